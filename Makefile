@@ -135,8 +135,8 @@ docs: $(VENV)/dev
 	@PYTHONPATH=tests:. $(BIN)/python docs/build_site.py --zensical $(abspath .site/bin/zensical)
 
 tables: $(VENV)/dev
-	$(BIN)/python -m specc.lang.dsl.table
-	$(BIN)/python -m specc.library.write_table
+	$(BIN)/python -m specc.syntax.dsl.lalr_table_generator
+	$(BIN)/python -m specc.library.std_table_generator
 	$(BIN)/python docs/tables.py
 
 clean:

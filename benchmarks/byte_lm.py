@@ -110,9 +110,7 @@ def optimizers_of(model: Module) -> list[torch.optim.Optimizer]:
     maps = [p for n, p in named.items() if p.dim() == 2 and "embed" not in n]
     others = [p for n, p in named.items() if p.dim() != 2 or "embed" in n]
     # an update is made as large as AdamW's would be, so that both take one rate
-    muon = torch.optim.Muon(
-        maps, RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(maps, RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(others, RATE, betas=(0.9, 0.95), weight_decay=0.0)]
 
 

@@ -112,9 +112,7 @@ def row(sizes: Sizes, folder: Path) -> str:
         ["--for", "all", "-o", str(folder / f"{sizes.dtype}-all")],
     ):
         cost = measure.of_process([*SPECC, "compile", str(place), *what])
-        cells.append(
-            f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB"
-        )
+        cells.append(f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB")
     return f"| {sizes.name} | {size / 1e9:.2f} GB | {' | '.join(cells)} | {sizes.goal:.0f} s |"
 
 
@@ -124,9 +122,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tiny", action="store_true", help="a few megabytes")
-    parser.add_argument(
-        "--folder", help="where to work (default: the system's temporary folder)"
-    )
+    parser.add_argument("--folder", help="where to work (default: the system's temporary folder)")
     args = parser.parse_args()
     print(f"{measure.machine()}\n")
     print(

@@ -130,9 +130,7 @@ def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        str(path), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 class WithPast:
@@ -153,9 +151,7 @@ class WithPast:
     def empty(self, batch: int) -> list[Any]:
         """States before the first token."""
         return [
-            onnxruntime.OrtValue.ortvalue_from_numpy(
-                np.empty((batch, heads, 0, width), np.float32)
-            )
+            onnxruntime.OrtValue.ortvalue_from_numpy(np.empty((batch, heads, 0, width), np.float32))
             for heads, width in self.widths
         ]
 
@@ -228,9 +224,7 @@ class OfGenai:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(
-                f"onnxruntime-genai ended with status {self.process.wait()}"
-            )
+            raise SystemExit(f"onnxruntime-genai ended with status {self.process.wait()}")
         prefill, gaps, tokens = json.loads(answer)
         return Trace(prefill, tuple(gaps), np.array(tokens))
 
@@ -254,9 +248,7 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
         prompt = names.convert_ids_to_tokens(ids[0].tolist())
         began = time.perf_counter()
         # the end is no end here: as many tokens as are asked for
-        made = model.generate_tokens(
-            prompt, max_length=count, sampling_topk=1, end_token=[]
-        )
+        made = model.generate_tokens(prompt, max_length=count, sampling_topk=1, end_token=[])
         times, tokens = [], []
         for one in made:
             times.append(time.perf_counter())
@@ -268,11 +260,7 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
 
 
 def built_by_genai(
-    python: str,
-    checkpoint: Path,
-    out: Path,
-    precision: str = "fp32",
-    extra: Sequence[str] = (),
+    python: str, checkpoint: Path, out: Path, precision: str = "fp32", extra: Sequence[str] = ()
 ) -> str:
     """The model builder on a checkpoint, for the CPU, with further options `key=value`;
     gives what it says where it cannot.
@@ -299,13 +287,7 @@ def exported(checkpoint: Path, out: Path, opset: int) -> str:
     it says where it cannot.
     """
     return _failing(
-        [
-            sys.executable,
-            str(HERE / "export_past.py"),
-            str(checkpoint),
-            str(out),
-            str(opset),
-        ]
+        [sys.executable, str(HERE / "export_past.py"), str(checkpoint), str(out), str(opset)]
     )
 
 

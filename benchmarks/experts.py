@@ -11,7 +11,7 @@ import numpy as np
 
 import specc
 import specc_onnx
-from specc_onnx.run import RunningModel, open_model
+from specc_onnx.ort_session import OrtModel, open_ort_model
 
 WIDTH, HIDDEN = 512, 1024
 MIXTURES = ((8, 2), (64, 8))
@@ -32,7 +32,9 @@ graph mixture(x: float[batch, seq, d]) -> (y: float[batch, seq, d]) {{
   return y
 }}
 """
-ROUTED = """y = route(x, ids, gates, to=gated_mlp(hidden=hidden, act=silu), experts=experts) @ experts"""
+ROUTED = (
+    """y = route(x, ids, gates, to=gated_mlp(hidden=hidden, act=silu), experts=experts) @ experts"""
+)
 ALL = """repeat i in experts under "experts.{i}" collect parts {
     share = sum(where(ids == i, gates, 0.0), axis=-1)
     made = gated_mlp(x, hidden=hidden, act=silu)
@@ -67,10 +69,10 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _few() -> int:
-    return specc_onnx.target("ort-cpu").few_experts
+    return specc_onnx.get_target("ort-cpu").few_experts
 
 
-def _sessions(experts: int, k: int, folder: Path) -> dict[str, RunningModel]:
+def _sessions(experts: int, k: int, folder: Path) -> dict[str, OrtModel]:
     """The forms of one mixture, open."""
     found = {}
     forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
@@ -82,7 +84,7 @@ def _sessions(experts: int, k: int, folder: Path) -> dict[str, RunningModel]:
         specc.compile(spec, path, set=sets, init=1, target="ort-cpu")
         if form != "all":
             path = _again(path, few)
-        found[form] = open_model(path, threads=2)
+        found[form] = open_ort_model(path, threads=2)
     return found
 
 
@@ -91,8 +93,8 @@ def _again(path: Path, few: int) -> Path:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    target = replace(specc_onnx.target("ort-cpu"), few_experts=few)
-    built = specc_onnx.build(specc.load(path).manifest.graph, target)
+    target = replace(specc_onnx.get_target("ort-cpu"), few_experts=few)
+    built = specc_onnx.build_model(specc.load(path).manifest.graph, target)
     stored = {t.name: t for t in model.graph.initializer}
     for name, tensor in built.weights.items():
         tensor.CopyFrom(stored[name])
@@ -101,7 +103,7 @@ def _again(path: Path, few: int) -> Path:
     return made
 
 
-def _call(session: RunningModel, given: dict[str, np.ndarray]) -> Callable[[], object]:
+def _call(session: OrtModel, given: dict[str, np.ndarray]) -> Callable[[], object]:
     return lambda: session.run(given)
 
 

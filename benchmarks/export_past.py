@@ -17,10 +17,7 @@ class WithPast(torch.nn.Module):
         self.model = model
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        past: list[torch.Tensor],
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past: list[torch.Tensor]
     ) -> Any:
         """The last row's logits, as `generate` asks for them, and the caches in order."""
         cache = transformers.DynamicCache()
@@ -50,17 +47,9 @@ def main(folder: str, out: str, opset: str) -> None:
         config.hidden_size // config.num_attention_heads,
     )
     past = [torch.zeros(shape) for _ in range(2 * config.num_hidden_layers)]
-    given = (
-        torch.ones((2, 4), dtype=torch.int64),
-        torch.ones((2, 7), dtype=torch.int64),
-        past,
-    )
+    given = (torch.ones((2, 4), dtype=torch.int64), torch.ones((2, 7), dtype=torch.int64), past)
     batch, new, before, both = (torch.export.Dim.DYNAMIC for _ in range(4))
-    axes = (
-        {0: batch, 1: new},
-        {0: batch, 1: both},
-        [{0: batch, 2: before} for _ in past],
-    )
+    axes = ({0: batch, 1: new}, {0: batch, 1: both}, [{0: batch, 2: before} for _ in past])
     torch.onnx.export(
         WithPast(model),
         given,

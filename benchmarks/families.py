@@ -64,12 +64,7 @@ def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 
 def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
-    return [
-        str(HERE / "export_family.py"),
-        name,
-        str(checkpoint),
-        str(out / "model.onnx"),
-    ]
+    return [str(HERE / "export_family.py"), name, str(checkpoint), str(out / "model.onnx")]
 
 
 def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
@@ -113,9 +108,7 @@ class Made:
     size: int
 
 
-def rows(
-    folder: Path, rounds: int, quick: bool, names: Sequence[str] = ()
-) -> Iterator[str]:
+def rows(folder: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> Iterator[str]:
     """A table of compiling and one of running, and whether the goals are reached."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
@@ -150,9 +143,7 @@ def _versions() -> Iterator[str]:
 # --- compiling ------------------------------------------------------------------------
 
 
-def _compiled(
-    name: str, folder: Path, quick: bool, remarks: list[str]
-) -> dict[str, Made]:
+def _compiled(name: str, folder: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
     """What each tool made of a family; those that fail are remarked."""
     checkpoint = published.save(name, folder / name.replace(" ", "-"), quick)
     found: dict[str, Made] = {}
@@ -283,10 +274,7 @@ Reading = Callable[[Mapping[str, np.ndarray]], Callable[[], np.ndarray]]
 
 
 def _running_calls(
-    what: str,
-    graphs: Mapping[str, Reading],
-    given: Mapping[str, np.ndarray],
-    remarks: list[str],
+    what: str, graphs: Mapping[str, Reading], given: Mapping[str, np.ndarray], remarks: list[str]
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
     """The calls that give a result: a graph that takes one text at a time must not end the
     turns of the others. Ours has to.
@@ -380,9 +368,7 @@ def _translator(tool: str, folder: Path, given: Mapping[str, np.ndarray]) -> Wri
     return translators.of_three(folder, given)
 
 
-def _in_turn(
-    writers: Mapping[str, Writer], ids: np.ndarray, rounds: int
-) -> dict[str, list[Trace]]:
+def _in_turn(writers: Mapping[str, Writer], ids: np.ndarray, rounds: int) -> dict[str, list[Trace]]:
     import generation
 
     return generation.in_turn(writers, ids, COUNT, rounds)

@@ -39,10 +39,7 @@ def write(folder: str, threads: str) -> None:
             for _ in range(count):
                 generator.generate_next_token()
                 times.append(time.perf_counter())
-            made = [
-                [int(t) for t in generator.get_sequence(n)][length:]
-                for n in range(len(ids))
-            ]
+            made = [[int(t) for t in generator.get_sequence(n)][length:] for n in range(len(ids))]
             gaps = [b - a for a, b in pairwise(times)]
             print(json.dumps([times[0] - began, gaps, made]), flush=True)
 
@@ -55,13 +52,11 @@ def _with_threads(folder: Path, place: Path, threads: int) -> str:
         if path.suffix == ".json":
             shutil.copy(path, place / path.name)
         else:
-            (place / path.name).hardlink_to(path) if _same_disk(
-                path, place
-            ) else shutil.copy(path, place / path.name)
+            (place / path.name).hardlink_to(path) if _same_disk(path, place) else shutil.copy(
+                path, place / path.name
+            )
     config = json.loads((folder / "genai_config.json").read_text())
-    config["model"]["decoder"].setdefault("session_options", {})[
-        "intra_op_num_threads"
-    ] = threads
+    config["model"]["decoder"].setdefault("session_options", {})["intra_op_num_threads"] = threads
     (place / "genai_config.json").write_text(json.dumps(config))
     return str(place)
 

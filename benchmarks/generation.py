@@ -50,16 +50,7 @@ class Sizes:
     tiny: bool = False
 
 
-QUICK = Sizes(
-    prompt=8,
-    count=4,
-    far=16,
-    full=32,
-    rounds=2,
-    far_rounds=1,
-    far_count=3,
-    tiny=True,
-)
+QUICK = Sizes(prompt=8, count=4, far=16, full=32, rounds=2, far_rounds=1, far_count=3, tiny=True)
 
 
 def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
@@ -106,15 +97,12 @@ def _table(
 ) -> Iterator[str]:
     rng = np.random.default_rng(0)
     near, far = (
-        rng.integers(0, 90 if sizes.tiny else 50000, (batch, n))
-        for n in (sizes.prompt, sizes.far)
+        rng.integers(0, 90 if sizes.tiny else 50000, (batch, n)) for n in (sizes.prompt, sizes.far)
     )
     traces = in_turn(writers, near, sizes.count, sizes.rounds)
     # a long past is looked at with one text: with four the prompts alone would take
     # most of an hour
-    long = (
-        in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
-    )
+    long = in_turn(writers, far, sizes.far_count, sizes.far_rounds) if batch == 1 else {}
     decode = {n: [sum(t.steps) for t in ts] for n, ts in traces.items()}
     yield f"#### {name}, batch {batch}\n"
     yield (
@@ -149,10 +137,7 @@ def _prefill(name: str, writers: Mapping[str, Writer], sizes: Sizes) -> Iterator
     yield "|---|---|---|---|"
     for n, times in took.items():
         ratio = "" if n == "specc" else str(measure.ratio(took["specc"], times))
-        yield (
-            f"| {n} | {statistics.median(times) * 1e3:.1f} | {min(times) * 1e3:.1f} "
-            f"| {ratio} |"
-        )
+        yield (f"| {n} | {statistics.median(times) * 1e3:.1f} | {min(times) * 1e3:.1f} | {ratio} |")
     yield ""
 
 
@@ -176,9 +161,7 @@ def in_turn(
     return traces
 
 
-def writers_of(
-    name: str, checkpoint: Path, folder: Path
-) -> tuple[dict[str, Writer], list[str]]:
+def writers_of(name: str, checkpoint: Path, folder: Path) -> tuple[dict[str, Writer], list[str]]:
     """Every program that can be had, and remarks about those that cannot."""
     package = folder / f"{name}-specc"
     compiled(name, checkpoint, package, "specc", "ort-cpu")
@@ -191,9 +174,7 @@ def writers_of(
     if said := decoders.exported(checkpoint, out, OPSETS[name]):
         remarks.append(f"torch.onnx.export of {name} with past fails: {said}")
     else:
-        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = (
-            decoders.of_export(out)
-        )
+        writers[f"torch.onnx.export, opset {OPSETS[name]}, I/O binding"] = decoders.of_export(out)
     python = genai_python()
     if not python:
         return writers, [
@@ -207,9 +188,7 @@ def writers_of(
             f"{said.replace(str(checkpoint), name)}"
         )
     else:
-        writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(
-            python, built
-        )
+        writers["onnxruntime-genai, its model builder"] = decoders.OfGenai(python, built)
         count, others = _nodes(package / "step.onnx"), _nodes(built / "model.onnx")
         remarks.append(
             f"A step of {name} is {count} nodes in specc's graph and {others} in the builder's, "
@@ -250,9 +229,7 @@ def compiled(name: str, checkpoint: Path, out: Path, names: str, target: str) ->
 def genai_python() -> str:
     """The Python that has onnxruntime-genai, if there is one."""
     made = ROOT / ".readers" / "genai" / "bin" / "python"
-    return os.environ.get("SPECC_GENAI_PYTHON", "") or (
-        str(made) if made.exists() else ""
-    )
+    return os.environ.get("SPECC_GENAI_PYTHON", "") or (str(made) if made.exists() else "")
 
 
 def saved(name: str, folder: Path, tiny: bool) -> Path:
@@ -275,13 +252,7 @@ def saved(name: str, folder: Path, tiny: bool) -> Path:
 def _model(name: str, tiny: bool) -> Any:
     if name == "gpt2":
         small = (
-            {
-                "n_layer": 2,
-                "n_embd": 64,
-                "n_head": 2,
-                "vocab_size": 100,
-                "n_positions": 64,
-            }
+            {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 100, "n_positions": 64}
             if tiny
             else {}
         )
@@ -300,9 +271,7 @@ def tokenizer(vocab: int) -> Any:
     """Numbers as words."""
     from tokenizers import Tokenizer, models
 
-    words = Tokenizer(
-        models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0")
-    )
+    words = Tokenizer(models.WordLevel({str(n): n for n in range(vocab)}, unk_token="0"))
     return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="0")
 
 
@@ -330,9 +299,7 @@ def bytes_a_token(checkpoint: Path) -> int:
     with safe_open(checkpoint / "model.safetensors", "np") as file:
         names = list(file.keys())
         shapes = {name: file.get_slice(name).get_shape() for name in names}
-    return 4 * sum(
-        math.prod(shape) for name, shape in shapes.items() if "wpe" not in name
-    )
+    return 4 * sum(math.prod(shape) for name, shape in shapes.items() if "wpe" not in name)
 
 
 def cache_bytes(checkpoint: Path, past: int) -> int:

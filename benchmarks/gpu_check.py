@@ -50,20 +50,14 @@ def versions() -> str:
 
 
 def rows(
-    specs: Sequence[str],
-    provider: str,
-    folder: Path,
-    dtypes: Sequence[str],
-    at_once: int,
+    specs: Sequence[str], provider: str, folder: Path, dtypes: Sequence[str], at_once: int
 ) -> Iterator[dict[str, Any]]:
     """What is told of each spec, as soon as it is."""
     with ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(lambda s: row(s, provider, folder, dtypes), specs)
 
 
-def row(
-    spec: str, provider: str, folder: Path, dtypes: Sequence[str]
-) -> dict[str, Any]:
+def row(spec: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict[str, Any]:
     """One spec, in a process of its own."""
     command = [sys.executable, str(HERE / "gpu_specs.py"), spec, provider, str(folder)]
     try:
@@ -73,19 +67,13 @@ def row(
             text=True,
             check=False,
             timeout=SECONDS,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path]),
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
         )
     except subprocess.TimeoutExpired:
         return {"spec": spec, "wrong": f"took longer than {SECONDS} s"}
     if done.returncode:
         last = (done.stderr.strip() or "nothing").splitlines()[-1]
-        return {
-            "spec": spec,
-            "wrong": f"the process ended with {done.returncode}: {last}",
-        }
+        return {"spec": spec, "wrong": f"the process ended with {done.returncode}: {last}"}
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
@@ -99,9 +87,7 @@ def table(found: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> Iterator
         cells = [_cell(each.get(column)) for column in columns]
         nodes = each.get("nodes", {})
         cpu = nodes.get("CPUExecutionProvider", 0)
-        same = {True: "the same", False: "**differ**", None: ""}[
-            each.get("writes", {}).get("same")
-        ]
+        same = {True: "the same", False: "**differ**", None: ""}[each.get("writes", {}).get("same")]
         yield f"| `{each['spec']}` | {' | '.join(cells)} | {same} | {sum(nodes.values()) - cpu} | {cpu} |"
     yield ""
     wrong = [(e["spec"], c, e[c]["wrong"]) for e in found for c in columns if "wrong" in e.get(c, {})]  # fmt: skip

@@ -15,7 +15,11 @@ from onnx import ModelProto
 from support.kernels import LIST, WIDTHS, of_ops, of_spec, signatures
 from support.small import SMALL
 
-from specc_onnx.providers import PROVIDERS, RECORD, SILENT
+from specc_onnx.execution_providers import (
+    ORT_PROVIDER_NAMES,
+    RECORD_PLACEMENT_OPTION,
+    SILENT_LOG_LEVEL,
+)
 
 
 def models() -> Iterator[tuple[str, ModelProto]]:
@@ -31,18 +35,16 @@ def models() -> Iterator[tuple[str, ModelProto]]:
 def taken(model: ModelProto) -> set[tuple[str, str]]:
     """The nodes that the provider computes, none rewritten: operator and name."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = SILENT
-    options.graph_optimization_level = (
-        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )
-    options.add_session_config_entry(RECORD, "1")
+    options.log_severity_level = SILENT_LOG_LEVEL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry(RECORD_PLACEMENT_OPTION, "1")
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=[PROVIDERS["cuda"]]
+        model.SerializeToString(), options, providers=[ORT_PROVIDER_NAMES["cuda"]]
     )
     return {
         (node.op_type, node.name)
         for part in session.get_provider_graph_assignment_info()
-        if part.ep_name == PROVIDERS["cuda"]
+        if part.ep_name == ORT_PROVIDER_NAMES["cuda"]
         for node in part.get_nodes()
     }
 

@@ -21,7 +21,7 @@ import transformers
 
 import specc
 from specc.cli.main import main
-from specc_onnx.providers import DEVICE
+from specc_onnx.execution_providers import PROVIDER_DEVICES
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -42,7 +42,7 @@ class Plan:
     @property
     def device(self) -> str:
         """Where PyTorch computes."""
-        return DEVICE.get(self.provider, "cpu")
+        return PROVIDER_DEVICES.get(self.provider, "cpu")
 
 
 def wait(plan: Plan) -> None:
@@ -196,9 +196,7 @@ def decoding(name: str, folder: Path, plan: Plan) -> Iterator[str]:
 
 def _ids(batch: int, plan: Plan) -> decoders.Ints:
     vocab = 90 if plan.tiny else 50000
-    made: decoders.Ints = np.random.default_rng(0).integers(
-        0, vocab, (batch, plan.prompt)
-    )
+    made: decoders.Ints = np.random.default_rng(0).integers(0, vocab, (batch, plan.prompt))
     return made
 
 
@@ -222,9 +220,7 @@ def _row(
 
 
 def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".replace(
-        "|", "/"
-    )
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}".replace("|", "/")
 
 
 # ---- Encoders

@@ -21,8 +21,8 @@ from support.small import SMALL
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.run.verify import random_inputs, sizes_for
-from specc_onnx.providers import PROVIDERS, others_quiet
+from specc.verification.verify_model import random_inputs, sizes_for
+from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
 WORST = re.compile(r"worst difference (\S+) ")
 WRITTEN = 8
@@ -51,9 +51,7 @@ def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
 
 
 def _text(value: object) -> str:
-    return (
-        str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
-    )
+    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
 def verified(path: Path, provider: str) -> dict[str, object]:
@@ -78,9 +76,7 @@ def written(folder: Path, provider: str) -> dict[str, object]:
             inputs = random_inputs(entrance.graph, lengths, np.random.default_rng(0))
             given = {n: v for n, v in inputs.items() if n not in _absent(model)}
             made = model.generate(**given, max_tokens=WRITTEN)
-            tokens[f"{path.suffix or 'package'} {at}"] = [
-                row[0].tokens for row in made.results()
-            ]
+            tokens[f"{path.suffix or 'package'} {at}"] = [row[0].tokens for row in made.results()]
     first = next(iter(tokens.values()))
     return {"same": all(t == first for t in tokens.values())}
 
@@ -96,18 +92,16 @@ def placed(path: Path, provider: str) -> Iterator[tuple[str, str, str]]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    with others_quiet(provider):
+    with silence_provider_startup(provider):
         session = onnxruntime.InferenceSession(
-            str(path), options, providers=[PROVIDERS[provider]]
+            str(path), options, providers=[ORT_PROVIDER_NAMES[provider]]
         )
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():
             yield part.ep_name, node.op_type, node.name
 
 
-def tried(
-    name: str, provider: str, folder: Path, dtypes: Sequence[str]
-) -> dict[str, object]:
+def tried(name: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict[str, object]:
     """All that can be told of one spec."""
     row: dict[str, object] = {"spec": name}
     for dtype in dtypes:

@@ -15,7 +15,7 @@ import numpy as np
 
 import specc
 import specc_onnx
-from specc_onnx.run import RunningModel, open_model
+from specc_onnx.ort_session import OrtModel, open_ort_model
 
 HEADS, WIDTH = 8, 512
 TEXT = 1023
@@ -67,14 +67,14 @@ def _both(mask: str, folder: Path) -> dict[str, Path]:
     paths = {form: folder / f"{name}-{form}.onnx" for form in ("blocks", "whole")}
     specc.compile(spec, paths["blocks"], set={"sees": mask}, target="ort-cpu")
     graph = specc.load(paths["blocks"]).manifest.graph
-    whole = replace(specc_onnx.target("ort-cpu"), blocks=False)
-    built = specc_onnx.build(graph, whole)
+    whole = replace(specc_onnx.get_target("ort-cpu"), blocks=False)
+    built = specc_onnx.build_model(graph, whole)
     paths["whole"].write_bytes(built.model.SerializeToString())
     return paths
 
 
 def _row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
-    sessions = {form: open_model(path, threads=2) for form, path in paths.items()}
+    sessions = {form: open_ort_model(path, threads=2) for form, path in paths.items()}
     given = _given(length)
     times = measure.in_turn(
         {form: _call(session, given) for form, session in sessions.items()}, rounds
@@ -88,9 +88,7 @@ def _row(mask: str, length: int, paths: Mapping[str, Path], rounds: int) -> str:
     )
 
 
-def _call(
-    session: RunningModel, given: Mapping[str, np.ndarray]
-) -> Callable[[], object]:
+def _call(session: OrtModel, given: Mapping[str, np.ndarray]) -> Callable[[], object]:
     return lambda: session.run(given)
 
 
@@ -128,8 +126,7 @@ def _long_text(folder: Path, rounds: int) -> Iterator[str]:
     tensors = models.tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]
     other = {
-        name: value.astype(np.int64)
-        for name, value in zip(names, given.values(), strict=True)
+        name: value.astype(np.int64) for name, value in zip(names, given.values(), strict=True)
     }
 
     def by_torch() -> object:
@@ -151,16 +148,14 @@ def _long_text(folder: Path, rounds: int) -> Iterator[str]:
     yield "| | ms | specc is times faster (goal 1.4) |"
     yield "|---|---|---|"
     for name, seconds in times.items():
-        compared = (
-            f"{min(seconds) / min(times['specc']):.2f}" if name != "specc" else ""
-        )
+        compared = f"{min(seconds) / min(times['specc']):.2f}" if name != "specc" else ""
         yield f"| {name} | {min(seconds) * 1e3:.0f} | {compared} |"
     yield ""
 
 
 def main(path: str, length: str) -> None:
     """Print the megabytes of one run."""
-    session, given = open_model(Path(path), threads=2), _given(int(length))
+    session, given = open_ort_model(Path(path), threads=2), _given(int(length))
     short = _given(2)
     session.run(short)
     before = _most()

@@ -90,13 +90,7 @@ READERS = (
         name="RNNsearch, 16×30 words against 30",
         spec="rnnsearch",
         inputs={"source": (16, 30), "target": (16, 30)},
-        config={
-            "src_vocab": 1000,
-            "tgt_vocab": 1000,
-            "emb": 128,
-            "hid": 256,
-            "readout": 128,
-        },
+        config={"src_vocab": 1000, "tgt_vocab": 1000, "emb": 128, "hid": 256, "readout": 128},
         small={"src_vocab": 100, "tgt_vocab": 100, "emb": 16, "hid": 16, "readout": 16},
     ),
 )
@@ -137,9 +131,7 @@ def _writing(name: str, folder: Path, rounds: int, quick: bool) -> Iterator[str]
     prompt, count = (8, 4) if quick else (PROMPT, COUNT)
     ids = np.random.default_rng(0).integers(0, vocab, (1, prompt))
     traces = generation.in_turn(writers, ids, count, rounds)
-    yield (
-        f"### {name}: {count} tokens behind {prompt}, greedy, {decoders.THREADS} threads\n"
-    )
+    yield (f"### {name}: {count} tokens behind {prompt}, greedy, {decoders.THREADS} threads\n")
     yield from (f"{remark}\n" for remark in remarks)
     yield (
         "| | tokens/s | times faster than float32 (95 % interval) | prefill ms | times "
@@ -166,10 +158,7 @@ def _writing(name: str, folder: Path, rounds: int, quick: bool) -> Iterator[str]
 
 
 CTRANSLATE2 = "CTranslate2, int8"
-GENAI = {
-    "onnxruntime-genai, int4": (),
-    "onnxruntime-genai, int4, block 128": ("block_size=128",),
-}
+GENAI = {"onnxruntime-genai, int4": (), "onnxruntime-genai, int4, block 128": ("block_size=128",)}
 """What its builder is told beside `-p int4`."""
 
 
@@ -214,9 +203,7 @@ def _writers(
     for kind in (*KINDS, ALL_4):
         out = folder / f"{name}-{kind}"
         # the time does not hang on how numbers of 4 bits are chosen
-        specc.compile(
-            checkpoint, out, parts=["step"], weights_as="copy", **_options(kind)
-        )
+        specc.compile(checkpoint, out, parts=["step"], weights_as="copy", **_options(kind))
         writers[kind], sizes[kind] = decoders.of_specc(out), _size(out)
     out = folder / f"{name}-ctranslate2"
     try:
@@ -226,9 +213,7 @@ def _writers(
         remarks.append("CTranslate2 is not there: `pip install ctranslate2`.")
     python = generation.genai_python()
     if not python:
-        remarks.append(
-            "onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON."
-        )
+        remarks.append("onnxruntime-genai is not there: `make readers`, or set SPECC_GENAI_PYTHON.")
         return writers, sizes, remarks
     for number, (peer, extra) in enumerate(GENAI.items()):
         out = folder / f"{name}-genai-int4-{number}"
@@ -290,10 +275,7 @@ def _model(
 
 
 def _dynamic(
-    reader: Reader,
-    folder: Path,
-    config: Mapping[str, object],
-    prepared: Mapping[str, np.ndarray],
+    reader: Reader, folder: Path, config: Mapping[str, object], prepared: Mapping[str, np.ndarray]
 ) -> tuple[Callable[[], Any], int]:
     """What ONNX Runtime's quantizer makes of the same model, as it does unless told
     otherwise.
@@ -305,12 +287,7 @@ def _dynamic(
         for place in (full, out):
             place.mkdir()
         specc.compile(
-            reader.spec,
-            full / "m.onnx",
-            init=0,
-            set=config,
-            target="onnx",
-            for_quantizers=True,
+            reader.spec, full / "m.onnx", init=0, set=config, target="onnx", for_quantizers=True
         )
         quantize_dynamic(full / "m.onnx", out / "m.onnx")
     options = onnxruntime.SessionOptions()
@@ -322,9 +299,7 @@ def _dynamic(
     return lambda: session.run([reader.result], given)[0], _size(out)
 
 
-def _run(
-    model: Any, prepared: Mapping[str, np.ndarray], result: str
-) -> Callable[[], Any]:
+def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callable[[], Any]:
     return lambda: model.session.run(prepared)[result]
 
 

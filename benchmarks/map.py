@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 import specc
-from specc.map.batches import Formulas
-from specc.map.block import Blocks
-from specc.map.inputs import Row
-from specc.map.job import Report, run_job
-from specc.map.plan import Limits
-from specc.map.planning import Job, plan_of
-from specc.run.each import in_batches, inputs_of, refilling
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.job import JobReport, run_job
+from specc.batch_inference.length_batches import CostFormulas
+from specc.batch_inference.plan import BatchLimits
+from specc.batch_inference.planning import JobRequest, make_plan
+from specc.batch_inference.row_inputs import InputRow
+from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
 
 TOGETHER = 64
 """Rows of a batch of fixed size, as of a block's."""
@@ -44,9 +44,7 @@ BLOCKS, FEWEST = 8, 512
 of log-normal lengths few are alike.
 """
 
-MONTHS = (
-    "January février März April mai Juni Juli août September octobre November décembre"
-)
+MONTHS = "January février März April mai Juni Juli août September octobre November décembre"
 
 WRITER = """specc 1
 model planned "A GPT whose texts get the lengths that are asked for"
@@ -128,7 +126,7 @@ def _table(table: Table) -> Iterator[str]:
     yield ""
 
 
-def _row(name: str, report: Report, workers: int) -> str:
+def _row(name: str, report: JobReport, workers: int) -> str:
     work = report.seconds - report.start_up
     beyond = work * workers / report.computing - 1
     expected = "" if report.predicted is None else f"{report.predicted:.1f}"
@@ -138,13 +136,13 @@ def _row(name: str, report: Report, workers: int) -> str:
     )
 
 
-def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> Report:
+def _mapped(table: Table, name: str, more: Mapping[str, Any]) -> JobReport:
     return run_job(_job(table, name, more))
 
 
-def _job(table: Table, name: str, more: Mapping[str, Any]) -> Job:
+def _job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
     out = table.data.parent / f"{table.data.stem} {name}"
-    return Job(
+    return JobRequest(
         model=str(table.model),
         data=[str(table.data)],
         out=str(out),
@@ -155,14 +153,14 @@ def _job(table: Table, name: str, more: Mapping[str, Any]) -> Job:
 
 
 @dataclass
-class Timed(Blocks):
+class Timed(BlockRunner):
     """Blocks that count the processor's seconds in which the model is at work: alone, or
     with the choice of tokens.
     """
 
     computed: float = 0.0
 
-    def _flow(self, *given: Any) -> list[Row]:
+    def _flow(self, *given: Any) -> list[InputRow]:
         began = time.process_time()
         made = super()._flow(*given)
         self.computed += time.process_time() - began
@@ -179,10 +177,10 @@ def _beyond(table: Table) -> float:
     read rows, encode them, put them together, write parts. The first block is not counted.
     """
     job = _job(table, "timed", {})
-    plan, out = plan_of(job), Path(job.out)
+    plan, out = make_plan(job), Path(job.out)
     shutil.rmtree(out, ignore_errors=True)
     plan.write(out)
-    blocks = Timed(plan, out, Blocks.open(plan, out).model)
+    blocks = Timed(plan, out, BlockRunner.open(plan, out).model)
     blocks.do(0)
     blocks.computed, began = 0.0, time.process_time()
     for number in range(1, len(plan.blocks)):
@@ -192,8 +190,8 @@ def _beyond(table: Table) -> float:
 
 def _memory(table: Table) -> Iterator[str]:
     """What the formula of memory says of batches of the longest rows."""
-    formulas = Formulas.of(specc.load(table.model).manifest.graph)
-    limit, longest = Limits().memory, max(map(len, table.rows))
+    formulas = CostFormulas.of(specc.load(table.model).manifest.graph)
+    limit, longest = BatchLimits().memory, max(map(len, table.rows))
     yield "| rows of a batch | of length | largest values beside each other, MB, by the formula |"
     yield "|---|---|---|"
     for count in (1, 8, TOGETHER):
@@ -226,8 +224,7 @@ def _dates(folder: Path, count: int) -> Table:
     """Days as people write them."""
     rng, months = random.Random(0), MONTHS.split()
     texts = [
-        f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}"
-        for _ in range(count)
+        f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}" for _ in range(count)
     ]
     specc.compile("dates", folder / "dates", parts=["score", "encode", "step"])
     return Table(
@@ -265,12 +262,7 @@ def _bert(folder: Path, count: int, quick: bool, lengths: Lengths) -> Table:
     ids = [rng.integers(1, 30000, size).tolist() for size in lengths.of(count)]
     sizes = {"layers": 1, "d": 64, "heads": 2, "hidden": 128} if quick else {}
     specc.compile(
-        "bert",
-        folder / "bert.onnx",
-        init=0,
-        set=sizes,
-        graph="sequence_classification",
-        force=True,
+        "bert", folder / "bert.onnx", init=0, set=sizes, graph="sequence_classification", force=True
     )
     return Table(
         title=f"{lengths.least} to {lengths.most} token ids to scores (BERT base, random weights)",
@@ -301,21 +293,18 @@ def _refilled(folder: Path, count: int) -> Iterator[str]:
     ids = rng.integers(1, 1000, (count, PROMPT)).tolist()
     settings = writer.chosen({"max_tokens": 1000})
     texts = [
-        writer.begin(
-            inputs_of(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings
-        )
+        writer.begin(prompt_inputs(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings)
         for row, n in zip(ids, want, strict=True)
     ]
     yield f"### Texts of log-normal lengths, written by a GPT of 4 layers of 256: {count} texts, 32 at once\n"
     yield "| | texts/s | rows fed | rows that are no text |\n|---|---|---|---|"
     fed = sum(
-        len(some) * (int(some.max()) - 1 + PROMPT)
-        for some in np.split(want, range(32, count, 32))
+        len(some) * (int(some.max()) - 1 + PROMPT) for some in np.split(want, range(32, count, 32))
     )
     used = int(want.sum()) + count * (PROMPT - 1)
-    fixed = _rate(count, lambda: [*in_batches(writer, enumerate(texts), 32)])
+    fixed = _rate(count, lambda: [*generate_in_batches(writer, enumerate(texts), 32)])
     yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
-    batch = refilling(writer, 32)
+    batch = make_continuous_batch(writer, 32)
     ours = _rate(count, lambda: [*batch.write(enumerate(texts))])
     share = batch.fed / batch.used - 1
     yield f"| places are filled | {ours:.1f} | {batch.fed} | {share:.0%} |"
@@ -333,9 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20000)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument(
-        "--only", default="", choices=["dates", "bert", "long", "texts"]
-    )
+    parser.add_argument("--only", default="", choices=["dates", "bert", "long", "texts"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for line in rows(Path(folder), given.rows, given.quick, given.only):

@@ -54,9 +54,7 @@ class Ratio:
         return self.low <= 1.0
 
 
-def in_turn(
-    calls: Mapping[str, Callable[[], object]], rounds: int
-) -> dict[str, list[float]]:
+def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each call in each of `rounds` rounds; every other round goes through
     them backwards.
     """
@@ -81,9 +79,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Rati
 
     def drawn() -> float:
         some = rng.choices(rounds, k=len(rounds))
-        return statistics.median(ours[n] for n in some) / statistics.median(
-            theirs[n] for n in some
-        )
+        return statistics.median(ours[n] for n in some) / statistics.median(theirs[n] for n in some)
 
     found = sorted(drawn() for _ in range(DRAWS))
     value = statistics.median(ours) / statistics.median(theirs)

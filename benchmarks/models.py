@@ -27,11 +27,7 @@ class Published:
         """Inputs under the spec's names."""
         rng = np.random.default_rng(0)
         if self.spec == "vit":
-            return {
-                "pixel_values": rng.normal(size=(shape[0], 3, 224, 224)).astype(
-                    np.float32
-                )
-            }
+            return {"pixel_values": rng.normal(size=(shape[0], 3, 224, 224)).astype(np.float32)}
         ids = rng.integers(5, 1000, shape)
         given = {"input_ids": ids, "attention_mask": np.ones(shape, bool)}
         return given | (
@@ -93,9 +89,7 @@ class Only(torch.nn.Module):
             return self.model(pixel_values=given[0]).logits
         if self.name == "gpt2":
             return self.model(input_ids=given[0], attention_mask=given[1]).logits
-        found = self.model(
-            input_ids=given[0], attention_mask=given[1], token_type_ids=given[2]
-        )
+        found = self.model(input_ids=given[0], attention_mask=given[1], token_type_ids=given[2])
         return found.prediction_logits
 
 
@@ -103,6 +97,5 @@ def tensors(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """The same inputs for PyTorch."""
     given = MODELS[name].inputs(shape)
     return tuple(
-        torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v)
-        for v in given.values()
+        torch.from_numpy(v.astype(np.int64) if v.dtype == bool else v) for v in given.values()
     )

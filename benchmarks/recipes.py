@@ -114,10 +114,7 @@ def _models(
         graph = decoders.WithPast(out / "model.onnx")
         yield (
             name,
-            (
-                lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0],
-                size(out),
-            ),
+            (lambda ids, g=graph: g.run(ids, ids.shape[1], g.empty(len(ids)))[0], size(out)),
         )
 
 
@@ -147,9 +144,7 @@ def _loss(exact: Logits, found: Logits, ids: NDArray[np.int64], bytes: int) -> L
     divergence = (np.exp(exact) * (exact - found)).sum(-1).mean()
     same = (exact.argmax(-1) == found.argmax(-1)).mean()
     told = np.take_along_axis(found[:, :-1], ids[:, 1:, None], -1)
-    return Loss(
-        float(divergence), float(same), float(-told.mean() / math.log(2)), bytes
-    )
+    return Loss(float(divergence), float(same), float(-told.mean() / math.log(2)), bytes)
 
 
 def size(folder: Path) -> int:

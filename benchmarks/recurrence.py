@@ -12,8 +12,8 @@ import torch
 
 import specc
 import specc_torch
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
 
 VOCAB, WIDTH, STEPS = 1000, 512, 128
 
@@ -52,15 +52,7 @@ def rows(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
             ids = np.random.default_rng(0).integers(0, VOCAB, (batch, STEPS))
             given = {"ids": ids, "keep": np.ones(ids.shape, bool)}
             yield _row(
-                spec,
-                batch,
-                model,
-                given,
-                theirs,
-                torch.from_numpy(ids),
-                rounds,
-                quick,
-                cost,
+                spec, batch, model, given, theirs, torch.from_numpy(ids), rounds, quick, cost
             )
     yield from _search(folder, rounds, quick)
     yield ""
@@ -70,48 +62,26 @@ def _search(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """RNNsearch scoring 30 words against 30; eager is the spec as a module, its loop
     split as ours is.
     """
-    sets = {
-        "src_vocab": VOCAB,
-        "tgt_vocab": VOCAB,
-        "emb": 128,
-        "hid": 256,
-        "readout": 128,
-    }
+    sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "emb": 128, "hid": 256, "readout": 128}
     model, cost = _compiled("rnnsearch", folder, sets)
-    graph = rewrite(model.manifest.graph, [split_scan])
+    graph = rewrite_graph(model.manifest.graph, [split_scan])
     theirs = specc_torch.SpecModule(graph, model.weights()).eval()
     rng = np.random.default_rng(0)
-    words = {
-        "source": rng.integers(1, VOCAB, (16, 30)),
-        "target": rng.integers(1, VOCAB, (16, 30)),
-    }
+    words = {"source": rng.integers(1, VOCAB, (16, 30)), "target": rng.integers(1, VOCAB, (16, 30))}
     given = words | {"source_keep": np.ones((16, 30), bool)}
     tensors = {n: torch.from_numpy(v) for n, v in given.items()}
     yield _row(
-        "rnnsearch",
-        16,
-        model,
-        given,
-        lambda g: theirs(**g)["logits"],
-        tensors,
-        rounds,
-        True,
-        cost,
+        "rnnsearch", 16, model, given, lambda g: theirs(**g)["logits"], tensors, rounds, True, cost
     )
 
 
-def _compiled(
-    spec: str, folder: Path, sets: dict[str, int]
-) -> tuple[Any, tuple[float, float]]:
+def _compiled(spec: str, folder: Path, sets: dict[str, int]) -> tuple[Any, tuple[float, float]]:
     """The open model, and the seconds and megabytes of compiling it."""
     path = folder / f"{spec}.onnx"
     start = time.perf_counter()
     made = specc.compile(spec, path, init=0, set=sets)
     took = time.perf_counter() - start
-    return specc.load(path, threads=2), (
-        took,
-        sum(size for _, size in made.files) / 1e6,
-    )
+    return specc.load(path, threads=2), (took, sum(size for _, size in made.files) / 1e6)
 
 
 def _row(
@@ -135,10 +105,7 @@ def _row(
                 print(f"torch.compile of {name}: {type(error).__name__}")
         times = measure.in_turn(calls, rounds)
     found = measure.ratio(times["specc"], times["eager"])
-    shown = {
-        n: f"{statistics.median(t) * 1e3:.1f}, {min(t) * 1e3:.1f}"
-        for n, t in times.items()
-    }
+    shown = {n: f"{statistics.median(t) * 1e3:.1f}, {min(t) * 1e3:.1f}" for n, t in times.items()}
     took = f"{cost[0]:.1f} | {cost[1]:.1f}"
     return (
         f"| {name} | {batch} | {shown['specc']} | {shown['eager']} | "

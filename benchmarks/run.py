@@ -128,9 +128,7 @@ def main() -> None:
             continue
         if not given.quick:
             before = given.out.read_text("utf-8") if given.out.exists() else ""
-            given.out.write_text(
-                sections.replaced(before, {name: section}, PARTS), "utf-8"
-            )
+            given.out.write_text(sections.replaced(before, {name: section}, PARTS), "utf-8")
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

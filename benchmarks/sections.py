@@ -39,9 +39,7 @@ class Goal:
     def __str__(self) -> str:
         side = "at most" if self.at_most else "at least"
         word = "reached" if self.reached else "not reached"
-        return (
-            f"| {self.title} | {side} {self.wanted:.3g} | {self.found:.3g} | {word} |"
-        )
+        return f"| {self.title} | {side} {self.wanted:.3g} | {self.found:.3g} | {word} |"
 
 
 def goals(given: Iterable[Goal]) -> Iterator[str]:

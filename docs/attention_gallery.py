@@ -16,11 +16,10 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
-from specc.run.attention import look
-from specc.run.attention_picture import picture_of
-from specc.run.attention_weights import attentions
-from specc.run.losses import sizes
-from specc.run.verify import random_inputs
+from specc.runtime.attention_views import render_attention, run_with_attention
+from specc.runtime.attention_weights import find_attentions
+from specc.verification.quantization_error import comparison_sizes
+from specc.verification.verify_model import random_inputs
 
 ROOT = Path(__file__).parents[1]
 TRAINED = {
@@ -63,10 +62,10 @@ def _drawn_small(name: str, path: Path, folder: Path) -> str:
     specc.compile(name, model, set=sets, init=0)
     whole = specc.load(model).whole
     graph = whole.manifest.graph
-    if not attentions(graph):
+    if not find_attentions(graph):
         return ""
-    given = random_inputs(graph, sizes(graph), np.random.default_rng(0))
-    path.write_bytes(picture_of(look(whole, given), ".svg").content)
+    given = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
+    path.write_bytes(render_attention(run_with_attention(whole, given), ".svg").content)
     config = ", ".join(f"`{key}={value}`" for key, value in sets.items())
     small = f" made small ({config}), with" if config else " with"
     return (
@@ -82,6 +81,4 @@ def _run(*words: str) -> None:
     with redirect_stdout(heard), redirect_stderr(heard):
         status = main([*words, "--quiet"])
     if status:
-        raise RuntimeError(
-            f"specc {' '.join(words)} ended with {status}: {heard.getvalue()}"
-        )
+        raise RuntimeError(f"specc {' '.join(words)} ended with {status}: {heard.getvalue()}")

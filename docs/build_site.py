@@ -34,14 +34,7 @@ NAV = (
     ("Start", ("index.md", "tutorial.md", "training.md")),
     (
         "The language",
-        (
-            "language.md",
-            "words.md",
-            "ops.md",
-            "vocabulary.md",
-            "limits.md",
-            "inputs.md",
-        ),
+        ("language.md", "words.md", "ops.md", "vocabulary.md", "limits.md", "inputs.md"),
     ),
     ("Gallery", ("gallery.md", "families.md", "seeds.md")),
     (
@@ -64,20 +57,8 @@ NAV = (
             "troubleshooting.md",
         ),
     ),
-    (
-        "Reference",
-        (
-            "command-line.md",
-            "api.md",
-            "errors/README.md",
-            "checked.md",
-            "comparison.md",
-        ),
-    ),
-    (
-        "Inside",
-        ("architecture.md", "derivation.md", "passes.md", "adding-an-op.md"),
-    ),
+    ("Reference", ("command-line.md", "api.md", "errors/README.md", "checked.md", "comparison.md")),
+    ("Inside", ("architecture.md", "derivation.md", "passes.md", "adding-an-op.md")),
 )
 """The pages by heading; one that is not there is left out, one that is not here is last."""
 
@@ -100,9 +81,7 @@ def staged(drawn: bool) -> None:
     """Every page in build/docs, with its links turned."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(
-        DOCS,
-        PAGES,
-        ignore=shutil.ignore_patterns("*.py", "*.sh", "*.npz", "*.safetensors"),
+        DOCS, PAGES, ignore=shutil.ignore_patterns("*.py", "*.sh", "*.npz", "*.safetensors")
     )
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         shutil.copy(ROOT / name, PAGES / name)
@@ -206,11 +185,7 @@ def _texts(folder: str) -> list[Path]:
 
 def _title(path: Path) -> str:
     found = DOC.search(path.read_text(encoding="utf-8"))
-    return (
-        next((part for part in (found.group(2), found.group(3)) if part), "")
-        if found
-        else ""
-    )
+    return next((part for part in (found.group(2), found.group(3)) if part), "") if found else ""
 
 
 def _pictures(names: list[str]) -> dict[str, list[str]]:
@@ -290,12 +265,7 @@ def faults() -> Iterator[str]:
                 yield f"{name} loads {address}"
         for address in found.links:
             parts = urlsplit(address)
-            if (
-                parts.scheme
-                or parts.netloc
-                or not parts.path
-                or page.name == "404.html"
-            ):
+            if parts.scheme or parts.netloc or not parts.path or page.name == "404.html":
                 continue
             aim = (page.parent / unquote(parts.path)).resolve()
             if not aim.exists():
@@ -315,10 +285,7 @@ def main() -> None:
     command = [given.zensical, "build", "--clean", "-f", str(config)]
     done = subprocess.run(command, check=False, cwd=config.parent)
     wrong = list(faults())
-    print(
-        "\n".join(wrong)
-        or f"no link of {len(list(SITE.rglob('*.html')))} pages leads nowhere"
-    )
+    print("\n".join(wrong) or f"no link of {len(list(SITE.rglob('*.html')))} pages leads nowhere")
     sys.exit(done.returncode or bool(wrong))
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from specc.version import __version__
 
 if TYPE_CHECKING:
-    from specc.api import Diagnostic, Failed, Model, Result, check, compile, load
+    from specc.api import Diagnostic, Failed, GenerationResult, Model, check, compile, load
 
 __all__ = [
     "Diagnostic",
     "Failed",
+    "GenerationResult",
     "Model",
-    "Result",
     "__version__",
     "check",
     "compile",

@@ -13,47 +13,44 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, Unpack, overload
 
-from specc.compiler import spec as driver
-from specc.compiler.asked import check_arguments, options_of
-from specc.compiler.compiled import Compiled
-from specc.compiler.given import in_its_syntax, opened
-from specc.compiler.model import compile_spec
-from specc.compiler.package import compile_package, parts_of
-from specc.compiler.uncompiled import refuse_uncompiled
-from specc.decode.wishes import Wishes
-from specc.files.read import shown
+from specc.batch_inference.job import JobReport, check_job_arguments, run_job
+from specc.batch_inference.planning import JobRequest
+from specc.decode.generation_settings import GenerationArguments
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.driver import spec_loader as driver
+from specc.driver.compile_package import compile_package, parse_part_names
+from specc.driver.compile_report import CompileReport, refuse_uncompiled
+from specc.driver.compile_spec import compile_spec
+from specc.driver.python_arguments import (
+    check_arguments,
+    compile_options,
+    errors_in_spec_syntax,
+    open_spec_argument,
+)
+from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.map.asked import check_asked
-from specc.map.job import Report, run_job
-from specc.map.planning import Job
-from specc.run.chat import chat_ids
-from specc.run.each import each
-from specc.run.fixed import fixed
-from specc.run.generation import Result, Writing
-from specc.run.held import Held
-from specc.run.loaded import Loaded
-from specc.run.maps import Maps
-from specc.run.opened import open_compiled, streams_of
-from specc.run.refill import AT_ONCE
-from specc.run.several import run_each
-from specc.run.streams import Stream
-from specc.run.tasks import is_for_task, run_task
-from specc.run.writer import Writer
-from specc.text.diagnostic import Diagnostic, Failed, fail
+from specc.runtime.attention_selection import AttentionWeights
+from specc.runtime.continuous_batching import AT_ONCE
+from specc.runtime.generate_each import generate_each
+from specc.runtime.generation import GenerationResult, GenerationStream
+from specc.runtime.generator import Generator
+from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
+from specc.runtime.model_handle import ModelHandle
+from specc.runtime.open_model import open_compiled, open_stream
+from specc.runtime.prompts import encode_chat
+from specc.runtime.streaming import InputStream
+from specc.runtime.task_runner import is_task_input, run_task
 
-__all__ = ["Diagnostic", "Failed", "Model", "Result", "check", "compile", "load"]
+__all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
 
 Results: TypeAlias = dict[str, Array]
 """Arrays by the result's name."""
 
 
-@in_its_syntax()
+@errors_in_spec_syntax()
 def check(
-    spec: str | Path,
-    *,
-    config: str | Path = "",
-    set: Mapping[str, object] | None = None,
-) -> driver.Checked:
+    spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
+) -> driver.CheckedSpec:
     r"""Check a spec, a path, the name of a shipped one or its whole text: shapes for every
     size, then with the config's numbers.
 
@@ -61,14 +58,14 @@ def check(
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
     >>> specc.check("specc: 1\nmodel: mine\nextends: vit\nconfig: {lyers: 2}\n")
     Traceback (most recent call last):
-    specc.text.diagnostic.Failed: error[E0201]: the config of `vit` has no `lyers`
+    specc.diagnostics.diagnostic.Failed: error[E0201]: the config of `vit` has no `lyers`
     ...
     """
     check_arguments(spec=spec, config=config, set=set)
-    return driver.check(opened(spec, config=config, given=set))
+    return driver.check_spec(open_spec_argument(spec, config=config, given=set))
 
 
-@in_its_syntax()
+@errors_in_spec_syntax()
 def compile(
     spec: str | Path,
     output: str | Path,
@@ -101,7 +98,7 @@ def compile(
     for_quantizers: bool = False,
     dtype: str = "",
     force: bool = False,
-) -> Compiled:
+) -> CompileReport:
     """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
     Of `parts` a folder is made, of which `settings` are for one that decodes; `force`
     replaces what specc did not write.
@@ -111,18 +108,18 @@ def compile(
     """
     given = dict(locals())  # all of them, before anything else has a name
     check_arguments(**given)
-    chosen = parts_of(parts)
+    chosen = parse_part_names(parts)
     _check_settings(settings, chosen)
-    options = options_of(given, chosen)
+    options = compile_options(given, chosen)
     run = compile_package if chosen else compile_spec
     return run(_open(spec, config, set, options.weights, context), options)
 
 
-class Model(Held):
+class Model(ModelHandle):
     """A compiled model, or a package: `run` computes the whole graph, `generate` writes.
 
     `with specc.load(…) as model:` lets go of it in the end. Several threads may use one
-    model at the same time; a `Writing` belongs to the thread that iterates it.
+    model at the same time; a `GenerationStream` belongs to the thread that iterates it.
     """
 
     @overload
@@ -144,40 +141,40 @@ class Model(Held):
 
         A model with a head for text takes `text=…` (`text_pair=`, `question=` and
         `context=`, `image=` and `candidate_labels=`; docs/tasks.md): the result is a
-        `specc.run.tasks.Predictions`, whose `predictions` are labels, spans, answers,
+        `specc.runtime.task_runner.Predictions`, whose `predictions` are labels, spans, answers,
         candidates or vectors, one for each text.
 
         E09xx on inputs it cannot take.
         """
         if self.scoring is not None and self.scoring.manifest.decodes is not None:
-            fail(
+            raise_error(
                 "E0832",
                 "this model decodes by itself and has no other results",
                 helps=["use `generate`"],
             )
-        if not batches and is_for_task(self.whole, inputs):
+        if not batches and is_task_input(self.whole, inputs):
             return run_task(self.whole, inputs)
         if batches:
-            return run_each(self.whole, batches, inputs)
+            return run_batches(self.whole, batches, inputs)
         return self.whole.run(**inputs)
 
-    def fixed(self, **lengths: int) -> Loaded:
+    def fixed(self, **lengths: int) -> LoadedModel:
         """The whole graph for inputs of one length alone: `model.fixed(batch=8)`, which
         runs as this does. What is reckoned with lengths is then settled beforehand, and a
         card records the run and plays it again (a CUDA graph).
 
         E0981 unless every length of an input is named.
         """
-        return fixed(self.whole, lengths)
+        return fix_lengths(self.whole, lengths)
 
-    def attention(self, **inputs: object) -> tuple[Results, Maps]:
+    def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
         """The results, and the weights of every attention by its scope: [batch, heads,
         query, key].
         """
         return self.whole.attention(**inputs)
 
-    def generate(self, *given: object, **settings: object) -> Writing:
-        """Write behind what is given: see `specc.run.writer.Writer.generate`. E0701 for
+    def generate(self, *given: object, **settings: object) -> GenerationStream:
+        """Write behind what is given: see `specc.runtime.generator.Generator.generate`. E0701 for
         a model that does not.
         """
         return _writing(self).generate(*given, **settings)
@@ -187,22 +184,22 @@ class Model(Held):
         rows: Iterable[object],
         *,
         at_once: int = AT_ONCE,
-        **settings: Unpack[Wishes],
-    ) -> Iterator[Result | Diagnostic]:
+        **settings: Unpack[GenerationArguments],
+    ) -> Iterator[GenerationResult | Diagnostic]:
         """Write behind each of any number of rows: an iterator in, an iterator out, in
-        order; for a bad row what is wrong with it. See `specc.run.each`.
+        order; for a bad row what is wrong with it. See `specc.runtime.generate_each`.
 
         `at_once` texts stand beside each other, and one that has ended makes room for the
         next. E0701 for a model that does not write, E0891 for a count that is none.
         """
         writer = _writing(self)
-        return each(writer, rows, at_once, writer.chosen(settings))
+        return generate_each(writer, rows, at_once, writer.chosen(settings))
 
-    def stream(self, **once: object) -> Stream:
+    def stream(self, **once: object) -> InputStream:
         """Begin a stream, to which rows are `push`ed as they come; `once` are the inputs
         that are the same for all. E0977 for a model that is not streamed.
         """
-        return streams_of(self.opened).begin(**once)
+        return open_stream(self.opened).begin(**once)
 
     def map(
         self,
@@ -215,15 +212,15 @@ class Model(Held):
         engine: str = "local",
         workers: int = 0,
         max_errors: int | None = None,
-        **settings: Unpack[Wishes],
-    ) -> Report:
+        **settings: Unpack[GenerationArguments],
+    ) -> JobReport:
         """Rows of files in, rows of files out: `specc map` (docs/scale.md).
 
         `columns` names the column of each input, `settings` are those of writing. What
         a former run has done in the folder `out` is not done again. Fails with E0870 to
         E0888, and with E0970 for arguments that are none.
         """
-        check_asked(
+        check_job_arguments(
             data=data,
             out=out,
             columns=columns,
@@ -234,7 +231,7 @@ class Model(Held):
             workers=workers,
             max_errors=max_errors,
         )
-        job = Job(
+        job = JobRequest(
             model=str(self.opened.path),
             data=[os.fspath(path) for path in data],
             out=os.fspath(out),
@@ -251,21 +248,19 @@ class Model(Held):
         )
         return run_job(job)
 
-    def chat(self, messages: object, **settings: Unpack[Wishes]) -> Writing:
+    def chat(self, messages: object, **settings: Unpack[GenerationArguments]) -> GenerationStream:
         """Write what comes next in a chat: a text that the user says, or messages with
         `role` and `content`. E0423 to E0426 where there is no template for it.
         """
-        ids = chat_ids(self.entrance, messages)
+        ids = encode_chat(self.entrance, messages)
         return self.generate(**{self.entrance.growing: [ids]}, **settings)
 
 
-def _writing(model: Model) -> Writer:
+def _writing(model: Model) -> Generator:
     """What writes. E0701 where nothing does."""
     if model.writer is None:
-        fail(
-            "E0701",
-            "this model does not generate",
-            helps=["compile a spec that says `generate`"],
+        raise_error(
+            "E0701", "this model does not generate", helps=["compile a spec that says `generate`"]
         )
     return model.writer
 
@@ -291,18 +286,15 @@ def _check_settings(settings: object, parts: Sequence[str]) -> None:
     decode by itself.
     """
     if settings is not None and not isinstance(settings, Mapping):
-        fail(
+        raise_error(
             "E0731",
-            f"settings of generation have names, {shown(repr(settings))[:60]} has none",
+            f"settings of generation have names, {escape_text(repr(settings))[:60]} has none",
         )
     if settings and "generate" not in parts:
-        fail(
+        raise_error(
             "E0753",
             "`settings` are those of a model that decodes by itself, and none is asked for",
-            helps=[
-                'add "generate" to `parts`',
-                "or give them to `generate` when the model is run",
-            ],
+            helps=['add "generate" to `parts`', "or give them to `generate` when the model is run"],
         )
 
 
@@ -312,7 +304,7 @@ def _open(
     given: Mapping[str, object] | None,
     weights: str,
     longest: int,
-) -> driver.Spec:
-    return opened(
+) -> driver.OpenedSpec:
+    return open_spec_argument(
         spec, config=config, given=given, weights=weights, longest=int(longest)
     )

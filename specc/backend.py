@@ -1,8 +1,8 @@
 """The seam to the backends: what they must be able to do, and what passes to and fro.
 
 A backend is a package found by entry point and loaded only by the command that needs
-it: one that compiles graphs (`Compiler`), one that runs what was compiled (`Runner`),
-one that says what a graph means (`Reference`). PyTorch's is imported by those who train.
+it: one that compiles graphs (`CompilerBackend`), one that runs what was compiled (`RunnerBackend`),
+one that says what a graph means (`ReferenceBackend`). PyTorch's is imported by those who train.
 What passes is IR and the plain dataclasses of this module.
 """
 
@@ -16,20 +16,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
-from specc.ir.derived import Cache, Source, State
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.derived_graphs import DecodeState, KVCache, ModelSource
 from specc.ir.graph import Graph, Value
 from specc.ir.target import Target
-from specc.text.diagnostic import fail
 
 if TYPE_CHECKING:
     # For annotations alone: who only runs models needs nothing of weights, and who
     # only loads this module no NumPy.
     import numpy as np
 
-    from specc.artifact.external import Beside
+    from specc.artifact.weight_files import WeightFileFacts
     from specc.ir.array import Array
-    from specc.weights.external import Plan
-    from specc.weights.values import Values
+    from specc.weights.external_data import ExternalDataPlan
+    from specc.weights.parameter_values import ParameterValues
 
 # ---- What the compiler tells a backend
 
@@ -39,7 +39,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class EmittedModel:
     """What only the backend knows of a model that it has built, for the texts that the
     model carries.
 
@@ -51,24 +51,24 @@ class Emitted:
 
     held: Mapping[str, str]
     attentions: tuple[Mapping[str, str], ...]
-    beside: Mapping[str, "Beside"]
+    beside: Mapping[str, "WeightFileFacts"]
 
 
-Texts: TypeAlias = Callable[[Emitted], Mapping[str, str]]
+Texts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 """The texts that a model carries, by key, once it is built."""
 
 
 @dataclass(frozen=True)
-class Part:
+class PackageGraph:
     """A graph of a package, and the name of its file: `decoder_model.onnx`."""
 
-    graph: Source
+    graph: ModelSource
     file: str
     metadata: Texts | None = None
 
 
 @dataclass(frozen=True)
-class Extra:
+class ExtraFile:
     """A further file, such as `tokenizer.json`. With `hashed` its name gets its
     content's hash before the first dot.
 
@@ -81,7 +81,7 @@ class Extra:
     hashed: bool = False
 
     @classmethod
-    def of_data(cls, name: str, data: object, role: str = "") -> "Extra":
+    def of_data(cls, name: str, data: object, role: str = "") -> "ExtraFile":
         """A JSON file, such as `genai_config.json`, in one form: keys in the order
         given, two spaces a level.
         """
@@ -90,7 +90,7 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class About:
+class PackageMetadata:
     """What `specc.json` says beside the files: `facts` are any JSON, `sources` the spec
     files by name.
     """
@@ -101,7 +101,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenModel:
     """A model or a package on disk: `path` is the file, or the folder.
 
     `data` is our file of weights, if there is one; `plan.linked` are those that stayed in
@@ -110,31 +110,31 @@ class Written:
 
     path: Path
     data: str | None
-    plan: "Plan"
+    plan: "ExternalDataPlan"
     files: tuple[tuple[Path, int], ...]
 
 
 @runtime_checkable
-class Compiler(Protocol):
+class CompilerBackend(Protocol):
     """A backend that makes models of graphs."""
 
     @property
-    def USUAL(self) -> int:  # noqa: N802
+    def DEFAULT_OPSET(self) -> int:  # noqa: N802
         """The opset of a model when nobody asks for another."""
 
-    def target(self, name: str) -> Target:
+    def get_target(self, name: str) -> Target:
         """The target called `name`. E0822 when there is none."""
 
-    def caches_of(
-        self, graph: Graph, states: Sequence[State], target: Target, opset: int
-    ) -> tuple[Cache, ...]:
+    def find_kv_buffers(
+        self, graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
+    ) -> tuple[KVCache, ...]:
         """The caches of a step graph that can be written in place."""
 
-    def package(
+    def write_model(
         self,
-        graph: Source,
+        graph: ModelSource,
         path: Path,
-        values: "Values",
+        values: "ParameterValues",
         *,
         target: Target,
         opset: int,
@@ -143,34 +143,34 @@ class Compiler(Protocol):
         metadata: Texts | None,
         load: bool,
         beside: Sequence[tuple[str, bytes]],
-    ) -> Written:
-        """Write `graph` as the model `path`; see `specc_onnx.write.package`."""
+    ) -> WrittenModel:
+        """Write `graph` as the model `path`; see `specc_onnx.write.model_writer`."""
 
-    def package_graphs(
+    def write_package(
         self,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, PackageGraph],
         folder: Path,
-        values: "Values",
+        values: "ParameterValues",
         *,
         target: Target,
-        about: About,
+        about: PackageMetadata,
         opset: int,
         weights_as: How,
         dtype: str,
-        extras: Sequence[Extra],
+        extras: Sequence[ExtraFile],
         load: bool,
         inputs: Sequence[Path],
         force: bool,
         every_load: bool,
-    ) -> Written:
-        """Write graphs by role into `folder`; see `specc_onnx.write.directory`."""
+    ) -> WrittenModel:
+        """Write graphs by role into `folder`; see `specc_onnx.write.package_writer`."""
 
 
 # ---- What whoever runs models is given
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorSlot:
     """An input or output: a length is a number, or a formula as text, or None."""
 
     name: str
@@ -179,7 +179,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class QuantizedProduct:
     """A product by rounded weights of an open model, or the rounding of rows before one:
     the operator, its values as results of the model by role (`x`, `w`, `scales`, `y`),
     and its numbers (`bits`, `block_size`, …).
@@ -199,7 +199,7 @@ class Subgraphs:
     constants: tuple[int, ...]  # integers that conditions of branches compare with
 
 
-class Held(Protocol):
+class DeviceTensor(Protocol):
     """A tensor that the runtime holds, on the device of its model."""
 
     def numpy(self) -> "Array":
@@ -209,65 +209,65 @@ class Held(Protocol):
         """Its lengths."""
 
 
-class Standing(Protocol):
+class BoundRun(Protocol):
     """Runs of a model some of whose inputs and results stay where they are."""
 
-    def run(self, inputs: "Mapping[str, Array | Held]") -> dict[str, Held]:
+    def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> dict[str, DeviceTensor]:
         """All results, from these inputs and those that stay. E0924."""
 
 
-class Computing(Protocol):
+class Computation(Protocol):
     """Something that gives results for inputs."""
 
     @property
-    def outputs(self) -> Mapping[str, Slot]:
+    def outputs(self) -> Mapping[str, TensorSlot]:
         """The results by name."""
 
     def run(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
         """All results. Fails with E0907, E0910 to E0912 and E0924."""
 
 
-class Session(Computing, Protocol):
+class Session(Computation, Protocol):
     """An open model. Inputs that are `optional` have a default in the model."""
 
     @property
-    def inputs(self) -> Mapping[str, Slot]:
+    def inputs(self) -> Mapping[str, TensorSlot]:
         """What must be given."""
 
     @property
-    def optional(self) -> Mapping[str, Slot]:
+    def optional(self) -> Mapping[str, TensorSlot]:
         """What may be given."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
         """All results of a model that may run for long: Ctrl-C ends it."""
 
-    def tensor(self, array: "Array") -> Held:
+    def tensor(self, array: "Array") -> DeviceTensor:
         """An array as the runtime holds it."""
 
-    def joined(self, parts: Sequence[Held], axis: int) -> Held:
+    def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
         """Tensors behind each other along an axis, on the device of the model."""
 
-    def numbers(self, held: Held) -> "Array":
+    def numbers(self, held: DeviceTensor) -> "Array":
         """The numbers of a tensor of any type, on the host."""
 
-    def rows_of(self, held: Held, axis: int, rows: "Array") -> Held:
+    def rows_of(self, held: DeviceTensor, axis: int, rows: "Array") -> DeviceTensor:
         """The same with row `rows[n]` of an axis in the place of row n."""
 
     def tensors(
         self,
-        inputs: Mapping[str, "Array | Held"],
-        into: "Mapping[str, Held] | None" = None,
-    ) -> dict[str, Held]:
+        inputs: Mapping[str, "Array | DeviceTensor"],
+        into: "Mapping[str, DeviceTensor] | None" = None,
+    ) -> dict[str, DeviceTensor]:
         """All results as held, those in `into` written to these; unchecked. E0924."""
 
     def standing(
-        self, inputs: Mapping[str, Held], into: Mapping[str, Held]
-    ) -> Standing:
+        self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
+    ) -> BoundRun:
         """Runs that all have these inputs, and write these results to these tensors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WeightFootprint:
     """What a model's weights take: how many `numbers` they are, and their bytes as they
     are `stored` and as they are `held` while the model runs.
     """
@@ -297,7 +297,7 @@ class ModelFile(Protocol):
     def shares_scales(self) -> bool:
         """Whether rows that are computed together are rounded by one scale."""
 
-    def room(self) -> Room:
+    def room(self) -> WeightFootprint:
         """What its weights take in memory."""
 
     def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
@@ -308,13 +308,13 @@ class ModelFile(Protocol):
 
     def open_fixed(
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, Shape]
-    ) -> Computing:
+    ) -> Computation:
         """The model for inputs of these lengths alone, and so of these shapes."""
 
     def open_exact(self, provider: str, threads: int = 0) -> Session:
         """A copy in which rows are not rounded before they meet rounded weights."""
 
-    def open_with_products(self, provider: str) -> tuple[Session, tuple[Product, ...]]:
+    def open_with_products(self, provider: str) -> tuple[Session, tuple[QuantizedProduct, ...]]:
         """A copy that also gives what its products by rounded weights read and make."""
 
     def subgraphs(self) -> Subgraphs:
@@ -330,7 +330,7 @@ class ModelFile(Protocol):
 
 
 @runtime_checkable
-class Runner(Protocol):
+class RunnerBackend(Protocol):
     """A backend that reads and runs compiled models."""
 
     def read_model(self, path: Path) -> ModelFile:
@@ -341,10 +341,10 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class Reference(Protocol):
+class ReferenceBackend(Protocol):
     """A backend that says what a graph means."""
 
-    def run(
+    def evaluate_graph(
         self,
         graph: Graph,
         inputs: Mapping[str, "Array"],
@@ -359,24 +359,24 @@ class Reference(Protocol):
 # ---- Finding them
 
 
-def compiler() -> Compiler:
+def load_compiler() -> CompilerBackend:
     """The backend that makes models. E0801 when it cannot be loaded."""
     package = _package("onnx")
-    assert isinstance(package, Compiler), f"{package} makes no models"
+    assert isinstance(package, CompilerBackend), f"{package} makes no models"
     return package
 
 
-def runner() -> Runner:
+def load_runner() -> RunnerBackend:
     """The backend that runs models. E0801 when it cannot be loaded."""
     package = _package("onnx")
-    assert isinstance(package, Runner), f"{package} runs no models"
+    assert isinstance(package, RunnerBackend), f"{package} runs no models"
     return package
 
 
-def reference() -> Reference:
+def load_reference() -> ReferenceBackend:
     """The backend that says what graphs mean. E0801 when it cannot be loaded."""
     package = _package("numpy")
-    assert isinstance(package, Reference), f"{package} computes no graphs"
+    assert isinstance(package, ReferenceBackend), f"{package} computes no graphs"
     return package
 
 
@@ -385,7 +385,7 @@ def _package(name: str) -> ModuleType:
     try:
         return import_module(_announced().get(name, f"specc_{name}"))
     except ModuleNotFoundError as error:
-        fail(
+        raise_error(
             "E0801",
             f"the {name} backend needs the package `{error.name}`, which is not installed",
             helps=[f'pip install "specc-onnx[{name}]"'],

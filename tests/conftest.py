@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.passes.pipeline import VERIFYING
+from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 
 TORCH = tuple(Path(__file__).parent / folder for folder in ("parity", "backends/torch"))
 """Folders of which every test compares with torch."""
@@ -22,10 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    VERIFYING.set(True)
-    config.addinivalue_line(
-        "markers", "golden(folder): runs once per file of tests/golden/folder"
-    )
+    VERIFY_AFTER_PASSES.set(True)
+    config.addinivalue_line("markers", "golden(folder): runs once per file of tests/golden/folder")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -83,12 +83,8 @@ def writes(folder: Path) -> Path:
 
 def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:
     made = specc.compile(writes(tmp_path), tmp_path / "all", init=0, parts="all")
-    assert {"score.onnx", "step.onnx", "generate.onnx"} <= {
-        p.name for p, _ in made.files
-    }
-    some = specc.compile(
-        tmp_path / "m.specc", tmp_path / "some", init=0, parts="step,score"
-    )
+    assert {"score.onnx", "step.onnx", "generate.onnx"} <= {p.name for p, _ in made.files}
+    some = specc.compile(tmp_path / "m.specc", tmp_path / "some", init=0, parts="step,score")
     assert "generate.onnx" not in {p.name for p, _ in some.files}
 
 
@@ -113,9 +109,7 @@ def test_settings_that_mean_nothing_are_refused(
     settings: object, parts: str, code: str, tmp_path: Path
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
-        specc.compile(
-            writes(tmp_path), tmp_path / "x", init=0, parts=parts, settings=settings
-        )  # type: ignore[arg-type]
+        specc.compile(writes(tmp_path), tmp_path / "x", init=0, parts=parts, settings=settings)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 
@@ -125,9 +119,7 @@ def test_settings_that_mean_nothing_are_refused(
      ("opset", "20"), ("opset", 17.0), ("taps", "a"), ("taps", [1]), ("set", [("a", 1)]), ("graph", 5), ("names", 3),
      ("target", None), ("weights_as", 1), ("weights_as", "lnik"), ("force", "no"), ("defaults_inside", 1)],
 )  # fmt: skip
-def test_an_argument_of_another_kind_is_named(
-    argument: str, value: object, tmp_path: Path
-) -> None:
+def test_an_argument_of_another_kind_is_named(argument: str, value: object, tmp_path: Path) -> None:
     given: dict[str, object] = {"spec": "xor", "output": tmp_path / "x.onnx", "init": 0}
     given[argument] = value
     with pytest.raises(specc.Failed, match=rf"E0820\]: `{argument}`"):

@@ -17,7 +17,7 @@ import pytest
 import specc
 from specc import api
 from specc.api import Model
-from specc.text.brief import MOST, brief, card
+from specc.diagnostics.object_repr import MAX_REPR_LENGTH, format_repr, render_html_table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\n" * 9
 WRITER = """specc 1
@@ -106,9 +106,9 @@ def test_a_notebook_shows_an_escaped_table(public: list[object]) -> None:
 
 
 def test_what_files_say_is_escaped() -> None:
-    assert len(brief(HOSTILE)) == MOST
-    assert brief(HOSTILE).isprintable()
-    made = card(HOSTILE, [(HOSTILE, HOSTILE), ("empty", "")] * 60)
+    assert len(format_repr(HOSTILE)) == MAX_REPR_LENGTH
+    assert format_repr(HOSTILE).isprintable()
+    made = render_html_table(HOSTILE, [(HOSTILE, HOSTILE), ("empty", "")] * 60)
     check_html(made)
     assert "empty" not in made
     assert "20 more" in made
@@ -133,9 +133,7 @@ def test_a_fault_is_told_whole() -> None:
 
 def test_a_fault_of_yaml_is_told_in_yaml(tmp_path: Path) -> None:
     """As the command line does."""
-    (tmp_path / "m.yaml").write_text(
-        "specc: 1\nmodel: m\nextends: vit\nconfig:\n  lyers: 2\n"
-    )
+    (tmp_path / "m.yaml").write_text("specc: 1\nmodel: m\nextends: vit\nconfig:\n  lyers: 2\n")
     with pytest.raises(specc.Failed) as failed:
         specc.check(tmp_path / "m.yaml")
     told = subprocess.run(
@@ -160,18 +158,14 @@ def test_the_examples_of_the_docstrings_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for module in (specc, api):
-        tried = doctest.testmod(
-            module, optionflags=doctest.ELLIPSIS, extraglobs={"specc": specc}
-        )
+        tried = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs={"specc": specc})
         assert tried.attempted
         assert not tried.failed
 
 
 def test_a_missing_package_is_said_in_words() -> None:
     code = "import sys; sys.modules['torch'] = None; import specc_torch"
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.stderr.splitlines()[-1].startswith("ModuleNotFoundError: error[E0801]")
     assert "extra `torch`" in told.stderr
 
@@ -192,20 +186,13 @@ HEAVY = {
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["-m", "specc", "--help"], ["-c", "import specc; dir(specc); specc.__version__"]],
+    "words", [["-m", "specc", "--help"], ["-c", "import specc; dir(specc); specc.__version__"]]
 )
 def test_what_asks_for_nothing_loads_nothing(words: list[str]) -> None:
     told = subprocess.run(
-        [sys.executable, "-X", "importtime", *words],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-X", "importtime", *words], capture_output=True, text=True, check=True
     )
-    loaded = {
-        line.rpartition("|")[2].strip().split(".")[0]
-        for line in told.stderr.splitlines()
-    }
+    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in told.stderr.splitlines()}
     assert "specc" in loaded
     assert not loaded & HEAVY
 
@@ -217,9 +204,7 @@ def test_a_text_is_a_spec_like_its_file(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(WRITER)
     specc.compile(WRITER, tmp_path / "text.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "file.onnx", init=3)
-    one, other = (
-        specc.load(tmp_path / f"{n}.onnx").weights() for n in ("text", "file")
-    )
+    one, other = (specc.load(tmp_path / f"{n}.onnx").weights() for n in ("text", "file"))
     assert one.keys() == other.keys()
     assert all(np.array_equal(one[n], other[n]) for n in one)
 
@@ -300,9 +285,7 @@ def test_a_fault_names_its_batch(model: Model) -> None:
         next(results)
 
 
-@pytest.mark.parametrize(
-    "given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None]
-)
+@pytest.mark.parametrize("given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None])
 def test_what_is_no_batch_is_refused(model: Model, given: object) -> None:
     with pytest.raises(specc.Failed, match="E0910"):
         list(model.run(given))  # type: ignore[arg-type]
@@ -321,24 +304,16 @@ def test_threads_share_a_model(model: Model, folder: Path) -> None:
     written = [model.generate(p).results()[0][0].tokens for p in prompts]
     with ThreadPoolExecutor(6) as pool:
         for _ in range(3):
-            found = list(
-                pool.map(lambda x: digits.run(pixel_values=x)["logits"], pixels)
-            )
+            found = list(pool.map(lambda x: digits.run(pixel_values=x)["logits"], pixels))
             assert all(np.array_equal(a, b) for a, b in zip(alone, found, strict=True))
-            texts = list(
-                pool.map(lambda p: model.generate(p).results()[0][0].tokens, prompts)
-            )
+            texts = list(pool.map(lambda p: model.generate(p).results()[0][0].tokens, prompts))
             assert texts == written
 
 
 def test_threads_compile_and_check_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        made = pool.map(
-            lambda n: specc.compile("xor", tmp_path / f"{n}.onnx"), range(8)
-        )
-        checked = pool.map(
-            lambda name: specc.check(name), ["rnn_encdec", "xor", "elman"]
-        )
+        made = pool.map(lambda n: specc.compile("xor", tmp_path / f"{n}.onnx"), range(8))
+        checked = pool.map(lambda name: specc.check(name), ["rnn_encdec", "xor", "elman"])
         assert len(list(made)) == 8
         assert all(c.trials for c in checked)
     contents = {(tmp_path / f"{n}.onnx").read_bytes() for n in range(8)}

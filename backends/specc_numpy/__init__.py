@@ -1,24 +1,14 @@
-"""The reference backend: what every operation means, in float64 and the plainest NumPy there is."""
+"""The reference backend: evaluate every op in float64 with NumPy."""
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import (
-    conv,
-    loop,
-    nn,
-    position,
-    quantized,
-    recurrent,
-    route,
-    rows,
-    tensor,
-)
-from specc_numpy.run import run
-from specc_numpy.table import evaluate
+from specc_numpy import conv, loop, nn, position, quantized, recurrent, route, rows, tensor
+from specc_numpy.numpy_interpreter import evaluate, evaluate_graph
 
 __all__ = [
     "conv",
     "evaluate",
+    "evaluate_graph",
     "loop",
     "nn",
     "position",
@@ -26,12 +16,11 @@ __all__ = [
     "recurrent",
     "route",
     "rows",
-    "run",
     "tensor",
 ]
 
 if TYPE_CHECKING:
     import specc_numpy
-    from specc.backend import Reference
+    from specc.backend import ReferenceBackend
 
-    _REFERENCE: Reference = specc_numpy
+    _REFERENCE: ReferenceBackend = specc_numpy

@@ -1,66 +1,66 @@
-"""The meaning of convolutions and pools: place by place of a window, all windows at
-once.
-"""
+"""Evaluate convolutions and pooling."""
 
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.text.diagnostic import fail
-from specc_numpy.table import Array, Env, evaluate, length
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
 
-EVERY = slice(None)
+FULL_SLICE = slice(None)
 
 
 @evaluate(ops.Conv)
 def conv(
-    op: ops.Conv, env: Env, x: Array, weight: Array, bias: Array | None = None
+    op: ops.Conv, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
-    x, groups = picture(op.kernel, x), length(op.groups, env)
-    counts = windows(op, x.shape[2:])
+    x, groups = to_channels_first(op.kernel, x), evaluate_length(op.groups, env)
+    counts = count_windows(op, x.shape[2:])
     count = prod(counts)
     batch = x.shape[0]
     out, channels = weight.shape[:2]
     own = out // groups
-    padded = _padded(op, x, 0.0).reshape(batch, groups, channels, *_sizes(op, x))
+    padded = _pad_window_axes(op, x, 0.0).reshape(
+        batch, groups, channels, *_get_padded_sizes(op, x)
+    )
     y: Array = np.zeros((batch, groups, own, count))
     # A window is a sum over its places: at each, one product for all windows at once.
     for place in np.ndindex(*op.kernel):
-        seen = _seen(op, padded, place, counts)
+        seen = _select_window_place(op, padded, place, counts)
         seen = seen.reshape(batch, groups, channels, count)
         here = weight[(..., *place)].reshape(groups, own, channels)
         y += here @ seen
-    return rows(op.kernel, _biased(y.reshape(batch, out, *counts), bias))
+    return to_channels_last(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
 
 
 @evaluate(ops.ConvTranspose)
 def conv_transpose(
-    op: ops.ConvTranspose, env: Env, x: Array, weight: Array, bias: Array | None = None
+    op: ops.ConvTranspose, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
-    x, groups = picture(op.kernel, x), length(op.groups, env)
+    x, groups = to_channels_first(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     out = weight.shape[1] * groups
-    counts = [transposed(op, n, size) for n, size in enumerate(sizes)]
+    counts = [count_transposed_positions(op, n, size) for n, size in enumerate(sizes)]
     given = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
-    room = [_room(op, n, sizes[n], count) for n, count in enumerate(counts)]
+    room = [_count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)]
     y: Array = np.zeros((batch, out, *room))
     # Every row is spread by the kernel: at each of its places, all rows at once.
     for place in np.ndindex(*op.kernel):
         added = kernels[(..., *place)].swapaxes(1, 2) @ given
         steps = zip(place, op.dilation, op.stride, sizes, strict=True)
         here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
-        y[EVERY, EVERY, *here] += added.reshape(batch, out, *sizes)
+        y[FULL_SLICE, FULL_SLICE, *here] += added.reshape(batch, out, *sizes)
     kept = [slice(a, a + n) for a, n in zip(op.before, counts, strict=True)]
-    return rows(op.kernel, _biased(y[EVERY, EVERY, *kept], bias))
+    return to_channels_last(op.kernel, _add_bias(y[FULL_SLICE, FULL_SLICE, *kept], bias))
 
 
-def _room(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
+def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
     """How long an axis is that holds every row of every kernel, and what is asked for
     beyond; what stands in front is cut off in the end.
     """
@@ -70,36 +70,36 @@ def _room(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
 
 
 @evaluate(ops.MaxPool)
-def max_pool(op: ops.MaxPool, env: Env, x: Array) -> Array:
+def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
-    x = picture(op.kernel, x)
-    counts = windows(op, x.shape[2:])
-    padded = _padded(op, x, -np.inf)
+    x = to_channels_first(op.kernel, x)
+    counts = count_windows(op, x.shape[2:])
+    padded = _pad_window_axes(op, x, -np.inf)
     y: Array = np.full((*x.shape[:2], *counts), -np.inf)
     for place in np.ndindex(*op.kernel):
-        y = np.maximum(y, _seen(op, padded, place, counts))
-    return rows(op.kernel, y)
+        y = np.maximum(y, _select_window_place(op, padded, place, counts))
+    return to_channels_last(op.kernel, y)
 
 
 @evaluate(ops.AveragePool)
-def average_pool(op: ops.AveragePool, env: Env, x: Array) -> Array:
+def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
-    x = picture(op.kernel, x)
-    counts = windows(op, x.shape[2:])
-    padded = _padded(op, x, 0.0)
+    x = to_channels_first(op.kernel, x)
+    counts = count_windows(op, x.shape[2:])
+    padded = _pad_window_axes(op, x, 0.0)
     total: Array = np.zeros((*x.shape[:2], *counts))
     for place in np.ndindex(*op.kernel):
-        total = total + _seen(op, padded, place, counts)
-    return rows(op.kernel, total / _counted(op, x.shape[2:], counts))
+        total = total + _select_window_place(op, padded, place, counts)
+    return to_channels_last(op.kernel, total / _count_window_elements(op, x.shape[2:], counts))
 
 
 @evaluate(ops.KeepRows)
-def keep_rows(op: ops.KeepRows, env: Env, keep: Array) -> Array:
+def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
     count = Dim.of(op.rows(Dim.of(size))).at({})
     if count < min(size, 1):
-        _too_short(size, op.lag + 1)
+        _raise_too_short(size, op.lag + 1)
     made: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
         # All rows from there on ahead, or with a lag below 0 any of those behind.
@@ -110,62 +110,64 @@ def keep_rows(op: ops.KeepRows, env: Env, keep: Array) -> Array:
     return made
 
 
-def picture(kernel: Sequence[int], x: Array) -> Array:
+def to_channels_first(kernel: Sequence[int], x: Array) -> Array:
     """Rows [b, t, c] as [b, c, t]; a picture as it is."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 
-def rows(kernel: Sequence[int], y: Array) -> Array:
-    """The opposite of `picture`."""
+def to_channels_last(kernel: Sequence[int], y: Array) -> Array:
+    """The opposite of `to_channels_first`."""
     return y.swapaxes(1, 2) if len(kernel) == 1 else y
 
 
-def windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
+def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
     """How many windows there are along each axis. E0912 where an axis is too short for one."""
     for n, size in enumerate(sizes):
         if (op.spare(Dim.of(size), n).number or 0) < 0:
-            _too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
+            _raise_too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
     return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
 
 
-def transposed(op: ops.ConvTranspose, n: int, size: int) -> int:
+def count_transposed_positions(op: ops.ConvTranspose, n: int, size: int) -> int:
     """How many rows become of so many. E0912 where that is no length."""
     count = op.rows(Dim.of(size), n).at({})
     if count < 0:
-        fail("E0912", f"{size} rows are too few: {-count} more would be cut off")
+        raise_error("E0912", f"{size} rows are too few: {-count} more would be cut off")
     return count
 
 
-def _too_short(size: int, least: int) -> None:
-    fail(
+def _raise_too_short(size: int, least: int) -> None:
+    raise_error(
         "E0912",
         f"a window moves along an axis of {size} rows, too few for it",
         helps=[f"give at least {max(least, 1)}"],
     )
 
 
-def _sizes(op: ops.Sliding, x: Array) -> list[int]:
+def _get_padded_sizes(op: ops.Sliding, x: Array) -> list[int]:
     """The axes of a padded picture."""
     sides = zip(x.shape[2:], op.before, op.ends, strict=True)
     return [size + before + ends for size, before, ends in sides]
 
 
-def _padded(op: ops.Sliding, x: Array, value: float) -> Array:
+def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
     sides = list(zip(op.before, op.ends, strict=True))
     return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
 
 
-def _seen(
+def _select_window_place(
     op: ops.Sliding, padded: Array, place: Sequence[int], counts: Sequence[int]
 ) -> Array:
     """What stands at one place of every window."""
     steps = zip(place, op.spread, op.stride, counts, strict=True)
     here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
-    before = [EVERY] * (padded.ndim - len(here))
+    before = [FULL_SLICE] * (padded.ndim - len(here))
     return padded[*before, *here]
 
 
-def _counted(op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]) -> Array:
+def _count_window_elements(
+    op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
+) -> Array:
     """How many rows count in every window: all axes' numbers multiplied."""
     number: Array = np.ones(())
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
@@ -180,5 +182,5 @@ def _counted(op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]) -
     return number
 
 
-def _biased(y: Array, b: Array | None) -> Array:
+def _add_bias(y: Array, b: Array | None) -> Array:
     return y if b is None else y + b.reshape(-1, *[1] * (y.ndim - 2))

@@ -1,15 +1,15 @@
-"""The meaning of the layers of neural networks."""
+"""Evaluate linear layers, embeddings, norms, softmax and attention."""
 
 import numpy as np
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_numpy.table import Array, Env, check_numbers, evaluate
+from specc_numpy.numpy_interpreter import Array, LengthValues, check_indices, evaluate
 
 
 @evaluate(ops.Linear)
 def linear(
-    op: ops.Linear, env: Env, x: Array, w: Array, bias: Array | None = None
+    op: ops.Linear, env: LengthValues, x: Array, w: Array, bias: Array | None = None
 ) -> Array:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
     y: Array = x @ w.T
@@ -17,38 +17,34 @@ def linear(
 
 
 @evaluate(ops.Embedding)
-def embedding(op: ops.Embedding, env: Env, ids: Array, table: Array) -> Array:
+def embedding(op: ops.Embedding, env: LengthValues, ids: Array, table: Array) -> Array:
     """i[*s], f[v d] -> f[*s d]"""
-    check_numbers(ids, table.shape[0], "an embedding table")
+    check_indices(ids, table.shape[0], "an embedding table")
     return table[ids]
 
 
 @evaluate(ops.LayerNorm)
 def layer_norm(
     op: ops.LayerNorm,
-    env: Env,
+    env: LengthValues,
     x: Array,
     gain: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
-    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(
-        x.var(-1, keepdims=True) + op.eps
-    )
+    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
     y = y if gain is None else y * gain
     return y if bias is None else y + bias
 
 
 @evaluate(ops.RMSNorm)
-def rms_norm(op: ops.RMSNorm, env: Env, x: Array, gain: Array | None = None) -> Array:
+def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = None) -> Array:
     """f[*s d], f[d]? -> f[*s d]"""
     y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + op.eps)
     return y if gain is None else y * gain
 
 
-def _softmax(
-    scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None
-) -> Array:
+def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
     """Softmax of `scores` along `axis` among what is visible; zeros where nothing is.
 
     `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives
@@ -67,14 +63,12 @@ def _softmax(
     total = powers.sum(axis, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - greatest)
-    result: Array = np.divide(
-        powers, total, out=np.zeros_like(powers), where=total != 0
-    )
+    result: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
     return result
 
 
 @evaluate(ops.Softmax)
-def softmax(op: ops.Softmax, env: Env, x: Array) -> Array:
+def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""
     powers = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
     result: Array = powers / powers.sum(op.axis, keepdims=True)
@@ -82,15 +76,13 @@ def softmax(op: ops.Softmax, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.MaskedSoftmax)
-def masked_softmax(
-    op: ops.MaskedSoftmax, env: Env, scores: Array, mask: Array
-) -> Array:
+def masked_softmax(op: ops.MaskedSoftmax, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     return _softmax(scores, mask, -1)
 
 
 @evaluate(ops.Hard)
-def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
+def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # `argmax` is asked of the visible keys alone, so that ties and NaN behind the mask
     # count for nothing; of equals it takes the first.
@@ -104,7 +96,7 @@ def hard(op: ops.Hard, env: Env, scores: Array, mask: Array) -> Array:
 
 
 @evaluate(ops.Share)
-def share(op: ops.Share, env: Env, scores: Array, mask: Array) -> Array:
+def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # A kernel is no less than zero (Nadaraya 1964); what is hidden has no share in the
     # sum either.
@@ -115,7 +107,7 @@ def share(op: ops.Share, env: Env, scores: Array, mask: Array) -> Array:
 
 
 @evaluate(ops.Weigh)
-def weigh(op: ops.Weigh, env: Env, weights: Array, values: Array) -> Array:
+def weigh(op: ops.Weigh, env: LengthValues, weights: Array, values: Array) -> Array:
     """f[#*s q k], f[#*s k e] -> f[*s q e]"""
     result: Array = weights @ values
     return result
@@ -124,7 +116,7 @@ def weigh(op: ops.Weigh, env: Env, weights: Array, values: Array) -> Array:
 @evaluate(ops.Attend)
 def attend(
     op: ops.Attend,
-    env: Env,
+    env: LengthValues,
     query: Array,
     key: Array,
     values: Array,
@@ -152,12 +144,12 @@ def attend(
 
 @evaluate(ops.Patches)
 def patches(
-    op: ops.Patches, env: Env, image: Array, w: Array, b: Array | None = None
+    op: ops.Patches, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (batch, channels, high, wide), (_, _, p, r) = image.shape, w.shape
     if high % p or wide % r:
-        fail(
+        raise_error(
             "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
             helps=[
@@ -167,11 +159,6 @@ def patches(
     rows, columns = high // p, wide // r
     # Patches go row by row; within one the channel comes first, as in the weights of a
     # convolution.
-    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(
-        0, 2, 4, 1, 3, 5
-    )
-    y: Array = (
-        cut.reshape(batch, rows * columns, channels * p * r)
-        @ w.reshape(w.shape[0], -1).T
-    )
+    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
+    y: Array = cut.reshape(batch, rows * columns, channels * p * r) @ w.reshape(w.shape[0], -1).T
     return y if b is None else y + b

@@ -1,17 +1,17 @@
-"""The meaning of the operations on position numbers."""
+"""Evaluate position encodings."""
 
 import math
 
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.table import Array, Env, evaluate, length
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
 
 
 @evaluate(ops.Sinusoid)
-def sinusoid(op: ops.Sinusoid, env: Env, positions: Array) -> Array:
+def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     """i[*s] -> f[*s d]"""
-    pairs = length(op.dim, env) // 2
+    pairs = evaluate_length(op.dim, env) // 2
     # fairseq divides by one pair less, so that its last frequency is 1 / base; the
     # paper (arXiv:1706.03762, 3.5) stops one short of that.
     if op.layout == "fairseq":
@@ -28,9 +28,9 @@ def sinusoid(op: ops.Sinusoid, env: Env, positions: Array) -> Array:
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, env: Env, rows: Array) -> tuple[Array, Array]:
+def rope_angles(op: ops.RopeAngles, env: LengthValues, rows: Array) -> tuple[Array, Array]:
     """i[*s] -> f[*s r], f[*s r]"""
-    dim = length(op.dim, env)
+    dim = evaluate_length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
@@ -40,7 +40,7 @@ def rope_angles(op: ops.RopeAngles, env: Env, rows: Array) -> tuple[Array, Array
 
 
 @evaluate(ops.Rotate)
-def rotate(op: ops.Rotate, env: Env, x: Array, cos: Array, sin: Array) -> Array:
+def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) -> Array:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Rows of `x` behind the first 2r are not turned: rotary of a part of a head (GPT-
     # NeoX).

@@ -1,34 +1,38 @@
-"""The meaning of layers with rounded weights: what the whole numbers stand for, and the
-same product as before; and of rows that are kept as whole numbers.
-"""
+"""Evaluate layers with quantized weights and int8 KV cache entries."""
 
 import numpy as np
 
 from specc.ir import ops
-from specc.ir.ops.quantized import Layout
-from specc_numpy.recurrent import through_gates
-from specc_numpy.table import Array, Env, check_numbers, evaluate, length
+from specc.ir.ops.quantized import WeightLayout
+from specc_numpy.numpy_interpreter import (
+    Array,
+    LengthValues,
+    check_indices,
+    evaluate,
+    evaluate_length,
+)
+from specc_numpy.recurrent import apply_lstm_gates
 
-LEAST = np.float32(1e-30)
+MIN_ROW_MAXIMUM = np.float32(1e-30)
 """The least size that a row of zeros is taken to have, so that nothing is divided by 0."""
 
 
 @evaluate(ops.LinearQ)
 def linear_q(
     op: ops.LinearQ,
-    env: Env,
+    env: LengthValues,
     x: Array,
     weights: Array,
     scales: Array,
     bias: Array | None = None,
 ) -> Array:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
-    whole = matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
+    whole = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
     if op.rounding == "tensor":
-        x = coarse_together(x)
+        x = round_per_tensor(x)
     elif op.rounding != "none":
         size = x.shape[-1] if op.rounding == "row" else op.block
-        x = coarse(x, size, op.rounding)
+        x = round_per_group(x, size, op.rounding)
     y: Array = x @ whole.T
     return y if bias is None else y + bias
 
@@ -36,7 +40,7 @@ def linear_q(
 @evaluate(ops.LstmQ)
 def lstm_q(
     op: ops.LstmQ,
-    env: Env,
+    env: LengthValues,
     rows: Array,
     weights: Array,
     state_weights: Array,
@@ -62,15 +66,15 @@ def lstm_q(
     clean = np.where(there[..., None], rows, 0.0)
     x = np.take_along_axis(clean, order[..., None], 1)
     counts = there.sum(1, keepdims=True)
-    sums = coarse_together(x) @ (weights * scales)
+    sums = round_per_tensor(x) @ (weights * scales)
     for b in (bias, state_bias):
         sums = sums if b is None else sums + b
     fed = h = np.zeros((batch, size)) if start is None else start
     c = np.zeros((batch, size)) if first_cell is None else first_cell
     out = np.zeros((*rows.shape[:2], size))
     for n in range(counts.max(initial=0)):
-        gates = sums[:, n] + coarse_together(fed) @ (state_weights * state_scales)
-        after, new = through_gates(gates, c, peepholes)
+        gates = sums[:, n] + round_per_tensor(fed) @ (state_weights * state_scales)
+        after, new = apply_lstm_gates(gates, c, peepholes)
         # a text that is over keeps its states, and counts with zeros
         fed = np.where(n < counts, after, 0.0)
         h, c = np.where(n < counts, after, h), np.where(n < counts, new, c)
@@ -80,17 +84,17 @@ def lstm_q(
 
 @evaluate(ops.EmbeddingQ)
 def embedding_q(
-    op: ops.EmbeddingQ, env: Env, ids: Array, table: Array, scales: Array
+    op: ops.EmbeddingQ, env: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
     """i[*s], q[v d], f[v] -> f[*s d]"""
-    width = length(op.width, env)
-    whole = matrix(table, scales, width, op.bits, op.block, op.layout)
-    check_numbers(ids, len(whole), "an embedding table")
+    width = evaluate_length(op.width, env)
+    whole = dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
+    check_indices(ids, len(whole), "an embedding table")
     return whole[ids]
 
 
 @evaluate(ops.Quantize)
-def quantize(op: ops.Quantize, env: Env, x: Array, scale: Array) -> Array:
+def quantize(op: ops.Quantize, env: LengthValues, x: Array, scale: Array) -> Array:
     """f[b h t d], f[h #t d] -> q[b h t d]"""
     units = x.astype(np.float32) / scale.astype(np.float32)
     made: Array = np.clip(np.rint(units), -128, 127).astype(np.int8)
@@ -98,14 +102,14 @@ def quantize(op: ops.Quantize, env: Env, x: Array, scale: Array) -> Array:
 
 
 @evaluate(ops.Dequantize)
-def dequantize(op: ops.Dequantize, env: Env, x: Array, scale: Array) -> Array:
+def dequantize(op: ops.Dequantize, env: LengthValues, x: Array, scale: Array) -> Array:
     """q[b h t d], f[h #t d] -> f[b h t d]"""
     made: Array = x.astype(np.float64) * scale
     return made
 
 
-def matrix(
-    w: Array, scales: Array, wide: int, bits: int, block: int, layout: Layout
+def dequantize_matrix(
+    w: Array, scales: Array, wide: int, bits: int, block: int, layout: WeightLayout
 ) -> Array:
     """The matrix `[out, in]` that stored numbers stand for, in float64."""
     if layout == "columns":
@@ -122,7 +126,7 @@ def matrix(
     return made
 
 
-def coarse_together(x: Array) -> Array:
+def round_per_tensor(x: Array) -> Array:
     """All numbers as whole ones times one scale, in 256 steps from the least to the
     greatest, which zero is one of; decided in float32.
     """
@@ -135,7 +139,7 @@ def coarse_together(x: Array) -> Array:
     return result
 
 
-def coarse(x: Array, size: int, rounding: str) -> Array:
+def round_per_group(x: Array, size: int, rounding: str) -> Array:
     """Each `size` numbers of a row as whole numbers times their own scale.
 
     What is whole is decided in float32: of a row by `x / scale`, of a block, as kernels
@@ -145,7 +149,7 @@ def coarse(x: Array, size: int, rounding: str) -> Array:
     pieces = [x[..., at : at + size].astype(np.float32) for at in range(0, wide, size)]
     made = []
     for piece in pieces:
-        most = np.maximum(np.abs(piece).max(-1, keepdims=True, initial=0.0), LEAST)
+        most = np.maximum(np.abs(piece).max(-1, keepdims=True, initial=0.0), MIN_ROW_MAXIMUM)
         scale = most / np.float32(127)
         if rounding == "row":
             whole = np.clip(np.rint(piece / scale), -128, 127)

@@ -1,20 +1,20 @@
-"""The meaning of recurrent layers: the equations, row by row."""
+"""Evaluate RNN, GRU and LSTM layers."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.table import Array, Env, evaluate
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
 
-Step = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
+CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 """The states after a row, the one that is given out first."""
 
 
 @evaluate(ops.Rnn)
 def rnn(
     op: ops.Rnn,
-    env: Env,
+    env: LengthValues,
     rows: Array,
     weights: Array,
     state_weights: Array,
@@ -28,20 +28,20 @@ def rnn(
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
         return (
-            ACTIVATIONS[op.activation](
-                _affine(row, weights, bias) + _affine(h, state_weights, state_bias)
+            ACTIVATION_FUNCTIONS[op.activation](
+                _apply_linear(row, weights, bias) + _apply_linear(h, state_weights, state_bias)
             ),
         )
 
-    return _run(
-        step, rows, keep, (_first(start, rows, state_weights.shape[1]),), op.reverse
+    return _run_cell(
+        step, rows, keep, (_make_initial_state(start, rows, state_weights.shape[1]),), op.reverse
     )
 
 
 @evaluate(ops.Gru)
 def gru(
     op: ops.Gru,
-    env: Env,
+    env: LengthValues,
     rows: Array,
     weights: Array,
     state_weights: Array,
@@ -56,26 +56,24 @@ def gru(
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(_affine(row, weights, bias), 3, axis=1)
-        r_h, z_h, n_h = np.split(_affine(h, state_weights, state_bias), 3, axis=1)
+        r_x, z_x, n_x = np.split(_apply_linear(row, weights, bias), 3, axis=1)
+        r_h, z_h, n_h = np.split(_apply_linear(h, state_weights, state_bias), 3, axis=1)
         r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
         # Where `reset` stands is where papers and libraries differ: before the product
         # in arXiv:1406.1078, behind it in cuDNN.
         past = (
-            r * n_h
-            if op.reset == "after"
-            else _affine(r * h, state_weights[2 * size :], b_n)
+            r * n_h if op.reset == "after" else _apply_linear(r * h, state_weights[2 * size :], b_n)
         )
         n = np.tanh(n_x + past)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
-    return _run(step, rows, keep, (_first(start, rows, size),), op.reverse)
+    return _run_cell(step, rows, keep, (_make_initial_state(start, rows, size),), op.reverse)
 
 
 @evaluate(ops.Lstm)
 def lstm(
     op: ops.Lstm,
-    env: Env,
+    env: LengthValues,
     rows: Array,
     weights: Array,
     state_weights: Array,
@@ -94,37 +92,36 @@ def lstm(
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        gates = _affine(row, weights, bias) + _affine(h, state_weights, state_bias)
-        out, new = through_gates(gates, c, peepholes)
-        return _affine(out, projection, None) if projection is not None else out, new
+        gates = _apply_linear(row, weights, bias) + _apply_linear(h, state_weights, state_bias)
+        out, new = apply_lstm_gates(gates, c, peepholes)
+        return _apply_linear(out, projection, None) if projection is not None else out, new
 
-    return _run(
+    return _run_cell(
         step,
         rows,
         keep,
-        (_first(start, rows, state_weights.shape[1]), _first(first_cell, rows, size)),
+        (
+            _make_initial_state(start, rows, state_weights.shape[1]),
+            _make_initial_state(first_cell, rows, size),
+        ),
         op.reverse,
     )
 
 
-def through_gates(
-    gates: Array, cell: Array, peepholes: Array | None
-) -> tuple[Array, Array]:
+def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
     """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
     forget, cell, output.
     """
     i, f, g, o = np.split(gates, 4, axis=1)
-    p_i, p_f, p_o = np.split(
-        np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3
-    )
+    p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Input and forget gate look at the old cell, the output gate at the new one (Gers
     # and Schmidhuber 2000).
     new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
     return _sigmoid(o + p_o * new) * np.tanh(new), new
 
 
-def _run(
-    step: Step, x: Array, keep: Array | None, states: tuple[Array, ...], reverse: bool
+def _run_cell(
+    step: CellStep, x: Array, keep: Array | None, states: tuple[Array, ...], reverse: bool
 ) -> tuple[Array, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
     batch, steps, _ = x.shape
@@ -133,18 +130,16 @@ def _run(
         kept = np.ones((batch, 1), bool) if keep is None else keep[:, t, None]
         after = step(x[:, t], states)
         # A row that does not exist leaves all states as they were and gives zeros.
-        states = tuple(
-            np.where(kept, new, old) for new, old in zip(after, states, strict=True)
-        )
+        states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
         out[:, t] = np.where(kept, after[0], 0.0)
     return (out, *states)
 
 
-def _first(start: Array | None, x: Array, size: int) -> Array:
+def _make_initial_state(start: Array | None, x: Array, size: int) -> Array:
     return np.zeros((x.shape[0], size)) if start is None else start
 
 
-def _affine(x: Array, w: Array, b: Array | None) -> Array:
+def _apply_linear(x: Array, w: Array, b: Array | None) -> Array:
     y: Array = x @ w.T
     return y if b is None else y + b
 
@@ -161,7 +156,7 @@ def _relu(x: Array) -> Array:
     return y
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
     "relu": _relu,
     "sigmoid": _sigmoid,

@@ -1,14 +1,19 @@
-"""The meaning of rows sent to experts: each on every row, weighted."""
+"""Evaluate mixture of experts."""
 
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.table import Array, Env, evaluate, length
-from specc_numpy.walk import walk
+from specc_numpy.numpy_interpreter import (
+    Array,
+    LengthValues,
+    evaluate,
+    evaluate_length,
+    evaluate_nodes,
+)
 
 
 @evaluate(ops.Route)
-def route(op: ops.Route, env: Env, *operands: Array) -> Array:
+def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     given = op.parts(operands)
     *lead, width = given.x.shape
@@ -17,8 +22,8 @@ def route(op: ops.Route, env: Env, *operands: Array) -> Array:
     rows = given.x.reshape(*[1] * (len(lead) - 1), count, width)
     inside = {**env, op.rows: count}
     made_by = op.result()
-    result = np.zeros((*lead, length(made_by.type.shape[-1], env)))
-    theirs = (given.ids >= 0) & (given.ids < length(op.experts, env))
+    result = np.zeros((*lead, evaluate_length(made_by.type.shape[-1], env)))
+    theirs = (given.ids >= 0) & (given.ids < evaluate_length(op.experts, env))
     if given.keep is not None:
         theirs &= given.keep[..., None]
     # one that nobody named would count nothing
@@ -26,10 +31,10 @@ def route(op: ops.Route, env: Env, *operands: Array) -> Array:
         chosen = theirs & (given.ids == expert)
         own = (w[expert] for w in given.stacked)
         body = dict(zip(op.inner(), (rows, *own, *given.captured), strict=True))
-        made = walk(op.body, body, inside, [made_by])[made_by]
-        weighted = np.where(chosen, given.gates, 0).sum(
-            -1, keepdims=True
-        ) * made.reshape(result.shape)
+        made = evaluate_nodes(op.body, body, inside, [made_by])[made_by]
+        weighted = np.where(chosen, given.gates, 0).sum(-1, keepdims=True) * made.reshape(
+            result.shape
+        )
         # what an expert makes of rows that did not choose it is not even looked at
         result += np.where(chosen.any(-1, keepdims=True), weighted, 0)
     return result

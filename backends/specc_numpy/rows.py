@@ -1,22 +1,22 @@
-"""The meaning of the operations that pick, turn and resample rows."""
+"""Evaluate ops that select, reorder or resample positions."""
 
 import math
 
 import numpy as np
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_numpy.table import Array, Env, evaluate, length
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
 
 
 @evaluate(ops.Sort)
-def sort(op: ops.Sort, env: Env, x: Array) -> tuple[Array, Array]:
+def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
-    order = _order(x, op.axis, op.descending)
+    order = _sort_indices(x, op.axis, op.descending)
     return np.take_along_axis(x, order, axis=op.axis), order
 
 
-def _order(x: Array, axis: int, descending: bool) -> Array:
+def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
     """Row numbers of an axis in the order of their values, the lower of equals first."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
@@ -27,23 +27,23 @@ def _order(x: Array, axis: int, descending: bool) -> Array:
 
 
 @evaluate(ops.TopK)
-def top_k(op: ops.TopK, env: Env, x: Array) -> tuple[Array, Array]:
+def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
-    k, rows = length(op.k, env), x.shape[op.axis]
+    k, rows = evaluate_length(op.k, env), x.shape[op.axis]
     if not 0 <= k <= rows:
-        fail("E0912", f"the {k} first of an axis of {rows} rows are asked for")
-    order = _order(x, op.axis, op.largest)
+        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    order = _sort_indices(x, op.axis, op.largest)
     places = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, places, axis=op.axis), places
 
 
 @evaluate(ops.Stride)
-def stride(op: ops.Stride, env: Env, x: Array) -> Array:
+def stride(op: ops.Stride, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop, step = (length(d, env) for d in (op.start, op.stop, op.step))
+    start, stop, step = (evaluate_length(d, env) for d in (op.start, op.stop, op.step))
     rows = x.shape[op.axis]
     if not (0 <= start <= stop <= rows and step >= 1):
-        fail(
+        raise_error(
             "E0912",
             f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
         )
@@ -51,22 +51,21 @@ def stride(op: ops.Stride, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.Roll)
-def roll(op: ops.Roll, env: Env, x: Array) -> Array:
+def roll(op: ops.Roll, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
-    return np.roll(x, length(op.by, env), axis=op.axis)
+    return np.roll(x, evaluate_length(op.by, env), axis=op.axis)
 
 
 @evaluate(ops.Pad)
-def pad(op: ops.Pad, env: Env, x: Array) -> Array:
+def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    before, after = length(op.before, env), length(op.after, env)
+    before, after = evaluate_length(op.before, env), evaluate_length(op.after, env)
     rows = x.shape[op.axis]
     # a mirror stands on the last row, so that it shows one row less
     most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
-        fail(
-            "E0912",
-            f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}",
+        raise_error(
+            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
         )
     widths = [(0, 0)] * x.ndim
     widths[op.axis] = before, after
@@ -76,26 +75,26 @@ def pad(op: ops.Pad, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.Resize)
-def resize(op: ops.Resize, env: Env, x: Array) -> Array:
+def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     for n, dim in enumerate(op.sizes):
-        axis, size = op.axis + n, length(dim, env)
+        axis, size = op.axis + n, evaluate_length(dim, env)
         rows = x.shape[axis]
         if rows < 1 or size < 1:
-            fail("E0912", f"an axis of {rows} rows is resized to {size}")
+            raise_error("E0912", f"an axis of {rows} rows is resized to {size}")
         # A factor that is given counts, not the quotient of lengths that it was rounded to.
         step = 1 / op.factors[n] if op.factors else rows / size
         if not op.interpolates:
-            x = np.take(x, nearest(op.mode, rows, size, step), axis=axis)
+            x = np.take(x, find_nearest_indices(op.mode, rows, size, step), axis=axis)
         elif op.antialias:
-            x = _weighed(x, axis, _averaged(op.mode, rows, size, step))
+            x = _sum_weighted_positions(x, axis, _weigh_antialiased(op.mode, rows, size, step))
         else:
-            at = _places(rows, size, step, corners=op.align_corners)
-            x = _weighed(x, axis, AROUND[op.mode](at))
+            at = _compute_source_coordinates(rows, size, step, corners=op.align_corners)
+            x = _sum_weighted_positions(x, axis, INTERPOLATION_RULES[op.mode](at))
     return x
 
 
-def _places(rows: int, size: int, step: float, *, corners: bool) -> Array:
+def _compute_source_coordinates(rows: int, size: int, step: float, *, corners: bool) -> Array:
     """Where the new rows lie among the old: with `corners` the first on the first and the
     last on the last, else by the middles of pixels, half a pixel from the border.
     """
@@ -106,7 +105,7 @@ def _places(rows: int, size: int, step: float, *, corners: bool) -> Array:
     return places
 
 
-def _weighed(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
+def _sum_weighted_positions(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
     """Rows by their numbers times their weights, summed. Beyond the border stands the
     last row.
     """
@@ -118,26 +117,24 @@ def _weighed(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
     return total
 
 
-def nearest(mode: str, rows: int, size: int, step: float) -> Array:
+def find_nearest_indices(mode: str, rows: int, size: int, step: float) -> Array:
     """The pixel that each point takes. In single precision, as PyTorch computes it: at a
     border between two pixels rounding decides.
     """
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
     points = np.arange(size).astype(np.float32) + offset
-    taken: Array = np.minimum(
-        np.floor(points * np.float32(step)).astype(np.int64), rows - 1
-    )
+    taken: Array = np.minimum(np.floor(points * np.float32(step)).astype(np.int64), rows - 1)
     return taken
 
 
-def _linear(at: Array) -> list[tuple[Array, Array]]:
+def _weigh_linear(at: Array) -> list[tuple[Array, Array]]:
     """The two rows around each place, with their weights."""
     at = np.maximum(at, 0.0)
     low = np.floor(at).astype(np.int64)
     return [(low, 1 - (at - low)), (low + 1, at - low)]
 
 
-def _cubic(at: Array) -> list[tuple[Array, Array]]:
+def _weigh_cubic(at: Array) -> list[tuple[Array, Array]]:
     """The four rows around each place, with their weights (Keys 1981, a = -0.75)."""
     a, low = -0.75, np.floor(at).astype(np.int64)
     found = []
@@ -149,9 +146,7 @@ def _cubic(at: Array) -> list[tuple[Array, Array]]:
     return found
 
 
-def _averaged(
-    mode: str, rows: int, size: int, step: float
-) -> list[tuple[Array, Array]]:
+def _weigh_antialiased(mode: str, rows: int, size: int, step: float) -> list[tuple[Array, Array]]:
     """All rows that a hat or a cubic covers, stretched where rows become fewer, with
     their shares. Beyond the border stands nothing.
     """
@@ -175,14 +170,14 @@ def _averaged(
     return [(row, weight / total) for row, weight in found]
 
 
-AROUND = {"bilinear": _linear, "bicubic": _cubic}
+INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
 """The rows that each mode looks at; beyond the border stands the last."""
 
 
 @evaluate(ops.GroupNorm)
 def group_norm(
     op: ops.GroupNorm,
-    env: Env,
+    env: LengthValues,
     x: Array,
     gain: Array | None = None,
     bias: Array | None = None,
@@ -191,7 +186,7 @@ def group_norm(
     if not x.size:
         return x
     y = np.moveaxis(x, op.axis, 1)
-    grouped = y.reshape(y.shape[0], length(op.groups, env), -1)
+    grouped = y.reshape(y.shape[0], evaluate_length(op.groups, env), -1)
     mean = grouped.mean(axis=-1, keepdims=True)
     variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
     y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)

@@ -1,13 +1,20 @@
-"""The meaning of the operations on tensors as such."""
+"""Evaluate elementwise ops, reductions and reshapes."""
 
 import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_numpy.table import Array, Env, check_numbers, evaluate, length, stored
+from specc_numpy.numpy_interpreter import (
+    Array,
+    LengthValues,
+    check_indices,
+    evaluate,
+    evaluate_length,
+    get_numpy_dtype,
+)
 
 
 def _erf(x: Array) -> Array:
@@ -31,9 +38,7 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     # arXiv:1606.08415, sec. 2
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: (
-        0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    ),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "log": np.log,
     "log1p": np.log1p,
     "neg": np.negative,
@@ -73,7 +78,10 @@ ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
     "mod": np.mod,
 }
 
-HELD = {"i64": (-(2.0**63), 2.0**63 - 2.0**39), "i32": (-(2.0**31), 2.0**31 - 2.0**7)}
+FLOAT32_INTEGER_RANGES = {
+    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
+    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
+}
 """The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
@@ -87,161 +95,158 @@ COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 @evaluate(ops.Constant)
-def constant(op: ops.Constant, env: Env) -> Array:
+def constant(op: ops.Constant, env: LengthValues) -> Array:
     """-> a[]"""
-    return np.array(op.value, stored(op.dtype))
+    return np.array(op.value, get_numpy_dtype(op.dtype))
 
 
 @evaluate(ops.Range)
-def range_(op: ops.Range, env: Env) -> Array:
+def range_(op: ops.Range, env: LengthValues) -> Array:
     """-> i[n]"""
-    return np.arange(length(op.length, env), dtype=np.int64)
+    return np.arange(evaluate_length(op.length, env), dtype=np.int64)
 
 
 @evaluate(ops.Extent)
-def extent(op: ops.Extent, env: Env, x: Array) -> Array:
+def extent(op: ops.Extent, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> i[t]"""
     return np.arange(x.shape[op.axis], dtype=np.int64)
 
 
 @evaluate(ops.Size)
-def size(op: ops.Size, env: Env) -> Array:
+def size(op: ops.Size, env: LengthValues) -> Array:
     """-> i[]"""
-    return np.array(length(op.length, env), np.int64)
+    return np.array(evaluate_length(op.length, env), np.int64)
 
 
 @evaluate(ops.Pointwise)
-def pointwise(op: ops.Pointwise, env: Env, x: Array) -> Array:
+def pointwise(op: ops.Pointwise, env: LengthValues, x: Array) -> Array:
     """n[*s] -> n[*s]"""
     return POINTWISE[op.fn](x)
 
 
 @evaluate(ops.Arith)
-def arith(op: ops.Arith, env: Env, left: Array, right: Array) -> Array:
+def arith(op: ops.Arith, env: LengthValues, left: Array, right: Array) -> Array:
     """n[#*s], n[#*s] -> n[*s]"""
     return ARITH[op.fn](left, right)
 
 
 @evaluate(ops.Compare)
-def compare(op: ops.Compare, env: Env, left: Array, right: Array) -> Array:
+def compare(op: ops.Compare, env: LengthValues, left: Array, right: Array) -> Array:
     """n[#*s], n[#*s] -> b[*s]"""
     return COMPARE[op.fn](left, right)
 
 
 @evaluate(ops.And)
-def and_(op: ops.And, env: Env, left: Array, right: Array) -> Array:
+def and_(op: ops.And, env: LengthValues, left: Array, right: Array) -> Array:
     """b[#*s], b[#*s] -> b[*s]"""
     result: Array = np.logical_and(left, right)
     return result
 
 
 @evaluate(ops.Or)
-def or_(op: ops.Or, env: Env, left: Array, right: Array) -> Array:
+def or_(op: ops.Or, env: LengthValues, left: Array, right: Array) -> Array:
     """b[#*s], b[#*s] -> b[*s]"""
     result: Array = np.logical_or(left, right)
     return result
 
 
 @evaluate(ops.Not)
-def not_(op: ops.Not, env: Env, a: Array) -> Array:
+def not_(op: ops.Not, env: LengthValues, a: Array) -> Array:
     """b[*s] -> b[*s]"""
     result: Array = np.logical_not(a)
     return result
 
 
 @evaluate(ops.Where)
-def where(op: ops.Where, env: Env, condition: Array, yes: Array, no: Array) -> Array:
+def where(op: ops.Where, env: LengthValues, condition: Array, yes: Array, no: Array) -> Array:
     """b[#*s], a[#*s], a[#*s] -> a[*s]"""
     return np.where(condition, yes, no)
 
 
 @evaluate(ops.Cast)
-def cast(op: ops.Cast, env: Env, x: Array) -> Array:
+def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     """a[*s] -> n[*s]"""
-    if op.to not in HELD or x.dtype.kind != "f":
-        return x.astype(stored(op.to))
-    least, most = HELD[op.to]
+    if op.to not in FLOAT32_INTEGER_RANGES or x.dtype.kind != "f":
+        return x.astype(get_numpy_dtype(op.to))
+    least, most = FLOAT32_INTEGER_RANGES[op.to]
     known = np.nan_to_num(x, nan=0.0, posinf=most, neginf=least)
     cut: Array = np.trunc(np.clip(known, least, most))
-    return cut.astype(stored(op.to))
+    return cut.astype(get_numpy_dtype(op.to))
 
 
 @evaluate(ops.Transpose)
-def transpose(op: ops.Transpose, env: Env, x: Array) -> Array:
+def transpose(op: ops.Transpose, env: LengthValues, x: Array) -> Array:
     """a[*s] -> a[*t]"""
     return x.transpose(op.order)
 
 
 @evaluate(ops.Split)
-def split(op: ops.Split, env: Env, x: Array) -> Array:
+def split(op: ops.Split, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *u *b]"""
-    sizes = [length(n, env) for n in op.sizes]
+    sizes = [evaluate_length(n, env) for n in op.sizes]
     if math.prod(sizes) != x.shape[op.axis]:
         parts = " · ".join(map(str, sizes))
-        fail("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+        raise_error("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
     return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
 
 
 @evaluate(ops.Merge)
-def merge(op: ops.Merge, env: Env, x: Array) -> Array:
+def merge(op: ops.Merge, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     merged = x.shape[op.axis : op.axis + op.count]
-    return x.reshape(
-        *x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :]
-    )
+    return x.reshape(*x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :])
 
 
 @evaluate(ops.Insert)
-def insert(op: ops.Insert, env: Env, x: Array) -> Array:
+def insert(op: ops.Insert, env: LengthValues, x: Array) -> Array:
     """a[*a *b] -> a[*a one *b]"""
     return np.expand_dims(x, op.axis)
 
 
 @evaluate(ops.Squeeze)
-def squeeze(op: ops.Squeeze, env: Env, x: Array) -> Array:
+def squeeze(op: ops.Squeeze, env: LengthValues, x: Array) -> Array:
     """a[*a one *b] -> a[*a *b]"""
     return np.squeeze(x, op.axis)
 
 
 @evaluate(ops.Expand)
-def expand(op: ops.Expand, env: Env, x: Array) -> Array:
+def expand(op: ops.Expand, env: LengthValues, x: Array) -> Array:
     """a[*a one *b] -> a[*a t *b]"""
-    return np.repeat(x, length(op.length, env), axis=op.axis)
+    return np.repeat(x, evaluate_length(op.length, env), axis=op.axis)
 
 
 @evaluate(ops.Concat)
-def concat(op: ops.Concat, env: Env, *xs: Array) -> Array:
+def concat(op: ops.Concat, env: LengthValues, *xs: Array) -> Array:
     """a[*a t *b]... -> a[*a u *b]"""
     return np.concatenate(xs, axis=op.axis)
 
 
 @evaluate(ops.Slice)
-def slice_(op: ops.Slice, env: Env, x: Array) -> Array:
+def slice_(op: ops.Slice, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop = length(op.start, env), length(op.stop, env)
+    start, stop = evaluate_length(op.start, env), evaluate_length(op.stop, env)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail(
-            "E0912",
-            f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows",
+        raise_error(
+            "E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows"
         )
     return np.take(x, np.arange(start, stop), axis=op.axis)
 
 
 @evaluate(ops.Index)
-def index(op: ops.Index, env: Env, x: Array) -> Array:
+def index(op: ops.Index, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
-    at = length(op.at, env)
+    at = evaluate_length(op.at, env)
     if not 0 <= at < x.shape[op.axis]:
-        fail("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+        raise_error("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
     taken: Array = np.take(x, at, axis=op.axis)
     return taken
 
 
 @evaluate(ops.Last)
-def last(op: ops.Last, env: Env, x: Array) -> Array:
+def last(op: ops.Last, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
-        fail(
+        raise_error(
             "E0912",
             "the newest row is taken from an axis that has no rows",
             helps=["give at least one row"],
@@ -251,9 +256,9 @@ def last(op: ops.Last, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.Gather)
-def gather(op: ops.Gather, env: Env, table: Array, ids: Array) -> Array:
+def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
-    check_numbers(ids, table.shape[op.axis], "the axis that is gathered from")
+    check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
     taken: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
     for lead in np.ndindex(*ids.shape[:-1]):
         taken[lead] = table[lead][ids[lead]]
@@ -261,31 +266,27 @@ def gather(op: ops.Gather, env: Env, table: Array, ids: Array) -> Array:
 
 
 @evaluate(ops.Flip)
-def flip(op: ops.Flip, env: Env, x: Array) -> Array:
+def flip(op: ops.Flip, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     return np.flip(x, op.axis)
 
 
 @evaluate(ops.Delay)
-def delay(op: ops.Delay, env: Env, x: Array) -> Array:
+def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
-    first = np.full(
-        (*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype
-    )
-    return np.take(
-        np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis
-    )
+    first = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
+    return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
 
 
 @evaluate(ops.CumSum)
-def cum_sum(op: ops.CumSum, env: Env, x: Array) -> Array:
+def cum_sum(op: ops.CumSum, env: LengthValues, x: Array) -> Array:
     """n[*a t *b] -> n[*a t *b]"""
     return np.cumsum(x, axis=op.axis, dtype=x.dtype)
 
 
 @evaluate(ops.Reduce)
-def reduce(op: ops.Reduce, env: Env, x: Array) -> Array:
+def reduce(op: ops.Reduce, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
     result: Array
     match op.fn:
@@ -295,13 +296,11 @@ def reduce(op: ops.Reduce, env: Env, x: Array) -> Array:
             result = x.sum(axis=op.axis) / max(x.shape[op.axis], 1)
         case "max":
             result = x.max(
-                axis=op.axis,
-                initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min,
+                axis=op.axis, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
             )
         case "min":
             result = x.min(
-                axis=op.axis,
-                initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max,
+                axis=op.axis, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max
             )
         case "any":
             result = np.asarray(x.any(axis=op.axis))
@@ -311,7 +310,7 @@ def reduce(op: ops.Reduce, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.ArgMax)
-def arg_max(op: ops.ArgMax, env: Env, x: Array) -> Array:
+def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
         return np.zeros(x.shape[: op.axis] + x.shape[op.axis + 1 :], np.int64)
@@ -320,32 +319,27 @@ def arg_max(op: ops.ArgMax, env: Env, x: Array) -> Array:
 
 
 @evaluate(ops.OneHot)
-def one_hot(op: ops.OneHot, env: Env, ids: Array) -> Array:
+def one_hot(op: ops.OneHot, env: LengthValues, ids: Array) -> Array:
     """i[*s] -> f[*s n]"""
-    chosen: Array = ids[..., None] == np.arange(length(op.size, env))
+    chosen: Array = ids[..., None] == np.arange(evaluate_length(op.size, env))
     return chosen.astype(np.float64)
 
 
 @evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, env: Env, left: Array, right: Array) -> Array:
+def mat_mul(op: ops.MatMul, env: LengthValues, left: Array, right: Array) -> Array:
     """f[#*s m k], f[#*s k n] -> f[*s m n]"""
     product: Array = left @ right
     return product
 
 
 @evaluate(ops.Einsum)
-def einsum(op: ops.Einsum, env: Env, *xs: Array) -> Array:
+def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
-    numbers = {
-        name: n
-        for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))
-    }
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
     given: list[Array | list[int]] = []
     for x, term in zip(xs, terms, strict=True):
         given += [x, [numbers[name] for name in term]]
-    result: Array = np.asarray(
-        np.einsum(*given, [numbers[name] for name in right.split()])
-    )
+    result: Array = np.asarray(np.einsum(*given, [numbers[name] for name in right.split()]))
     return result

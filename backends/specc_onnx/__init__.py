@@ -1,21 +1,22 @@
 """The ONNX backend: IR to ONNX models for a target, checked, packed with their weights,
 and run.
 
-`lower` has one rule per op. `build` makes a model without weights, `package` writes it,
-`package_graphs` writes several as a folder, `check` is the gate after lowering;
+`lower` has one rule per op. `build_model` makes a model without weights, `write_model` writes it,
+`write_package` writes several as a folder, `check` is the gate after lowering;
 `read_model` opens one that was written. What passes to and fro is `specc.backend`'s.
 """
 
 from typing import TYPE_CHECKING
 
-from specc_onnx.emit.build import Built, build
-from specc_onnx.emit.caches import caches_of
-from specc_onnx.generate.build import build_generating
+from specc_onnx.emit.kv_buffers import find_kv_buffers
+from specc_onnx.emit.onnx_graph import BuiltModel, build_model
+from specc_onnx.generate.generation_model import build_generation_model
 from specc_onnx.lower import (
     arithmetic,
     attention,
-    contraction,
     conv,
+    custom_score_attention,
+    einsum,
     loop,
     nn,
     pointwise,
@@ -26,19 +27,17 @@ from specc_onnx.lower import (
     route,
     rows,
     tensor,
-    weighing,
 )
-from specc_onnx.lower.legal import USUAL
-from specc_onnx.lower.table import lower
-from specc_onnx.lower.targets import TARGETS, target
-from specc_onnx.write.directory import package_graphs
-from specc_onnx.write.file import parse_model, read_model
-from specc_onnx.write.package import package
+from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
+from specc_onnx.lower.registry import lower
+from specc_onnx.write.model_file import parse_model, read_model
+from specc_onnx.write.model_writer import write_model
+from specc_onnx.write.package_writer import write_package
 
 RULES = (
     arithmetic,
     attention,
-    contraction,
+    einsum,
     conv,
     loop,
     nn,
@@ -50,29 +49,29 @@ RULES = (
     rows,
     route,
     tensor,
-    weighing,
+    custom_score_attention,
 )
 """The modules that fill `lower`, a family of ops each."""
 
 __all__ = [
+    "DEFAULT_OPSET",
     "RULES",
     "TARGETS",
-    "USUAL",
-    "Built",
-    "build",
-    "build_generating",
-    "caches_of",
+    "BuiltModel",
+    "build_generation_model",
+    "build_model",
+    "find_kv_buffers",
+    "get_target",
     "lower",
-    "package",
-    "package_graphs",
     "parse_model",
     "read_model",
-    "target",
+    "write_model",
+    "write_package",
 ]
 
 if TYPE_CHECKING:
     import specc_onnx
-    from specc.backend import Compiler, Runner
+    from specc.backend import CompilerBackend, RunnerBackend
 
-    _COMPILER: Compiler = specc_onnx
-    _RUNNER: Runner = specc_onnx
+    _COMPILER: CompilerBackend = specc_onnx
+    _RUNNER: RunnerBackend = specc_onnx

@@ -1,4 +1,4 @@
-"""Numbers nearly zero as zero, on this thread and for a while.
+"""Flush denormals to zero on the calling thread.
 
 A softmax over masked scores makes denormals on its way: numbers below 2^-126, on which
 processors are up to a hundred times slower. Results do not change, for such numbers are
@@ -17,19 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-SIZE = 256
+FENV_BYTES = 256
 """Bytes for C's `fenv_t`, of which the largest known has 32."""
 
-MODES = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
+FLUSH_CONTROL_BITS = {"x86_64": (28, 0x8040), "aarch64": (0, 1 << 24)}
 """Where in `fenv_t` of Linux the control register lies (MXCSR, FPCR), and its bits:
 results that small become zero, and so do operands.
 """
 
-OPTION = "session.set_denormal_as_zero"
+FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 """What tells ONNX Runtime to do so on its own threads."""
 
 
-class Mode:
+class FloatMode:
     """The mode of the calling thread."""
 
     def __init__(self, offset: int, bits: int) -> None:
@@ -39,9 +39,9 @@ class Mode:
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
         """Turn it on; gives what was before."""
-        before = ctypes.create_string_buffer(SIZE)
+        before = ctypes.create_string_buffer(FENV_BYTES)
         self._get(before)
-        after = ctypes.create_string_buffer(before.raw, SIZE)
+        after = ctypes.create_string_buffer(before.raw, FENV_BYTES)
         at = ctypes.c_uint32.from_buffer(after, self._offset)
         at.value |= self._bits
         self._set(after)
@@ -53,33 +53,33 @@ class Mode:
 
 
 @cache
-def mode() -> Mode | None:
+def get_float_mode() -> FloatMode | None:
     """The mode of this platform, tried once; None where there is none."""
-    place = MODES.get(platform.machine())
+    place = FLUSH_CONTROL_BITS.get(platform.machine())
     if place is None or not sys.platform.startswith("linux"):
         return None
     try:
-        found = Mode(*place)
+        found = FloatMode(*place)
     except (OSError, AttributeError):
         # A C library without `fenv.h`.
         return None
     before = found.flush()
-    works = smallest() == 0
+    works = compute_half_min_normal() == 0
     found.restore(before)
-    return found if works and smallest() > 0 else None
+    return found if works and compute_half_min_normal() > 0 else None
 
 
-def smallest() -> float:
+def compute_half_min_normal() -> float:
     """Half of the smallest normal number, worked out now: 0 where denormals are."""
     return sys.float_info.min * float("0.5")
 
 
 @contextmanager
-def flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Inside, denormals are zeros on this thread; afterwards the mode is what it was,
     whatever happened.
     """
-    if (found := mode()) is None:
+    if (found := get_float_mode()) is None:
         yield
         return
     before = found.flush()

@@ -17,19 +17,9 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from specc_torch import (
-    conv,
-    loop,
-    nn,
-    position,
-    quantized,
-    recurrent,
-    route,
-    rows,
-    tensor,
-)
+from specc_torch import conv, loop, nn, position, quantized, recurrent, route, rows, tensor
 from specc_torch.spec_module import SpecModule
-from specc_torch.table import evaluate
+from specc_torch.torch_interpreter import evaluate
 from specc_torch.training import Dataset, batch, check_output, module, save
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Convolutions and pools, in PyTorch."""
+"""Convolutions and pooling in PyTorch."""
 
 from collections.abc import Sequence
 from math import prod
@@ -7,56 +7,56 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.text.diagnostic import fail
-from specc_torch.table import Place, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
-CONV = {1: functional.conv1d, 2: functional.conv2d}
-TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
-GREATEST = {1: functional.max_pool1d, 2: functional.max_pool2d}
-MEAN = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
+CONV_FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d}
+CONV_TRANSPOSE_FUNCTIONS = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
+MAX_POOL_FUNCTIONS = {1: functional.max_pool1d, 2: functional.max_pool2d}
+AVERAGE_POOL_FUNCTIONS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 """Each by the number of axes that the window moves along."""
 
 
 @evaluate(ops.Conv)
 def conv(
-    op: ops.Conv, place: Place, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    op: ops.Conv, place: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
-    x = _turned(op.kernel, x)
-    counts = _windows(op, x.shape[2:])
+    x = _to_channels_first(op.kernel, x)
+    counts = _count_windows(op, x.shape[2:])
     # PyTorch refuses an axis that is shorter than a window; here its result has no rows.
     if 0 in (*counts, x.shape[0]):
-        return _turned(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
-    made = CONV[len(op.kernel)](
-        _padded(op, x, 0.0),
+        return _to_channels_first(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
+    made = CONV_FUNCTIONS[len(op.kernel)](
+        _pad_window_axes(op, x, 0.0),
         weight,
         bias,
         stride=op.stride,
         dilation=op.dilation,
         groups=place.length(op.groups),
     )
-    return _turned(op.kernel, made)
+    return _to_channels_first(op.kernel, made)
 
 
 @evaluate(ops.ConvTranspose)
 def conv_transpose(
     op: ops.ConvTranspose,
-    place: Place,
+    place: ForwardContext,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
-    x, groups = _turned(op.kernel, x), place.length(op.groups)
+    x, groups = _to_channels_first(op.kernel, x), place.length(op.groups)
     counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(x.shape[2:])]
     if min(counts) < 0:
-        fail("E0912", f"{list(x.shape[2:])} rows are too few for what is cut off")
+        raise_error("E0912", f"{list(x.shape[2:])} rows are too few for what is cut off")
     if 0 in x.shape:
         made = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
     else:
-        whole = TRANSPOSED[len(op.kernel)](
+        whole = CONV_TRANSPOSE_FUNCTIONS[len(op.kernel)](
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
         sides = zip(reversed(op.before), reversed(op.behind), strict=True)
@@ -64,31 +64,33 @@ def conv_transpose(
         made = functional.pad(whole, [-n for side in sides for n in side])
     if bias is not None:
         made = made + bias.reshape(-1, *[1] * len(op.kernel))
-    return _turned(op.kernel, made)
+    return _to_channels_first(op.kernel, made)
 
 
 @evaluate(ops.MaxPool)
-def max_pool(op: ops.MaxPool, place: Place, x: Tensor) -> Tensor:
+def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
-    x = _turned(op.kernel, x)
-    counts = _windows(op, x.shape[2:])
+    x = _to_channels_first(op.kernel, x)
+    counts = _count_windows(op, x.shape[2:])
     if 0 in (*counts, *x.shape[:2]):
-        return _turned(op.kernel, x.new_zeros(*x.shape[:2], *counts))
-    padded = _padded(op, x, -torch.inf)
-    made = GREATEST[len(op.kernel)](
+        return _to_channels_first(op.kernel, x.new_zeros(*x.shape[:2], *counts))
+    padded = _pad_window_axes(op, x, -torch.inf)
+    made = MAX_POOL_FUNCTIONS[len(op.kernel)](
         padded, op.kernel, stride=op.stride, dilation=op.dilation
     )
-    return _turned(op.kernel, made)
+    return _to_channels_first(op.kernel, made)
 
 
 @evaluate(ops.AveragePool)
-def average_pool(op: ops.AveragePool, place: Place, x: Tensor) -> Tensor:
+def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
-    x = _turned(op.kernel, x)
-    counts = _windows(op, x.shape[2:])
+    x = _to_channels_first(op.kernel, x)
+    counts = _count_windows(op, x.shape[2:])
     if 0 in (*counts, *x.shape[:2]):
-        return _turned(op.kernel, x.new_zeros(*x.shape[:2], *counts))
-    mean = MEAN[len(op.kernel)](_padded(op, x, 0.0), op.kernel, stride=op.stride)
+        return _to_channels_first(op.kernel, x.new_zeros(*x.shape[:2], *counts))
+    mean = AVERAGE_POOL_FUNCTIONS[len(op.kernel)](
+        _pad_window_axes(op, x, 0.0), op.kernel, stride=op.stride
+    )
     # the mean of every place of a window, as the mean of those that count
     number = x.new_ones(())
     for n, (size, count) in enumerate(zip(x.shape[2:], counts, strict=True)):
@@ -98,16 +100,16 @@ def average_pool(op: ops.AveragePool, place: Place, x: Tensor) -> Tensor:
         first = torch.arange(count, device=x.device) * op.stride[n] - op.before[n]
         here = (first + op.kernel[n]).clamp(max=most) - first.clamp(min=least)
         number = number[..., None] * here
-    return _turned(op.kernel, mean * prod(op.kernel) / number)
+    return _to_channels_first(op.kernel, mean * prod(op.kernel) / number)
 
 
 @evaluate(ops.KeepRows)
-def keep_rows(op: ops.KeepRows, place: Place, keep: Tensor) -> Tensor:
+def keep_rows(op: ops.KeepRows, place: ForwardContext, keep: Tensor) -> Tensor:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
     count = op.rows(Dim.of(size)).at({})
     if count < min(size, 1):
-        _too_short(size)
+        _raise_too_short(size)
     first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)
     at = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
     if not size:
@@ -116,24 +118,24 @@ def keep_rows(op: ops.KeepRows, place: Place, keep: Tensor) -> Tensor:
     return there.all(2) if op.lag >= 0 else there.any(2)
 
 
-def _turned(kernel: Sequence[int], x: Tensor) -> Tensor:
+def _to_channels_first(kernel: Sequence[int], x: Tensor) -> Tensor:
     """Rows [b, t, c] as [b, c, t], and back; a picture as it is."""
     return x.transpose(1, 2) if len(kernel) == 1 else x
 
 
-def _windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
+def _count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
     """How many windows there are along each axis. E0912 where an axis is too short for one."""
     for n, size in enumerate(sizes):
         if (op.spare(Dim.of(size), n).number or 0) < 0:
-            _too_short(size)
+            _raise_too_short(size)
     return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
 
 
-def _too_short(size: int) -> None:
-    fail("E0912", f"a window moves along an axis of {size} rows, too few for it")
+def _raise_too_short(size: int) -> None:
+    raise_error("E0912", f"a window moves along an axis of {size} rows, too few for it")
 
 
-def _padded(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
+def _pad_window_axes(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
     # PyTorch wants the last axis first.
     sides = zip(reversed(op.before), reversed(op.ends), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

@@ -1,4 +1,4 @@
-"""The run-time loop, in PyTorch: its body, once for each row."""
+"""`Scan` in PyTorch."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from specc.ir import ops
-from specc_torch.table import Place, evaluate
-from specc_torch.walk import walk
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 
 @evaluate(ops.Scan)
-def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
+def scan(op: ops.Scan, place: ForwardContext, *operands: Tensor) -> tuple[Tensor, ...]:
     """a[*s]... -> a[*t]"""
     keep, given = (operands[0], operands[1:]) if op.masked else (None, operands)
     rows = given[: op.scanned]
@@ -21,43 +20,40 @@ def scan(op: ops.Scan, place: Place, *operands: Tensor) -> tuple[Tensor, ...]:
     inputs, results = list(op.body.inputs.values()), list(op.body.outputs.values())
     collected: list[list[Tensor]] = [[] for _ in results[op.carries :]]
     for t in reversed(range(steps)) if op.reverse else range(steps):
-        if _over(op, carries):
+        if _is_finished(op, carries):
             break
         row = [x.select(op.axis, t) for x in rows]
-        made = walk(
-            op.body,
-            dict(zip(inputs, (*row, *carries, *captured), strict=True)),
-            place,
-            results,
+        made = run_graph_nodes(
+            op.body, dict(zip(inputs, (*row, *carries, *captured), strict=True)), place, results
         )
         after = [made[v] for v in results[: op.carries]]
         here = [made[v] for v in results[op.carries :]]
         if keep is not None:
             # A row that does not exist changes no state and gives zeros.
-            after = _where(keep[:, t], after, carries)
-            here = _where(keep[:, t], here, [torch.zeros_like(x) for x in here])
+            after = _select_kept(keep[:, t], after, carries)
+            here = _select_kept(keep[:, t], here, [torch.zeros_like(x) for x in here])
         carries = after
         for stack, x in zip(collected, here, strict=True):
             stack.append(x)
     stacked = (
-        _stacked(stack, op, place, value, steps)
+        _stack_collected(stack, op, place, value, steps)
         for stack, value in zip(collected, range(op.carries, len(results)), strict=True)
     )
     return (*carries, *stacked)
 
 
-def _over(op: ops.Scan, carries: Sequence[Tensor]) -> bool:
+def _is_finished(op: ops.Scan, carries: Sequence[Tensor]) -> bool:
     """Whether no row needs another turn, and nothing is made of those that are done."""
     ends = op.until != -1 and not op.lasting
     return ends and bool(carries[op.until].all())
 
 
-def _where(kept: Tensor, yes: Sequence[Tensor], no: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.where(_against(kept, x), x, y) for x, y in zip(yes, no, strict=True)]
+def _select_kept(kept: Tensor, yes: Sequence[Tensor], no: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.where(_align_mask(kept, x), x, y) for x, y in zip(yes, no, strict=True)]
 
 
-def _stacked(
-    made: list[Tensor], op: ops.Scan, place: Place, result: int, steps: int
+def _stack_collected(
+    made: list[Tensor], op: ops.Scan, place: ForwardContext, result: int, steps: int
 ) -> Tensor:
     """Collected rows along the loop's axis, in the order of the rows that made them;
     zeros for turns that were not run.
@@ -73,6 +69,6 @@ def _stacked(
     return torch.empty(shape, dtype=place.stored(type.dtype), device=place.device)
 
 
-def _against(kept: Tensor, x: Tensor) -> Tensor:
+def _align_mask(kept: Tensor, x: Tensor) -> Tensor:
     """bool[b] shaped so that it selects along the first axis of `x`."""
     return kept.reshape(-1, *[1] * (x.ndim - 1))

@@ -1,33 +1,33 @@
-"""The layers of neural networks, in PyTorch."""
+"""Linear layers, embeddings, norms, softmax and attention in PyTorch."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_torch.table import Place, check_numbers, evaluate
+from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 
 @evaluate(ops.Linear)
 def linear(
-    op: ops.Linear, place: Place, x: Tensor, w: Tensor, bias: Tensor | None = None
+    op: ops.Linear, place: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
     return functional.linear(x, w, bias)
 
 
 @evaluate(ops.Embedding)
-def embedding(op: ops.Embedding, place: Place, ids: Tensor, table: Tensor) -> Tensor:
+def embedding(op: ops.Embedding, place: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
     """i[*s], f[v d] -> f[*s d]"""
-    check_numbers(ids, table.shape[0], "an embedding table")
+    check_tensor_indices(ids, table.shape[0], "an embedding table")
     return functional.embedding(ids.long(), table)
 
 
 @evaluate(ops.LayerNorm)
 def layer_norm(
     op: ops.LayerNorm,
-    place: Place,
+    place: ForwardContext,
     x: Tensor,
     gain: Tensor | None = None,
     bias: Tensor | None = None,
@@ -38,16 +38,14 @@ def layer_norm(
 
 @evaluate(ops.RMSNorm)
 def rms_norm(
-    op: ops.RMSNorm, place: Place, x: Tensor, gain: Tensor | None = None
+    op: ops.RMSNorm, place: ForwardContext, x: Tensor, gain: Tensor | None = None
 ) -> Tensor:
     """f[*s d], f[d]? -> f[*s d]"""
     y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
     return y if gain is None else y * gain
 
 
-def _softmax(
-    scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None
-) -> Tensor:
+def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
     """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient,
     where it shows nothing.
 
@@ -71,21 +69,21 @@ def _softmax(
 
 
 @evaluate(ops.Softmax)
-def softmax(op: ops.Softmax, place: Place, x: Tensor) -> Tensor:
+def softmax(op: ops.Softmax, place: ForwardContext, x: Tensor) -> Tensor:
     """f[*a t *b] -> f[*a t *b]"""
     return torch.softmax(x, op.axis)
 
 
 @evaluate(ops.MaskedSoftmax)
 def masked_softmax(
-    op: ops.MaskedSoftmax, place: Place, scores: Tensor, mask: Tensor
+    op: ops.MaskedSoftmax, place: ForwardContext, scores: Tensor, mask: Tensor
 ) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     return _softmax(scores, mask, -1)
 
 
 @evaluate(ops.Hard)
-def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     if not scores.shape[-1]:
         return scores
@@ -99,7 +97,7 @@ def hard(op: ops.Hard, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 @evaluate(ops.Share)
-def share(op: ops.Share, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
+def share(op: ops.Share, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     seen = torch.where(mask, scores.clamp(min=0), 0.0)
     total = seen.sum(-1, keepdim=True)
@@ -107,7 +105,7 @@ def share(op: ops.Share, place: Place, scores: Tensor, mask: Tensor) -> Tensor:
 
 
 @evaluate(ops.Weigh)
-def weigh(op: ops.Weigh, place: Place, weights: Tensor, values: Tensor) -> Tensor:
+def weigh(op: ops.Weigh, place: ForwardContext, weights: Tensor, values: Tensor) -> Tensor:
     """f[#*s q k], f[#*s k e] -> f[*s q e]"""
     return weights @ values
 
@@ -115,7 +113,7 @@ def weigh(op: ops.Weigh, place: Place, weights: Tensor, values: Tensor) -> Tenso
 @evaluate(ops.Attend)
 def attend(
     op: ops.Attend,
-    place: Place,
+    place: ForwardContext,
     query: Tensor,
     key: Tensor,
     values: Tensor,
@@ -137,20 +135,18 @@ def attend(
         scores = op.cap * torch.tanh(scores / op.cap)
     if added is not None:
         scores = scores + added
-    weights = _softmax(
-        scores, mask, -1, None if sinks is None else sinks[None, :, None, None]
-    )
+    weights = _softmax(scores, mask, -1, None if sinks is None else sinks[None, :, None, None])
     return weights @ values, weights
 
 
 @evaluate(ops.Patches)
 def patches(
-    op: ops.Patches, place: Place, image: Tensor, w: Tensor, b: Tensor | None = None
+    op: ops.Patches, place: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
 ) -> Tensor:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (high, wide), (p, r) = image.shape[2:], w.shape[2:]
     if high % p or wide % r:
-        fail(
+        raise_error(
             "E0912",
             f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
             helps=[

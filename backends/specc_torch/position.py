@@ -1,4 +1,4 @@
-"""The operations on position numbers, in PyTorch. Angles are taken in float64 and rounded once."""
+"""Position encodings in PyTorch. Angles are computed in float64 and rounded once."""
 
 import math
 
@@ -6,18 +6,16 @@ import torch
 from torch import Tensor
 
 from specc.ir import ops
-from specc_torch.table import Place, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 @evaluate(ops.Sinusoid)
-def sinusoid(op: ops.Sinusoid, place: Place, positions: Tensor) -> Tensor:
+def sinusoid(op: ops.Sinusoid, place: ForwardContext, positions: Tensor) -> Tensor:
     """i[*s] -> f[*s d]"""
     pairs = place.length(op.dim) // 2
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
-    angles = positions[..., None].double() * torch.exp(
-        -step * place.rows(pairs).double()
-    )
+    angles = positions[..., None].double() * torch.exp(-step * place.rows(pairs).double())
     sines = [torch.sin(angles), torch.cos(angles)]
     if op.layout == "interleaved":
         both = torch.stack(sines, dim=-1).reshape(*positions.shape, 2 * pairs)
@@ -27,25 +25,21 @@ def sinusoid(op: ops.Sinusoid, place: Place, positions: Tensor) -> Tensor:
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(
-    op: ops.RopeAngles, place: Place, rows: Tensor
-) -> tuple[Tensor, Tensor]:
+def rope_angles(op: ops.RopeAngles, place: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
     """i[*s] -> f[*s r], f[*s r]"""
     dim = place.length(op.dim)
     if op.frequencies:
-        frequencies = torch.tensor(
-            op.frequencies, dtype=torch.float64, device=place.device
-        )
+        frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=place.device)
     else:
         frequencies = op.theta ** (-2.0 * place.rows(dim // 2).double() / max(dim, 1))
     angles = rows[..., None].double() * frequencies
-    return (torch.cos(angles) * op.factor).to(place.floats), (
-        torch.sin(angles) * op.factor
-    ).to(place.floats)
+    return (torch.cos(angles) * op.factor).to(place.floats), (torch.sin(angles) * op.factor).to(
+        place.floats
+    )
 
 
 @evaluate(ops.Rotate)
-def rotate(op: ops.Rotate, place: Place, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Features behind the first 2r of a head are not turned.
     r = cos.shape[-1]

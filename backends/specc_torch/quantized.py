@@ -1,4 +1,4 @@
-"""Layers with rounded weights, in PyTorch: to measure what rounding does to a model.
+"""Layers with quantized weights in PyTorch, to measure the effect of quantization.
 
 Through the rounding of a row no gradient goes; weights are whole numbers, which are not
 trained.
@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from specc.ir import ops
-from specc.ir.ops.quantized import Layout
-from specc_torch.recurrent import through_gates
-from specc_torch.table import Place, check_numbers, evaluate
+from specc.ir.ops.quantized import WeightLayout
+from specc_torch.recurrent import apply_lstm_gates
+from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 
 @evaluate(ops.LinearQ)
 def linear_q(
     op: ops.LinearQ,
-    place: Place,
+    place: ForwardContext,
     x: Tensor,
     weights: Tensor,
     scales: Tensor,
@@ -25,21 +25,19 @@ def linear_q(
 ) -> Tensor:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
     wide = x.shape[-1]
-    whole = _matrix(weights, scales, wide, op.bits, op.block, op.layout)
+    whole = _dequantize_matrix(weights, scales, wide, op.bits, op.block, op.layout)
     if op.rounding == "tensor":
-        x = _coarse_together(x)
+        x = _round_per_tensor(x)
     elif op.rounding != "none":
         size = wide if op.rounding == "row" else op.block
-        x = torch.cat(
-            [_coarse(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1
-        )
+        x = torch.cat([_round_group(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1)
     return functional.linear(x, whole, bias)
 
 
 @evaluate(ops.LstmQ)
 def lstm_q(
     op: ops.LstmQ,
-    place: Place,
+    place: ForwardContext,
     rows: Tensor,
     weights: Tensor,
     state_weights: Tensor,
@@ -63,7 +61,7 @@ def lstm_q(
     order = torch.where(there, places, steps).argsort(dim=1, stable=True)
     clean = torch.where(there[..., None], rows, torch.zeros_like(rows))
     x = clean.take_along_dim(order[..., None], 1)
-    sums = _coarse_together(x) @ (weights.to(x.dtype) * scales)
+    sums = _round_per_tensor(x) @ (weights.to(x.dtype) * scales)
     for b in (bias, state_bias):
         sums = sums if b is None else sums + b
     state_matrix = state_weights.to(x.dtype) * state_scales
@@ -73,8 +71,8 @@ def lstm_q(
     counts = there.sum(1, keepdim=True)
     out = rows.new_zeros(batch, steps, zeros.shape[1])
     for n in range(int(counts.max()) if there.numel() else 0):
-        gates = sums[:, n] + _coarse_together(fed) @ state_matrix
-        after, new = through_gates(gates, c, peepholes)
+        gates = sums[:, n] + _round_per_tensor(fed) @ state_matrix
+        after, new = apply_lstm_gates(gates, c, peepholes)
         going = n < counts
         # a text that is over keeps its states, and counts with zeros
         fed = torch.where(going, after, zeros)
@@ -86,30 +84,30 @@ def lstm_q(
 
 @evaluate(ops.EmbeddingQ)
 def embedding_q(
-    op: ops.EmbeddingQ, place: Place, ids: Tensor, table: Tensor, scales: Tensor
+    op: ops.EmbeddingQ, place: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
 ) -> Tensor:
     """i[*s], q[v d], f[v] -> f[*s d]"""
     width = place.length(op.width)
-    whole = _matrix(table, scales, width, op.bits, op.block, op.layout)
-    check_numbers(ids, whole.shape[0], "an embedding table")
+    whole = _dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
+    check_tensor_indices(ids, whole.shape[0], "an embedding table")
     return functional.embedding(ids.long(), whole)
 
 
 @evaluate(ops.Quantize)
-def quantize(op: ops.Quantize, place: Place, x: Tensor, scale: Tensor) -> Tensor:
+def quantize(op: ops.Quantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
     """f[b h t d], f[h #t d] -> q[b h t d]"""
     units = (x.float() / scale.float()).round()
     return units.clamp(-128, 127).to(torch.int8)
 
 
 @evaluate(ops.Dequantize)
-def dequantize(op: ops.Dequantize, place: Place, x: Tensor, scale: Tensor) -> Tensor:
+def dequantize(op: ops.Dequantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
     """q[b h t d], f[h #t d] -> f[b h t d]"""
     return x.to(scale.dtype) * scale
 
 
-def _matrix(
-    w: Tensor, scales: Tensor, wide: int, bits: int, block: int, layout: Layout
+def _dequantize_matrix(
+    w: Tensor, scales: Tensor, wide: int, bits: int, block: int, layout: WeightLayout
 ) -> Tensor:
     """The matrix `[out, in]`, in the type of the scales."""
     if layout == "columns":
@@ -123,7 +121,7 @@ def _matrix(
     return w.to(scales.dtype) * each[:, :wide]
 
 
-def _coarse_together(x: Tensor) -> Tensor:
+def _round_per_tensor(x: Tensor) -> Tensor:
     """All numbers as whole ones times one scale, in 256 steps from the least to the
     greatest, which zero is one of; decided in float32.
     """
@@ -137,7 +135,7 @@ def _coarse_together(x: Tensor) -> Tensor:
     return whole.to(x.dtype) * scale.to(x.dtype)
 
 
-def _coarse(piece: Tensor, rounding: str) -> Tensor:
+def _round_group(piece: Tensor, rounding: str) -> Tensor:
     """Numbers as whole ones times their own scale, decided in float32."""
     if not piece.shape[-1]:
         return piece

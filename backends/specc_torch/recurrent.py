@@ -1,6 +1,4 @@
-"""Recurrent layers, in PyTorch: its own fused ones where they are the same function,
-else row by row.
-"""
+"""RNN, GRU and LSTM in PyTorch: its fused layers where they are equivalent, else a loop."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,18 +7,18 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from specc.ir import ops
-from specc_torch.table import Place, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
-Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+CellStep = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """The states after a row `W x + b`, the one that is given out first."""
 
-ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
+ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
 
 @evaluate(ops.Rnn)
 def rnn(
     op: ops.Rnn,
-    place: Place,
+    place: ForwardContext,
     rows: Tensor,
     weights: Tensor,
     state_weights: Tensor,
@@ -30,28 +28,26 @@ def rnn(
     start: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    states = (_first(start, rows, state_weights.shape[1]),)
+    states = (_make_initial_state(start, rows, state_weights.shape[1]),)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (
-            ACTIVATIONS[op.activation](
-                row + linear(before[0], state_weights, state_bias)
-            ),
+            ACTIVATION_FUNCTIONS[op.activation](row + linear(before[0], state_weights, state_bias)),
         )
 
     # PyTorch has no fused layer for the sigmoid.
-    if _fusable(rows, keep) and op.activation != "sigmoid":
+    if _can_use_torch_layer(rows, keep) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
-        return _fused(
+        return _run_torch_layer(
             layer, rows, states, (weights, state_weights, bias, state_bias), op.reverse
         )
-    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
+    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
 @evaluate(ops.Gru)
 def gru(
     op: ops.Gru,
-    place: Place,
+    place: ForwardContext,
     rows: Tensor,
     weights: Tensor,
     state_weights: Tensor,
@@ -63,7 +59,7 @@ def gru(
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     size = state_weights.shape[1]
     b_n = None if state_bias is None else state_bias[2 * size :]
-    states = (_first(start, rows, size),)
+    states = (_make_initial_state(start, rows, size),)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = before
@@ -72,30 +68,22 @@ def gru(
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
         n = torch.tanh(
             n_x
-            + (
-                r * n_h
-                if op.reset == "after"
-                else linear(r * h, state_weights[2 * size :], b_n)
-            )
+            + (r * n_h if op.reset == "after" else linear(r * h, state_weights[2 * size :], b_n))
         )
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
     # Only this form is cuDNN's; the others are other functions of the same weights.
-    if _fusable(rows, keep) and (op.reset, op.update) == ("after", "old"):
-        return _fused(
-            torch.gru,
-            rows,
-            states,
-            (weights, state_weights, bias, state_bias),
-            op.reverse,
+    if _can_use_torch_layer(rows, keep) and (op.reset, op.update) == ("after", "old"):
+        return _run_torch_layer(
+            torch.gru, rows, states, (weights, state_weights, bias, state_bias), op.reverse
         )
-    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
+    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
 @evaluate(ops.Lstm)
 def lstm(
     op: ops.Lstm,
-    place: Place,
+    place: ForwardContext,
     rows: Tensor,
     weights: Tensor,
     state_weights: Tensor,
@@ -112,29 +100,25 @@ def lstm(
     """
     size = weights.shape[0] // 4
     states = (
-        _first(start, rows, state_weights.shape[1]),
-        _first(first_cell, rows, size),
+        _make_initial_state(start, rows, state_weights.shape[1]),
+        _make_initial_state(first_cell, rows, size),
     )
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = before
         gates = row + linear(h, state_weights, state_bias)
-        out, c = through_gates(gates, c, peepholes)
+        out, c = apply_lstm_gates(gates, c, peepholes)
         return out if projection is None else linear(out, projection), c
 
     # PyTorch's layer has no peepholes; what is projected goes row by row here, too.
-    if _fusable(rows, keep) and peepholes is None and projection is None:
-        return _fused(
-            torch.lstm,
-            rows,
-            states,
-            (weights, state_weights, bias, state_bias),
-            op.reverse,
+    if _can_use_torch_layer(rows, keep) and peepholes is None and projection is None:
+        return _run_torch_layer(
+            torch.lstm, rows, states, (weights, state_weights, bias, state_bias), op.reverse
         )
-    return _run(step, linear(rows, weights, bias), keep, states, op.reverse)
+    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
 
 
-def through_gates(
+def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
@@ -150,12 +134,12 @@ def through_gates(
     return torch.sigmoid(o) * torch.tanh(new), new
 
 
-def _fusable(x: Tensor, keep: Tensor | None) -> bool:
+def _can_use_torch_layer(x: Tensor, keep: Tensor | None) -> bool:
     """Whether PyTorch's layers can do it: every row exists, and there are some."""
     return keep is None and x.numel() > 0
 
 
-def _fused(
+def _run_torch_layer(
     layer: Callable[..., Sequence[Tensor]],
     x: Tensor,
     states: tuple[Tensor, ...],
@@ -167,26 +151,18 @@ def _fused(
     given = [w_ih, w_hh]
     if b_ih is not None or b_hh is not None:
         # It takes both biases or none.
-        given += [
-            w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)
-        ]
+        given += [w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)]
     before = [s[None] for s in states]
     rows = x.flip(1) if reverse else x
     state = before[0] if len(before) == 1 else before
     # cuDNN goes backwards only through what was called as training
     learns = torch.is_grad_enabled()
-    out, *after = layer(
-        rows, state, given, len(given) == 4, 1, 0.0, learns, False, True
-    )
+    out, *after = layer(rows, state, given, len(given) == 4, 1, 0.0, learns, False, True)
     return (out.flip(1) if reverse else out, *(s[0] for s in after))
 
 
-def _run(
-    step: Step,
-    rows: Tensor,
-    keep: Tensor | None,
-    states: tuple[Tensor, ...],
-    reverse: bool,
+def _run_cell(
+    step: CellStep, rows: Tensor, keep: Tensor | None, states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
     batch, steps, _ = rows.shape
@@ -197,8 +173,7 @@ def _run(
         if keep is not None:
             kept = keep[:, t, None]
             after = tuple(
-                torch.where(kept, new, old)
-                for new, old in zip(after, states, strict=True)
+                torch.where(kept, new, old) for new, old in zip(after, states, strict=True)
             )
             here = torch.where(kept, here, torch.zeros_like(here))
         states = after
@@ -209,5 +184,5 @@ def _run(
     return (torch.stack(out[::-1] if reverse else out, dim=1), *states)
 
 
-def _first(start: Tensor | None, x: Tensor, size: int) -> Tensor:
+def _make_initial_state(start: Tensor | None, x: Tensor, size: int) -> Tensor:
     return x.new_zeros(x.shape[0], size) if start is None else start

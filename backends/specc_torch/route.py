@@ -1,15 +1,14 @@
-"""Rows sent to experts, in PyTorch: each expert is given the rows that chose it."""
+"""Mixture of experts in PyTorch."""
 
 import torch
 from torch import Tensor
 
 from specc.ir import ops
-from specc_torch.table import Place, evaluate
-from specc_torch.walk import walk
+from specc_torch.torch_interpreter import ForwardContext, evaluate, run_graph_nodes
 
 
 @evaluate(ops.Route)
-def route(op: ops.Route, place: Place, *operands: Tensor) -> Tensor:
+def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     given = op.parts(operands)
     *lead, width = given.x.shape
@@ -21,17 +20,17 @@ def route(op: ops.Route, place: Place, *operands: Tensor) -> Tensor:
         ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
     width = place.length(op.result().type.shape[-1])
     result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)
-    for expert in _named(ids, place.length(op.experts)):
+    for expert in _list_used_experts(ids, place.length(op.experts)):
         chosen = ids == expert
         at = chosen.any(-1).nonzero()[:, 0]
         own = [w[expert] for w in given.stacked]
-        made = _expert(op, place, rows[at], [*own, *given.captured], len(lead) - 1)
+        made = _run_expert(op, place, rows[at], [*own, *given.captured], len(lead) - 1)
         share = torch.where(chosen[at], gates[at], 0).sum(-1, keepdim=True)
         result = result.index_add(0, at, share * made)
     return result.reshape(*lead, width)
 
 
-def _named(ids: Tensor, experts: int) -> list[int]:
+def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
     """The experts that somebody named, in ascending order. Numbers without values name
     nobody.
     """
@@ -40,13 +39,13 @@ def _named(ids: Tensor, experts: int) -> list[int]:
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]
 
 
-def _expert(
-    op: ops.Route, place: Place, rows: Tensor, others: list[Tensor], ones: int
+def _run_expert(
+    op: ops.Route, place: ForwardContext, rows: Tensor, others: list[Tensor], ones: int
 ) -> Tensor:
     """What one expert makes of these rows; its body has `ones` axes of 1 before them."""
     lengths = {**place.lengths, op.rows: rows.shape[0]}
-    there = Place(lengths, place.floats, place.device)
+    there = ForwardContext(lengths, place.floats, place.device)
     shaped = rows.reshape(*[1] * ones, *rows.shape)
     given = dict(zip(op.inner(), (shaped, *others), strict=True))
-    made = walk(op.body, given, there, [op.result()])[op.result()]
+    made = run_graph_nodes(op.body, given, there, [op.result()])[op.result()]
     return made.reshape(rows.shape[0], made.shape[-1])

@@ -1,27 +1,27 @@
-"""The operations that pick, turn and resample rows, in PyTorch."""
+"""Ops that select, reorder or resample positions, in PyTorch."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_torch.table import Place, evaluate
+from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
 @evaluate(ops.Sort)
-def sort(op: ops.Sort, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
+def sort(op: ops.Sort, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a t *b], i[*a t *b]"""
     order = torch.argsort(x, dim=op.axis, descending=op.descending, stable=True)
     return torch.gather(x, op.axis, order), order
 
 
 @evaluate(ops.TopK)
-def top_k(op: ops.TopK, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
+def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
     k, rows = place.length(op.k), x.shape[op.axis]
     if not 0 <= k <= rows:
-        fail("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
     # `torch.topk` takes any of equals.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     places = order.narrow(op.axis, 0, k)
@@ -29,12 +29,12 @@ def top_k(op: ops.TopK, place: Place, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @evaluate(ops.Stride)
-def stride(op: ops.Stride, place: Place, x: Tensor) -> Tensor:
+def stride(op: ops.Stride, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop, step = (place.length(d) for d in (op.start, op.stop, op.step))
     rows = x.shape[op.axis]
     if not (0 <= start <= stop <= rows and step >= 1):
-        fail(
+        raise_error(
             "E0912",
             f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
         )
@@ -43,21 +43,20 @@ def stride(op: ops.Stride, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.Roll)
-def roll(op: ops.Roll, place: Place, x: Tensor) -> Tensor:
+def roll(op: ops.Roll, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     return torch.roll(x, place.length(op.by), op.axis)
 
 
 @evaluate(ops.Pad)
-def pad(op: ops.Pad, place: Place, x: Tensor) -> Tensor:
+def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     before, after = place.length(op.before), place.length(op.after)
     rows = x.shape[op.axis]
     most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
-        fail(
-            "E0912",
-            f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}",
+        raise_error(
+            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
         )
     if op.mode == "constant":
         ends = [
@@ -73,17 +72,17 @@ def pad(op: ops.Pad, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.Resize)
-def resize(op: ops.Resize, place: Place, x: Tensor) -> Tensor:
+def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     sizes = [place.length(d) for d in op.sizes]
     end = op.axis + len(sizes)
     before = list(x.shape[op.axis : end])
     if min(*before, *sizes) < 1:
-        fail("E0912", f"axes of {before} rows are resized to {sizes}")
+        raise_error("E0912", f"axes of {before} rows are resized to {sizes}")
     if not op.interpolates:
         for n, size in enumerate(sizes):
             step = 1 / op.factors[n] if op.factors else None
-            places = _nearest(op.mode, before[n], size, step).to(x.device)
+            places = _find_nearest_indices(op.mode, before[n], size, step).to(x.device)
             x = x.index_select(op.axis + n, places)
         return x
     # [n, 1, …] with the axes that change behind: one axis as a picture of one line.
@@ -106,7 +105,7 @@ def resize(op: ops.Resize, place: Place, x: Tensor) -> Tensor:
     return made.movedim(ends, tuple(range(op.axis, end)))
 
 
-def _nearest(mode: str, rows: int, size: int, step: float | None) -> Tensor:
+def _find_nearest_indices(mode: str, rows: int, size: int, step: float | None) -> Tensor:
     """The pixel that each point takes, in single precision whatever the module's type."""
     offset = 0.5 if mode == "nearest_exact" else 0.0
     points = torch.arange(size, dtype=torch.float32) + offset
@@ -118,7 +117,7 @@ def _nearest(mode: str, rows: int, size: int, step: float | None) -> Tensor:
 @evaluate(ops.GroupNorm)
 def group_norm(
     op: ops.GroupNorm,
-    place: Place,
+    place: ForwardContext,
     x: Tensor,
     gain: Tensor | None = None,
     bias: Tensor | None = None,

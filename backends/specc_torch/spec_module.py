@@ -1,6 +1,4 @@
-"""A spec as an `nn.Module`: the same graph, parameters under the spec's own names,
-ready to be trained.
-"""
+"""A spec as an `nn.Module` with the spec's parameter names."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,21 +9,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specc.ir.bind import bind
-from specc.ir.defaults import closed
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import format_repr, group_thousands
 from specc.ir.graph import Graph, Value
-from specc.ir.types import LETTER, Type
-from specc.run.lessons import Lessons
-from specc.text.brief import brief, number
-from specc.text.diagnostic import fail
-from specc.weights.drawn import fill
-from specc.weights.formats.dtypes import NUMPY
+from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.shape_binding import bind_symbols
+from specc.ir.types import KIND_BY_DTYPE, Type
+from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
-from specc.weights.initial import parse
-from specc_torch.table import Place
-from specc_torch.walk import walk
+from specc.weights.formats.safetensors_header import NUMPY
+from specc.weights.initial_values import initial_values
+from specc.weights.initializers import parse_initializer
+from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
-SAID = {
+KIND_DESCRIPTIONS = {
     "f": "numbers",
     "i": "whole numbers",
     "q": "whole numbers",
@@ -42,7 +39,7 @@ class SpecModule(nn.Module):
     parameter names.
 
     `values` are the numbers of the parameters by name; those it lacks start as the spec
-    says, from `seed` and their names (`specc.weights.initial`). What the spec ties is
+    says, from `seed` and their names (`specc.weights.initializers`). What the spec ties is
     one parameter here; `ties` maps a tied parameter to the one it shares where
     something else is meant. `defaults` computes the inputs that may be left out;
     `lessons`, where the spec is known, how rows of data are read.
@@ -56,7 +53,7 @@ class SpecModule(nn.Module):
         seed: int = 0,
         ties: Mapping[str, str] | None = None,
         defaults: Graph | None = None,
-        lessons: Lessons | None = None,
+        lessons: TrainingBatches | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
@@ -67,16 +64,18 @@ class SpecModule(nn.Module):
         _check_copies(self.ties, values or {})
         made: dict[str, nn.Parameter] = {}
         for name in graph.parameters:
-            root = _root(name, self.ties)
+            root = _find_tie_root(name, self.ties)
             if root not in made:
                 made[root] = nn.Parameter(
-                    _start(graph, root, _of_any(root, self.ties, values or {}), seed)
+                    _make_initial_parameter(
+                        graph, root, _merge_tied_values(root, self.ties, values or {}), seed
+                    )
                 )
             self._place(name, made[root])
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
-        return brief(f"module {self.graph.signed()}, {number(count)} parameters")
+        return format_repr(f"module {self.graph.signed()}, {group_thousands(count)} parameters")
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """The graph's results by name, of tensors (or arrays) by input name.
@@ -87,13 +86,13 @@ class SpecModule(nn.Module):
         known = {n: self._taken(n, x, place) for n, x in inputs.items()}
         if self.defaults is not None:
             absent = [n for n in self.defaults.outputs if n not in known]
-            known.update(_run(closed(self.defaults, absent), known, {}, place, absent))
-        return _run(
-            self.graph,
-            known,
-            dict(self.named_spec_parameters()),
-            place,
-            list(self.graph.outputs),
+            known.update(
+                _evaluate_outputs(
+                    resolve_absent_inputs(self.defaults, absent), known, {}, place, absent
+                )
+            )
+        return _evaluate_outputs(
+            self.graph, known, dict(self.named_spec_parameters()), place, list(self.graph.outputs)
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -105,11 +104,7 @@ class SpecModule(nn.Module):
             yield name, found
 
     def save(
-        self,
-        path: str | Path,
-        metadata: Mapping[str, str] | None = None,
-        *,
-        force: bool = False,
+        self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
     ) -> None:
         """The parameters as a safetensors file, all or nothing; shared ones stand in it
         once. A file that specc did not write is replaced with `force` alone (E0833).
@@ -117,9 +112,7 @@ class SpecModule(nn.Module):
         The file says that its names and shapes are the spec's own, so that `load`
         rules, which are for the layout of a published checkpoint, leave it alone.
         """
-        tensors = {
-            n: _array(p) for n, p in self.named_spec_parameters() if n not in self.ties
-        }
+        tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
         about = {**(metadata or {}), **AS_SPECIFIED}
         write_safetensors(path, tensors, about, force=force)
 
@@ -144,69 +137,65 @@ class SpecModule(nn.Module):
             scope = scope._modules.setdefault(part, Scope())  # type: ignore[assignment]
         scope._parameters[leaf] = parameter
 
-    def _here(self) -> Place:
+    def _here(self) -> ForwardContext:
         for parameter in self.parameters():
-            return Place({}, parameter.dtype, parameter.device)
-        return Place({}, torch.get_default_dtype(), torch.device("cpu"))
+            return ForwardContext({}, parameter.dtype, parameter.device)
+        return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"))
 
-    def _taken(self, name: str, given: Any, place: Place) -> Tensor:
+    def _taken(self, name: str, given: Any, place: ForwardContext) -> Tensor:
         if name not in self.graph.inputs:
             known = ", ".join(f"`{n}`" for n in self.graph.inputs)
-            fail(
-                "E0910",
-                f"the model has no input called `{name}`",
-                helps=[f"it takes {known}"],
+            raise_error(
+                "E0910", f"the model has no input called `{name}`", helps=[f"it takes {known}"]
             )
         dtype = self.graph.inputs[name].type.dtype
         x = torch.as_tensor(given, device=place.device)
-        kind, wanted = _kind(x), LETTER[dtype]
+        kind, wanted = _get_tensor_kind(x), KIND_BY_DTYPE[dtype]
         if kind != wanted and (kind, wanted) not in (("i", "f"), ("i", "q")):
             said = (
                 f"the input `{name}` holds {str(x.dtype).removeprefix('torch.')}, "
-                f"{SAID[wanted]} are expected"
+                f"{KIND_DESCRIPTIONS[wanted]} are expected"
             )
-            fail("E0907", said, helps=[f"give a tensor of {dtype}"])
+            raise_error("E0907", said, helps=[f"give a tensor of {dtype}"])
         return x.to(place.stored(dtype))
 
 
-def _run(
+def _evaluate_outputs(
     graph: Graph,
     inputs: Mapping[str, Tensor],
     parameters: Mapping[str, Tensor],
-    place: Place,
+    place: ForwardContext,
     wanted: list[str],
 ) -> dict[str, Tensor]:
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []
     given: dict[Value, Tensor] = {
         value: parameters[name] for name, value in graph.parameters.items()
     }
-    read = {a for node, _ in graph.nodes for a in node.args} | {
-        graph.outputs[n] for n in wanted
-    }
+    read = {a for node, _ in graph.nodes for a in node.args} | {graph.outputs[n] for n in wanted}
     for name, value in graph.inputs.items():
         if name in inputs:
             given[value] = inputs[name]
             sizes.append((name, value.type, tuple(inputs[name].shape)))
         elif value in read:
             takes = ", ".join(f"`{n}`" for n in graph.inputs)
-            fail("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
-    lengths = bind(sizes, graph.facts, graph.least)
-    found = walk(
+            raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
+    lengths = bind_symbols(sizes, graph.facts, graph.least)
+    found = run_graph_nodes(
         graph,
         given,
-        Place(lengths, place.floats, place.device),
+        ForwardContext(lengths, place.floats, place.device),
         [graph.outputs[n] for n in wanted],
     )
     return {name: found[graph.outputs[name]] for name in wanted}
 
 
-def _kind(x: Tensor) -> str:
+def _get_tensor_kind(x: Tensor) -> str:
     if x.is_floating_point():
         return "f"
     return "b" if x.dtype == torch.bool else "i"
 
 
-def _root(name: str, ties: Mapping[str, str]) -> str:
+def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
     while name in ties:
         name = ties[name]
     return name
@@ -215,13 +204,9 @@ def _root(name: str, ties: Mapping[str, str]) -> str:
 def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
     """E0416 for a tied parameter that is given with other numbers than the one it shares."""
     for name in ties:
-        root = _root(name, ties)
-        if (
-            name in values
-            and root in values
-            and not np.array_equal(values[name], values[root])
-        ):
-            fail(
+        root = _find_tie_root(name, ties)
+        if name in values and root in values and not np.array_equal(values[name], values[root]):
+            raise_error(
                 "E0416",
                 f"`{name}` is tied to `{root}`, but other values are given for each",
                 helps=[
@@ -231,7 +216,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
             )
 
 
-def _of_any(
+def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The values, those of `root` also where they are given under the name of one that
@@ -239,11 +224,11 @@ def _of_any(
     """
     if root in values:
         return values
-    copies = [n for n in ties if n in values and _root(n, ties) == root]
+    copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]
     return {**values, root: values[copies[0]]} if copies else values
 
 
-def _start(
+def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int
 ) -> Tensor:
     """The first numbers of a parameter, f32."""
@@ -251,27 +236,21 @@ def _start(
     shape = tuple(d.at({}) for d in facts.type.shape)
     if name not in values:
         return torch.from_numpy(
-            fill(parse(facts.initial, facts.span), seed, name, shape)
+            initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)
         )
     given = values[name]
-    made = (
-        given
-        if isinstance(given, Tensor)
-        else torch.from_numpy(np.array(given, np.float32))
-    )
+    made = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float32))
     if tuple(made.shape) != shape:
-        fail(
+        raise_error(
             "E0503",
             f"`{name}` has the wrong shape",
             facts.span,
-            notes=[
-                f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"
-            ],
+            notes=[f"the spec makes it {list(shape)}, the one given is {list(made.shape)}"],
         )
     return made.detach().clone().float()
 
 
-def _array(parameter: Tensor) -> NDArray[Any]:
+def _to_numpy(parameter: Tensor) -> NDArray[Any]:
     """A parameter as an array of its own type."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own

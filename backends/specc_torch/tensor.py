@@ -1,4 +1,4 @@
-"""The operations on tensors as such, in PyTorch."""
+"""Elementwise ops, reductions and reshapes in PyTorch."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.text.diagnostic import fail
-from specc_torch.table import Place, check_numbers, evaluate
+from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs,
@@ -34,15 +34,13 @@ POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "sin": torch.sin,
     # not functional.softplus, which cuts a corner above 20
-    "softplus": lambda x: torch.logaddexp(
-        x, torch.zeros((), dtype=x.dtype, device=x.device)
-    ),
+    "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,
 }
 
 
-def _whole(
+def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The division. Of whole numbers by zero it is zero; a machine that divides its least
@@ -60,7 +58,7 @@ def _whole(
     return by
 
 
-def _quotient(a: Tensor, b: Tensor) -> Tensor:
+def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
     """`a // b`, rounded down, of fractions too."""
     return torch.div(a, b, rounding_mode="floor")
 
@@ -73,11 +71,14 @@ ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pow": torch.pow,
     "min": torch.minimum,
     "max": torch.maximum,
-    "floordiv": _whole(_quotient),
-    "mod": _whole(torch.remainder),
+    "floordiv": _make_integer_division(_floor_divide),
+    "mod": _make_integer_division(torch.remainder),
 }
 
-HELD = {"i64": (-(2.0**63), 2.0**63 - 2.0**39), "i32": (-(2.0**31), 2.0**31 - 2.0**7)}
+FLOAT32_INTEGER_RANGES = {
+    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
+    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
+}
 """The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -91,185 +92,176 @@ COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @evaluate(ops.Constant)
-def constant(op: ops.Constant, place: Place) -> Tensor:
+def constant(op: ops.Constant, place: ForwardContext) -> Tensor:
     """-> a[]"""
     # filled where it is: a number that is copied to a GPU waits for all work there
     return torch.full((), op.value, dtype=place.stored(op.dtype), device=place.device)
 
 
 @evaluate(ops.Range)
-def range_(op: ops.Range, place: Place) -> Tensor:
+def range_(op: ops.Range, place: ForwardContext) -> Tensor:
     """-> i[n]"""
     return place.rows(place.length(op.length))
 
 
 @evaluate(ops.Extent)
-def extent(op: ops.Extent, place: Place, x: Tensor) -> Tensor:
+def extent(op: ops.Extent, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> i[t]"""
     return place.rows(x.shape[op.axis])
 
 
 @evaluate(ops.Size)
-def size(op: ops.Size, place: Place) -> Tensor:
+def size(op: ops.Size, place: ForwardContext) -> Tensor:
     """-> i[]"""
-    return torch.full(
-        (), place.length(op.length), dtype=torch.int64, device=place.device
-    )
+    return torch.full((), place.length(op.length), dtype=torch.int64, device=place.device)
 
 
 @evaluate(ops.Pointwise)
-def pointwise(op: ops.Pointwise, place: Place, x: Tensor) -> Tensor:
+def pointwise(op: ops.Pointwise, place: ForwardContext, x: Tensor) -> Tensor:
     """n[*s] -> n[*s]"""
     return POINTWISE[op.fn](x)
 
 
 @evaluate(ops.Arith)
-def arith(op: ops.Arith, place: Place, left: Tensor, right: Tensor) -> Tensor:
+def arith(op: ops.Arith, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
     """n[#*s], n[#*s] -> n[*s]"""
     return ARITH[op.fn](left, right)
 
 
 @evaluate(ops.Compare)
-def compare(op: ops.Compare, place: Place, left: Tensor, right: Tensor) -> Tensor:
+def compare(op: ops.Compare, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
     """n[#*s], n[#*s] -> b[*s]"""
     return COMPARE[op.fn](left, right)
 
 
 @evaluate(ops.And)
-def and_(op: ops.And, place: Place, left: Tensor, right: Tensor) -> Tensor:
+def and_(op: ops.And, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
     """b[#*s], b[#*s] -> b[*s]"""
     return left & right
 
 
 @evaluate(ops.Or)
-def or_(op: ops.Or, place: Place, left: Tensor, right: Tensor) -> Tensor:
+def or_(op: ops.Or, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
     """b[#*s], b[#*s] -> b[*s]"""
     return left | right
 
 
 @evaluate(ops.Not)
-def not_(op: ops.Not, place: Place, a: Tensor) -> Tensor:
+def not_(op: ops.Not, place: ForwardContext, a: Tensor) -> Tensor:
     """b[*s] -> b[*s]"""
     return ~a
 
 
 @evaluate(ops.Where)
 def where(
-    op: ops.Where, place: Place, condition: Tensor, yes: Tensor, no: Tensor
+    op: ops.Where, place: ForwardContext, condition: Tensor, yes: Tensor, no: Tensor
 ) -> Tensor:
     """b[#*s], a[#*s], a[#*s] -> a[*s]"""
     return torch.where(condition, yes, no)
 
 
 @evaluate(ops.Cast)
-def cast(op: ops.Cast, place: Place, x: Tensor) -> Tensor:
+def cast(op: ops.Cast, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*s] -> n[*s]"""
-    if op.to in HELD and x.is_floating_point():
-        least, most = HELD[op.to]
+    if op.to in FLOAT32_INTEGER_RANGES and x.is_floating_point():
+        least, most = FLOAT32_INTEGER_RANGES[op.to]
         x = torch.nan_to_num(x, nan=0.0, posinf=most, neginf=least).clamp(least, most)
     return x.to(place.stored(op.to))
 
 
 @evaluate(ops.Transpose)
-def transpose(op: ops.Transpose, place: Place, x: Tensor) -> Tensor:
+def transpose(op: ops.Transpose, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*s] -> a[*t]"""
     return x.permute(op.order)
 
 
 @evaluate(ops.Split)
-def split(op: ops.Split, place: Place, x: Tensor) -> Tensor:
+def split(op: ops.Split, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *u *b]"""
     sizes = [place.length(n) for n in op.sizes]
     if math.prod(sizes) != x.shape[op.axis]:
         parts = " · ".join(map(str, sizes))
-        fail("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
+        raise_error("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
     return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
 
 
 @evaluate(ops.Merge)
-def merge(op: ops.Merge, place: Place, x: Tensor) -> Tensor:
+def merge(op: ops.Merge, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     merged = math.prod(x.shape[op.axis : op.axis + op.count])
     return x.reshape(*x.shape[: op.axis], merged, *x.shape[op.axis + op.count :])
 
 
 @evaluate(ops.Insert)
-def insert(op: ops.Insert, place: Place, x: Tensor) -> Tensor:
+def insert(op: ops.Insert, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a *b] -> a[*a one *b]"""
     return x.unsqueeze(op.axis)
 
 
 @evaluate(ops.Squeeze)
-def squeeze(op: ops.Squeeze, place: Place, x: Tensor) -> Tensor:
+def squeeze(op: ops.Squeeze, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a one *b] -> a[*a *b]"""
     return x.squeeze(op.axis)
 
 
 @evaluate(ops.Expand)
-def expand(op: ops.Expand, place: Place, x: Tensor) -> Tensor:
+def expand(op: ops.Expand, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a one *b] -> a[*a t *b]"""
-    return x.expand(
-        *x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :]
-    )
+    return x.expand(*x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :])
 
 
 @evaluate(ops.Concat)
-def concat(op: ops.Concat, place: Place, *xs: Tensor) -> Tensor:
+def concat(op: ops.Concat, place: ForwardContext, *xs: Tensor) -> Tensor:
     """a[*a t *b]... -> a[*a u *b]"""
     return torch.cat(xs, dim=op.axis)
 
 
 @evaluate(ops.Slice)
-def slice_(op: ops.Slice, place: Place, x: Tensor) -> Tensor:
+def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = place.length(op.start), place.length(op.stop)
     if not 0 <= start <= stop <= x.shape[op.axis]:
-        fail(
-            "E0912",
-            f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows",
+        raise_error(
+            "E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows"
         )
     return x.narrow(op.axis, start, stop - start)
 
 
 @evaluate(ops.Index)
-def index(op: ops.Index, place: Place, x: Tensor) -> Tensor:
+def index(op: ops.Index, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     at = place.length(op.at)
     if not 0 <= at < x.shape[op.axis]:
-        fail("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+        raise_error("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
     return x.select(op.axis, at)
 
 
 @evaluate(ops.Last)
-def last(op: ops.Last, place: Place, x: Tensor) -> Tensor:
+def last(op: ops.Last, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if not x.shape[op.axis]:
         helps = ["give at least one row"]
-        fail(
-            "E0912",
-            "the newest row is taken from an axis that has no rows",
-            helps=helps,
-        )
+        raise_error("E0912", "the newest row is taken from an axis that has no rows", helps=helps)
     return x.select(op.axis, x.shape[op.axis] - 1)
 
 
 @evaluate(ops.Gather)
-def gather(op: ops.Gather, place: Place, table: Tensor, ids: Tensor) -> Tensor:
+def gather(op: ops.Gather, place: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
-    check_numbers(ids, table.shape[op.axis], "the axis that is gathered from")
+    check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
     rest = table.shape[op.axis + 1 :]
     wide = ids.long().reshape(*ids.shape, *[1] * len(rest)).expand(*ids.shape, *rest)
     return torch.gather(table, op.axis, wide)
 
 
 @evaluate(ops.Flip)
-def flip(op: ops.Flip, place: Place, x: Tensor) -> Tensor:
+def flip(op: ops.Flip, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     return x.flip(op.axis)
 
 
 @evaluate(ops.Delay)
-def delay(op: ops.Delay, place: Place, x: Tensor) -> Tensor:
+def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
     before = min(op.by, rows)
@@ -278,23 +270,23 @@ def delay(op: ops.Delay, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.CumSum)
-def cum_sum(op: ops.CumSum, place: Place, x: Tensor) -> Tensor:
+def cum_sum(op: ops.CumSum, place: ForwardContext, x: Tensor) -> Tensor:
     """n[*a t *b] -> n[*a t *b]"""
     return torch.cumsum(x, dim=op.axis, dtype=x.dtype)
 
 
-def _greatest_of_none(x: Tensor) -> float:
+def _get_lowest_value(x: Tensor) -> float:
     """What is below every number of a type."""
     return -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
 
 
-def _least_of_none(x: Tensor) -> float:
+def _get_highest_value(x: Tensor) -> float:
     """What is above every number of a type."""
     return math.inf if x.is_floating_point() else torch.iinfo(x.dtype).max
 
 
 @evaluate(ops.Reduce)
-def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
+def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     match op.fn:
         case "sum":
@@ -306,7 +298,7 @@ def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
         case "all":
             return x.all(op.axis)
         case _ if not x.shape[op.axis]:
-            nothing = _greatest_of_none(x) if op.fn == "max" else _least_of_none(x)
+            nothing = _get_lowest_value(x) if op.fn == "max" else _get_highest_value(x)
             return x.new_full((*x.shape[: op.axis], *x.shape[op.axis + 1 :]), nothing)
         case "max":
             return x.amax(op.axis)
@@ -315,7 +307,7 @@ def reduce(op: ops.Reduce, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.ArgMax)
-def arg_max(op: ops.ArgMax, place: Place, x: Tensor) -> Tensor:
+def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
         shape = (*x.shape[: op.axis], *x.shape[op.axis + 1 :])
@@ -324,26 +316,23 @@ def arg_max(op: ops.ArgMax, place: Place, x: Tensor) -> Tensor:
 
 
 @evaluate(ops.OneHot)
-def one_hot(op: ops.OneHot, place: Place, ids: Tensor) -> Tensor:
+def one_hot(op: ops.OneHot, place: ForwardContext, ids: Tensor) -> Tensor:
     """i[*s] -> f[*s n]"""
     return (ids[..., None] == place.rows(place.length(op.size))).to(place.floats)
 
 
 @evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, place: Place, left: Tensor, right: Tensor) -> Tensor:
+def mat_mul(op: ops.MatMul, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
     """f[#*s m k], f[#*s k n] -> f[*s m n]"""
     return left @ right
 
 
 @evaluate(ops.Einsum)
-def einsum(op: ops.Einsum, place: Place, *xs: Tensor) -> Tensor:
+def einsum(op: ops.Einsum, place: ForwardContext, *xs: Tensor) -> Tensor:
     """f[*s] -> f[*t]"""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
-    numbers = {
-        name: n
-        for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))
-    }
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
     given: list[Tensor | list[int]] = []
     for x, term in zip(xs, terms, strict=True):
         given += [x, [numbers[name] for name in term]]

@@ -1,11 +1,10 @@
-"""A spec as an `nn.Module` with its readings, rows of data as its tensors, and its weights
-back to a file that `specc compile` reads.
+"""Train a spec: modules, data sets, and saving of trained weights.
 
-    model = specc_torch.module("my.yaml")
-    data = specc_torch.Dataset(model, rows)
-    for inputs, wanted in data.loader(64):
-        loss = cross_entropy(model(**inputs)["logits"], wanted["logits"])
-    specc_torch.save(model, "my.safetensors")
+model = specc_torch.module("my.yaml")
+data = specc_torch.Dataset(model, rows)
+for inputs, wanted in data.loader(64):
+    loss = cross_entropy(model(**inputs)["logits"], wanted["logits"])
+specc_torch.save(model, "my.safetensors")
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,20 +17,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from specc.compiler.asked import check_arguments
-from specc.compiler.given import in_its_syntax, opened
-from specc.compiler.training import trainee
-from specc.compiler.weights import Sources
-from specc.files.place import LEARNED, place
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.python_arguments import check_arguments, errors_in_spec_syntax, open_spec_argument
+from specc.driver.weight_sources import WeightSources, open_training_spec
+from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array
-from specc.run.lessons import Lessons, Row, rows_of
-from specc.text.diagnostic import fail
+from specc.runtime.training_batches import Row, TrainingBatches, check_training_rows
 from specc_torch.spec_module import SpecModule
 
 Tensors: TypeAlias = dict[str, Tensor]
 
 
-@in_its_syntax()
+@errors_in_spec_syntax()
 def module(
     spec: str | Path,
     *,
@@ -52,22 +49,22 @@ def module(
     from the seed 0. Fails as `specc.compile` does.
     """
     check_arguments(**locals())  # all of them, before anything else has a name
-    described = opened(
+    described = open_spec_argument(
         spec, config=config, given=set, weights=str(weights), longest=int(context)
     )
-    sources = Sources(
+    sources = WeightSources(
         path=str(weights) if weights else "",
         init=None if init is None else int(init),
         missing=None if init_missing is None else int(init_missing),
         adapter=str(adapter) if adapter else "",
     )
-    found = trainee(described, sources, graph)
+    found = open_training_spec(described, sources, graph)
     return SpecModule(
         found.graph,
         found.values,
         ties=found.ties,
         defaults=found.defaults,
-        lessons=Lessons(
+        lessons=TrainingBatches(
             graph=found.graph,
             reading=found.reading,
             defaults=found.defaults,
@@ -80,10 +77,10 @@ def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
     """What the model is given and what it should have said, for some rows of data, where
     the model is. See `Dataset`. Fails with E0946, E0947, and E09xx on inputs.
     """
-    own = plain(model)
+    own = unwrap_spec_module(model)
     place = next((p.device for p in own.parameters()), torch.device("cpu"))
-    inputs, wanted = _lessons(own).batch(rows)
-    return _tensors(inputs, place), _tensors(wanted, place)
+    inputs, wanted = _make_training_batches(own).batch(rows)
+    return _to_tensors(inputs, place), _to_tensors(wanted, place)
 
 
 class Dataset(TorchDataset[Row]):
@@ -96,8 +93,8 @@ class Dataset(TorchDataset[Row]):
     """
 
     def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
-        self.lessons = _lessons(plain(model))
-        self.rows = rows_of(rows)
+        self.lessons = _make_training_batches(unwrap_spec_module(model))
+        self.rows = check_training_rows(rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -111,7 +108,7 @@ class Dataset(TorchDataset[Row]):
         """
         inputs, wanted = self.lessons.batch(rows)
         place = torch.device("cpu")
-        return _tensors(inputs, place), _tensors(wanted, place)
+        return _to_tensors(inputs, place), _to_tensors(wanted, place)
 
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
@@ -143,17 +140,17 @@ def save(
     All or nothing; a file that specc did not write is replaced with `force` alone
     (E0833). A module inside another (of `torch.compile`, of `DataParallel`) is found.
     """
-    plain(model).save(path, metadata, force=force)
+    unwrap_spec_module(model).save(path, metadata, force=force)
 
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
     """Fails now with what `save` would fail with in the end, as far as it can be known:
     E0811, E0816, E0833. Nothing is written.
     """
-    place(path, LEARNED, force=force)
+    resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 
 
-def plain(model: nn.Module) -> SpecModule:
+def unwrap_spec_module(model: nn.Module) -> SpecModule:
     """The module of a spec, taken out of those that stand around it. E0820 for another."""
     inner = model
     # what torch.compile and the parallel wrappers call what they hold
@@ -161,7 +158,7 @@ def plain(model: nn.Module) -> SpecModule:
         names = [n for n in ("_orig_mod", "module") if n in inner._modules]
         found = inner._modules[names[0]] if names else None
         if found is None:
-            fail(
+            raise_error(
                 "E0820",
                 f"`model` is a module that specc_torch made, not a {type(model).__name__}",
                 helps=['make one with specc_torch.module("my.yaml")'],
@@ -170,9 +167,9 @@ def plain(model: nn.Module) -> SpecModule:
     return inner
 
 
-def _lessons(model: SpecModule) -> Lessons:
+def _make_training_batches(model: SpecModule) -> TrainingBatches:
     if model.lessons is None:
-        fail(
+        raise_error(
             "E0820",
             "this module was made of a graph alone, which does not say how data is read",
             helps=['make it with specc_torch.module("my.yaml")'],
@@ -180,7 +177,7 @@ def _lessons(model: SpecModule) -> Lessons:
     return model.lessons
 
 
-def _tensors(arrays: Mapping[str, Array], place: torch.device) -> Tensors:
+def _to_tensors(arrays: Mapping[str, Array], place: torch.device) -> Tensors:
     return {
         name: torch.from_numpy(np.ascontiguousarray(array)).to(place)
         for name, array in arrays.items()

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 import specc
-from specc.run.losses import Loss
+from specc.verification.quantization_error import QuantizationLoss
 
 HERE = Path(__file__).parent
 COUNT = 200
@@ -65,19 +65,11 @@ def dates() -> list[tuple[str, str]]:
 def numbers() -> list[tuple[str, str]]:
     """Numbers in words and digits, both ways in two languages."""
     data = demo("numbers")
-    ways = (
-        data.read_english,
-        data.read_german,
-        data.write_english,
-        data.write_german,
-    )
+    ways = (data.read_english, data.read_german, data.write_english, data.write_german)
     return [pair for way in ways for pair in data.evaluation(way, COUNT // len(ways))]
 
 
-TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {
-    "dates": dates,
-    "numbers": numbers,
-}
+TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "numbers": numbers}
 
 
 def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
@@ -90,9 +82,7 @@ def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
         part = pairs[start : start + AT_ONCE]
         texts = [given for given, _ in part]
         made = model.generate(texts, strategy="greedy").results()
-        right += sum(
-            row[0].text == wanted for row, (_, wanted) in zip(made, part, strict=True)
-        )
+        right += sum(row[0].text == wanted for row, (_, wanted) in zip(made, part, strict=True))
     return Score(right, len(pairs), size(folder))
 
 
@@ -144,15 +134,13 @@ def diverging(folder: Path) -> Iterator[str]:
     specc.compile(LEARNED, folder / "full", parts=["score", "encode", "step"])
     full = specc.load(folder / "full")
     start = np.zeros((TEXTS_READ, 1), np.int64)
-    made = full.generate(
-        start, strategy="sample", seed=SEED, max_tokens=LONG, stop=[]
-    ).results()
+    made = full.generate(start, strategy="sample", seed=SEED, max_tokens=LONG, stop=[]).results()
     ids = np.array([[0, *row[0].tokens] for row in made])
     wanted = full.run(input_ids=ids)["logits"]
     for kind, options in ROUNDED.items():
         path = folder / f"{kind}.onnx"
         specc.compile(LEARNED, path, **options)  # type: ignore[arg-type]
-        loss = Loss()
+        loss = QuantizationLoss()
         loss.see(specc.load(path).run(input_ids=ids)["logits"], wanted, drawn=True)
         told = loss.measures
         yield f"| {kind} | {told['kl']:.1e} | {told['changed']:.1%} |"
@@ -169,9 +157,7 @@ def main() -> None:
                 found = score(name, Path(folder) / name, options)
             told = f"{found.right} of {found.count}"
             print(f"| {name} | {kind} | {told} | {found.size / 1000:.0f} kB |")
-    print(
-        "\n| weights | Kullback-Leibler | likeliest token is another |\n|---|---|---|"
-    )
+    print("\n| weights | Kullback-Leibler | likeliest token is another |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for row in diverging(Path(folder)):
             print(row)

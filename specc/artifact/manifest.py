@@ -1,9 +1,4 @@
-"""What a compiled model carries about itself: the spec, the graph as text, the config,
-where weights came from.
-
-The manifest is JSON in the model's metadata under `specc`. Reading one trusts nothing:
-sizes are capped and every part is checked by the reader of that part.
-"""
+"""The manifest in a compiled model: spec, graph, config, weights, precision."""
 
 import json
 import re
@@ -11,20 +6,140 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from specc.artifact.chance import Chance
-from specc.artifact.precision import Stored, record_of
-from specc.data.reading import Reading
-from specc.files.fields import Fields, Path
-from specc.files.json import finite, parse, whole
-from specc.files.read import shown
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.io.json_io import (
+    FieldPath,
+    JsonFields,
+    as_exact_integer,
+    parse_strict_json,
+    replace_non_finite,
+)
+from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.model import DEFAULTS, Generation, Streaming
-from specc.ir.read import read as read_graphs
+from specc.ir.ir_parser import parse_ir as read_graphs
+from specc.ir.ir_printer import format_ir as write_graphs
+from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection, StreamSection
+from specc.ir.ops.quantized import WeightLayout
+from specc.ir.quantization_format import (
+    MAX_GROUP_SIZE,
+    QUANTIZED_BITS,
+    ActivationRounding,
+    QuantizationFormat,
+)
 from specc.ir.types import Type
-from specc.ir.write import write as write_graphs
-from specc.text.brief import brief
-from specc.text.diagnostic import fail
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class RandomWeights:
+    """The seed that weights were drawn from: all of them, or `count` of a new head."""
+
+    seed: int
+    count: int = 0
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"the weights are random (seed {self.seed})"
+        many = "s of a new head are" if self.count > 1 else " of a new head is"
+        return f"{self.count} weight{many} random (seed {self.seed})"
+
+
+SCALARS = ("max_tokens", "seed", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Settings that it takes as inputs."""
+
+FIXED = (
+    "strategy",
+    "start",
+    "stop",
+    "pad",
+    "beams",
+    "n_best",
+    "length_penalty",
+    "early_stopping",
+    "suppress",
+    "begin_suppress",
+    "min_tokens",
+    "min_length",
+    "no_repeat",
+    "banned",
+    "renormalize",
+    "begin",
+    "last_token",
+)
+"""Settings that such a model was compiled with."""
+
+TOLD = (*FIXED, *SCALARS, "stop_strings", "max_length")
+"""Settings that it says of itself: what is not fixed is its default."""
+
+
+LAYOUTS: Mapping[str, WeightLayout] = {"rows": "rows", "columns": "columns"}
+MOST_LOST = 1e39
+"""What a number of float32 can lose at most, and more."""
+ROUNDINGS: Mapping[str, ActivationRounding] = {
+    "none": "none",
+    "row": "row",
+    "block": "block",
+    "tensor": "tensor",
+    "layer": "layer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedWeight:
+    """A rounded weight in a model: its form, which initializer holds its scales, how it
+    was rounded, what that lost of its size, and the most of one number.
+    """
+
+    form: QuantizationFormat
+    scales: str
+    recipe: str
+    error: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class PrecisionRecord:
+    """Every rounded weight by name, and why other matrices are not."""
+
+    rounded: Mapping[str, QuantizedWeight]
+    kept: Mapping[str, str]
+
+
+def parse_precision(data: JsonFields) -> PrecisionRecord:
+    """What `precision` of a manifest says; nothing where it has none."""
+    if "precision" not in data.names() or not data.table("precision"):
+        return PrecisionRecord({}, {})
+    fields = data.child("precision")
+    each = fields.child("rounded")
+    rounded = {name: _stored(each.child(name)) for name in each.names()}
+    return PrecisionRecord(rounded, fields.string_map("kept"))
+
+
+def _stored(fields: JsonFields) -> QuantizedWeight:
+    bits = fields.integer("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
+    if bits not in QUANTIZED_BITS:
+        fields.refuse("bits", "is neither 4 nor 8")
+    block = fields.integer("block", 0, MAX_GROUP_SIZE)
+    if block & (block - 1) or (not block and bits != 8):
+        fields.refuse("block", "is no length of a block of such numbers")
+    layout = fields.choice("layout", tuple(LAYOUTS))
+    rounding = fields.choice("rounding", tuple(ROUNDINGS))
+    return QuantizedWeight(
+        form=QuantizationFormat(
+            bits=bits,
+            block=block,
+            layout=LAYOUTS[layout],
+            rounding=ROUNDINGS[rounding],
+            turned=fields.flag("turned"),
+        ),
+        scales=fields.text("scales"),
+        recipe=fields.text("recipe"),
+        error=fields.number("error"),
+        worst=fields.number("worst", MOST_LOST),
+    )
+
 
 KEY = "specc"
 DOC = "specc.doc"
@@ -49,7 +164,7 @@ class Manifest:
     doc: str
     graph: Graph
     defaults: Graph | None
-    reading: Reading
+    reading: PreprocessingConfig
     config: Mapping[str, object]
     generation: Mapping[str, object] | None
     sources: Mapping[str, str]
@@ -61,29 +176,29 @@ class Manifest:
     attentions: tuple[Mapping[str, str], ...] = field(default=())
     decodes: Mapping[str, object] | None = None
     scoring: Graph | None = None
-    streaming: Streaming | None = None
+    streaming: StreamSection | None = None
     precision: Mapping[str, object] = field(default_factory=dict)
-    rounded: Mapping[str, Stored] = field(default_factory=dict)
+    rounded: Mapping[str, QuantizedWeight] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return brief(f"manifest {self.name}, {self.graph.signed()}, {self.target}")
+        return format_repr(f"manifest {self.name}, {self.graph.signed()}, {self.target}")
 
     @property
-    def chance(self) -> Chance | None:
+    def chance(self) -> RandomWeights | None:
         """The seed, for a model whose weights, or those of a new head, were drawn."""
         match self.weights:
             case {"seed": int(seed)}:
-                return Chance(seed)
+                return RandomWeights(seed)
             case {"drawn": {"seed": int(seed), "weights": list(names)}}:
-                return Chance(seed, len(names))
+                return RandomWeights(seed, len(names))
         return None
 
     @property
-    def generates(self) -> Generation | None:
+    def generates(self) -> GenerateSection | None:
         """What the spec says in `generate`; None where it says nothing, or nothing that
         makes sense.
         """
-        return generation_from(self.generation)
+        return parse_generation(self.generation)
 
     def dump(self) -> str:
         """As JSON, the same bytes for the same model."""
@@ -105,7 +220,7 @@ class Manifest:
             "doc": self.doc,
             "target": self.target,
             "opset": self.opset,
-            "config": finite(self.config),
+            "config": replace_non_finite(self.config),
             "generation": self.generation,
             "reading": self.reading.to_json(),
             "weights": dict(self.weights),
@@ -115,10 +230,10 @@ class Manifest:
             "sources": dict(self.sources),
             "graphs": write_graphs(*graphs),
         }
-        return as_text(data)
+        return manifest_to_text(data)
 
 
-def generation_from(data: object) -> Generation | None:
+def parse_generation(data: object) -> GenerateSection | None:
     """What a spec says in `generate`, its settings not looked at yet; None for anything
     else.
     """
@@ -129,23 +244,23 @@ def generation_from(data: object) -> Generation | None:
             "source": str(source),
             "settings": dict(settings),
         }:
-            return Generation(name, growing, source, settings)
+            return GenerateSection(name, growing, source, settings)
     return None
 
 
-def _streaming_data(streaming: Streaming) -> dict[str, object]:
+def _streaming_data(streaming: StreamSection) -> dict[str, object]:
     return {"growing": streaming.growing, "sources": list(streaming.sources)}
 
 
-def _streaming_from(data: object) -> Streaming | None:
+def _streaming_from(data: object) -> StreamSection | None:
     """What a spec says in `stream`; None for anything else."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
-            return Streaming(growing, tuple(map(str, sources)))
+            return StreamSection(growing, tuple(map(str, sources)))
     return None
 
 
-def as_text(data: Mapping[str, object]) -> str:
+def manifest_to_text(data: Mapping[str, object]) -> str:
     """Compact JSON. The bytes of a file's name that are no UTF-8 are escaped: no file
     can hold them as they are.
     """
@@ -153,71 +268,70 @@ def as_text(data: Mapping[str, object]) -> str:
     return LONE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
-def load(text: str, path: str) -> Manifest:
+def parse_manifest(text: str, path: str) -> Manifest:
     """The manifest of a model. Fails with E0917 where it is none of ours or damaged."""
     if len(text) > MOST_BYTES:
-        fail(
-            "E0917",
-            f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB",
+        raise_error(
+            "E0917", f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB"
         )
     data = _fields(text, path)
     graphs = read_graphs(data.text("graphs"), path)
-    defaults = graphs.pop(DEFAULTS, None)
+    defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs stands beside the one that it belongs to;
     # alone it is a model that somebody called so
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _damaged(path, "it holds no graph")
     scoring = _scoring(data, path)
-    stored = data.texts_by_name("stored")
+    stored = data.string_map("stored")
     names = [*graph.parameters, *(scoring.parameters if scoring else ())]
     if missing := [n for n in names if n not in stored]:
-        _damaged(path, f"it does not say where the weight `{shown(missing[0])}` lies")
+        _damaged(path, f"it does not say where the weight `{escape_text(missing[0])}` lies")
     return Manifest(
         name=data.text("model"),
         doc=data.text("doc"),
         graph=_with_ties(graph, stored),
         defaults=defaults if defaults is not graph else None,
-        reading=Reading.from_json(data.maybe("reading")),
+        reading=PreprocessingConfig.from_json(data.get_optional("reading")),
         config=data.table("config"),
         generation=data.table("generation") if data.has("generation") else None,
-        sources=data.texts_by_name("sources"),
+        sources=data.string_map("sources"),
         weights=data.table("weights"),
         stored=stored,
         target=data.text("target"),
-        opset=whole(data.maybe("opset")) or 0,
+        opset=as_exact_integer(data.get_optional("opset")) or 0,
         version=data.text("specc"),
         attentions=_attentions(data, path),
         decodes=data.table("decodes") if "decodes" in data.names() else None,
         scoring=scoring and _with_ties(scoring, stored),
-        streaming=_streaming_from(data.maybe("streaming")),
+        streaming=_streaming_from(data.get_optional("streaming")),
         precision=data.table("precision") if "precision" in data.names() else {},
         rounded=_rounded(data, scoring or graph, path),
     )
 
 
-def _scoring(data: Fields, path: str) -> Graph | None:
+def _scoring(data: JsonFields, path: str) -> Graph | None:
     """The graph that a model decodes; None where it is not told."""
     if "scoring" not in data.names():
         return None
     return next(iter(read_graphs(data.text("scoring"), path).values()), None)
 
 
-def _fields(text: str, path: str) -> Fields:
+def _fields(text: str, path: str) -> JsonFields:
     """The fields of a manifest in a form that this version reads."""
 
-    def complain(place: Path, what: str) -> NoReturn:
+    def complain(place: FieldPath, what: str) -> NoReturn:
         _damaged(path, f"`{'.'.join(place)}` {what}")
 
     try:
-        data = parse(text)
+        data = parse_strict_json(text)
     except json.JSONDecodeError:
         _damaged(path, "it is not JSON")
     except ValueError as error:
         _damaged(path, str(error))
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         _damaged(path, "it has another format; compile the model again")
-    return Fields(data, complain=complain)
+    return JsonFields(data, complain=complain)
 
 
 def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
@@ -232,18 +346,18 @@ def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     return replace(graph, parameter_facts=facts)
 
 
-def _rounded(data: Fields, graph: Graph, path: str) -> Mapping[str, Stored]:
+def _rounded(data: JsonFields, graph: Graph, path: str) -> Mapping[str, QuantizedWeight]:
     """The rounded weights; each is a matrix of the graph."""
-    found = record_of(data).rounded
+    found = parse_precision(data).rounded
     for name in found:
         value = graph.parameters.get(name)
         # a stack of matrices has one for each expert
         if value is None or value.type.rank not in (2, 3):
-            _damaged(path, f"it has no matrix `{shown(name)}` that could be rounded")
+            _damaged(path, f"it has no matrix `{escape_text(name)}` that could be rounded")
     return found
 
 
-def _attentions(data: Fields, path: str) -> tuple[dict[str, str], ...]:
+def _attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """What is told of each attention. Models of before taps have no such list."""
     found = []
     for one in data.listed("attentions") if "attentions" in data.names() else ():
@@ -256,4 +370,4 @@ def _attentions(data: Fields, path: str) -> tuple[dict[str, str], ...]:
 
 
 def _damaged(path: str, why: str) -> NoReturn:
-    fail("E0917", f"the description inside `{path}` cannot be used: {why}")
+    raise_error("E0917", f"the description inside `{path}` cannot be used: {why}")

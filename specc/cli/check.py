@@ -2,43 +2,40 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli import messages
-from specc.cli.spec_options import spec_arguments, spec_of
-from specc.compiler.spec import Checked, Spec, check
-from specc.compiler.ties import own_parameters, with_ties
-from specc.ir.model import Model
-from specc.passes.prove.facts import Report, report
-from specc.text.diagnostic import Failed
+from specc.analysis.analysis_report import AnalysisReport, analyze_graph
+from specc.cli import terminal
+from specc.cli.common_options import add_spec_arguments, open_spec_from_arguments
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
+from specc.driver.tied_weights import count_own_parameters, mark_ties
+from specc.ir.model import ModelDefinition
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_check_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    spec_arguments(parser)
+    add_spec_arguments(parser)
 
 
-def run(given: Namespace) -> int:
+def run_check(given: Namespace) -> int:
     """Print what holds; warnings go to stderr."""
-    spec = spec_of(given)
-    found = check(spec, given.graph)
+    spec = open_spec_from_arguments(given)
+    found = check_spec(spec, given.graph)
     model = found.model or found.trials[0].model
     proved = _proved(model)
     if proved.errors:
         raise Failed(*proved.errors)
-    messages.report([*found.warnings, *proved.warnings], given.format, given.color)
-    if messages.answer("check", _told(spec, found, proved)):
+    terminal.print_diagnostics([*found.warnings, *proved.warnings], given.format, given.color)
+    if terminal.print_json_result("check", _told(spec, found, proved)):
         return 0
-    messages.done(f"{spec.program.name}: ok")
+    terminal.print_done(f"{spec.program.name}: ok")
     for line in (*_tried(spec, found), *proved.lines()):
-        messages.done(f"  {line}")
+        terminal.print_done(f"  {line}")
     return 0
 
 
-def _told(spec: Spec, found: Checked, proved: Report) -> dict[str, object]:
+def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[str, object]:
     """What holds, for programs."""
-    axes = [
-        {"axis": each.symbol, "causal": each.causal, "why": each.why}
-        for each in proved.others
-    ]
+    axes = [{"axis": each.symbol, "causal": each.causal, "why": each.why} for each in proved.others]
     if proved.growing:
         axes.insert(0, {"axis": proved.growing, "causal": proved.causal, "why": ""})
     return {
@@ -54,38 +51,33 @@ def _told(spec: Spec, found: Checked, proved: Report) -> dict[str, object]:
     }
 
 
-def _trials(found: Checked) -> list[str]:
+def _trials(found: CheckedSpec) -> list[str]:
     """The values that were tried in turn, `layers = 2`."""
     return sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
 
 
-def _parameters(spec: Spec, found: Checked) -> int | None:
+def _parameters(spec: OpenedSpec, found: CheckedSpec) -> int | None:
     """How many numbers the weights have with this config, where it says enough."""
     if found.model is None:
         return None
-    model = with_ties(spec.program, spec.library, spec.reader, found.model)
-    return own_parameters(model.graph).number or 0
+    model = mark_ties(spec.program, spec.library, spec.reader, found.model)
+    return count_own_parameters(model.graph).number or 0
 
 
-def _proved(model: Model) -> Report:
+def _proved(model: ModelDefinition) -> AnalysisReport:
     """What is proved of a model as it is used: written with, streamed, or run at once."""
     if (written := model.generation) is not None:
-        return report(model.graph, written.growing, written.source, model.defaults)
+        return analyze_graph(model.graph, written.growing, written.source, model.defaults)
     if (stream := model.streaming) is not None:
-        return report(
-            model.graph,
-            stream.growing,
-            defaults=model.defaults,
-            streamed=stream.sources,
+        return analyze_graph(
+            model.graph, stream.growing, defaults=model.defaults, streamed=stream.sources
         )
-    return report(model.graph)
+    return analyze_graph(model.graph)
 
 
-def _tried(spec: Spec, found: Checked) -> list[str]:
+def _tried(spec: OpenedSpec, found: CheckedSpec) -> list[str]:
     tried = _trials(found)
-    lines = [
-        "shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")
-    ]
+    lines = ["shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")]
     if (count := _parameters(spec, found)) is not None:
         lines.append(f"with this config: {count:,} parameters".replace(",", " "))
     for missing in found.missing:

@@ -2,39 +2,47 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from specc.cli import messages
-from specc.cli.precision_options import asked, precision_arguments
-from specc.cli.progress import progress
-from specc.cli.spec_options import FORCE, seed, spec_arguments, spec_of
-from specc.cli.writing_options import choosing_arguments, flag_of, settings_given
-from specc.compiler.compiled import Compiled
-from specc.compiler.job import Options
-from specc.compiler.model import compile_spec
-from specc.compiler.package import compile_package, parts_of
-from specc.compiler.profiles.dress import PROFILES
-from specc.files.read import shown
-from specc.library.files import shadow_note
-from specc.text.diagnostic import Failed, fail
+from specc.cli import terminal
+from specc.cli.common_options import (
+    FORCE,
+    add_quantize_arguments,
+    add_spec_arguments,
+    open_spec_from_arguments,
+    parse_quantize_options,
+    parse_seed,
+)
+from specc.cli.generation_options import (
+    add_sampling_arguments,
+    parse_generation_settings,
+    setting_flag,
+)
+from specc.cli.terminal import show_write_progress
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.driver.compile_job import CompileOptions
+from specc.driver.compile_package import compile_package, parse_part_names
+from specc.driver.compile_report import CompileReport
+from specc.driver.compile_spec import compile_spec
+from specc.driver.profiles.export_profile import PROFILES
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import format_shadow_note
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_compile_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    spec_arguments(parser)
-    parser.epilog = (
-        "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
-    )
+    add_spec_arguments(parser)
+    parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
     parser.add_argument(
         "-o",
         "--output",
         required=True,
-        type=named,
+        type=parse_output_path,
         metavar="MODEL.onnx|DIR",
         help="the model to write; with --for, the folder",
     )
     _package_arguments(parser)
     _weights_arguments(parser)
     _model_arguments(parser)
-    precision_arguments(parser)
+    add_quantize_arguments(parser)
     _storing_arguments(parser)
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument(
@@ -42,7 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="do not try to open the model in ONNX Runtime afterwards",
     )
-    choosing_arguments(
+    add_sampling_arguments(
         parser,
         "how a model that decodes by itself (--for generate) writes, unless it is "
         "told otherwise when it runs",
@@ -52,10 +60,7 @@ def arguments(parser: ArgumentParser) -> None:
 def _weights_arguments(parser: ArgumentParser) -> None:
     """Where the weights come from."""
     parser.add_argument(
-        "--weights",
-        default="",
-        metavar="FILE|DIR",
-        help="take the weights from safetensors",
+        "--weights", default="", metavar="FILE|DIR", help="take the weights from safetensors"
     )
     parser.add_argument(
         "--adapter",
@@ -66,16 +71,15 @@ def _weights_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--init",
-        type=seed,
+        type=parse_seed,
         metavar="SEED",
         help="draw random weights from this number instead",
     )
     parser.add_argument(
         "--init-missing",
-        type=seed,
+        type=parse_seed,
         metavar="SEED",
-        help="draw the weights of a new head, which the checkpoint lacks, from this "
-        "number",
+        help="draw the weights of a new head, which the checkpoint lacks, from this number",
     )
 
 
@@ -112,11 +116,7 @@ def _model_arguments(parser: ArgumentParser) -> None:
         "on a GPU, or OpenVINO",
     )
     parser.add_argument(
-        "--opset",
-        type=int,
-        default=0,
-        metavar="N",
-        help="17 to 26; otherwise the usual one",
+        "--opset", type=int, default=0, metavar="N", help="17 to 26; otherwise the usual one"
     )
     parser.add_argument(
         "--tap",
@@ -126,9 +126,7 @@ def _model_arguments(parser: ArgumentParser) -> None:
         help="give inner values too, by their scope in the spec: layers.*.attn",
     )
     parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="say of each attention how it is done, and why",
+        "--explain", action="store_true", help="say of each attention how it is done, and why"
     )
     parser.add_argument(
         "--defaults",
@@ -141,7 +139,7 @@ def _package_arguments(parser: ArgumentParser) -> None:
     """What a package holds, and whose names it uses."""
     parser.add_argument(
         "--for",
-        type=parts,
+        type=parse_parts,
         default=(),
         dest="parts",
         metavar="PARTS",
@@ -160,35 +158,35 @@ def _package_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(given: Namespace) -> int:
+def run_compile(given: Namespace) -> int:
     """Compile, and say what was written."""
     _check_belonging(given)
-    with progress("writing weights"):
+    with show_write_progress("writing weights"):
         made = _compiled(given)
-    messages.report(made.warnings, given.format, given.color)
+    terminal.print_diagnostics(made.warnings, given.format, given.color)
     told = {
         "files": [{"path": str(path), "bytes": size} for path, size in made.files],
         "notes": list(made.remarks),
         "forms": list(made.forms),
     }
-    if messages.answer("compile", told):
+    if terminal.print_json_result("compile", told):
         return 0
     for form in made.forms if given.explain else ():
         print(form)
     for remark in made.remarks:
-        if remark != shadow_note(given.spec):  # printed when the spec was opened
-            messages.remark(remark)
+        if remark != format_shadow_note(given.spec):  # printed when the spec was opened
+            terminal.print_note(remark)
     for path, size in made.files:
-        messages.done(f"{shown(str(path))}  {size_text(size)}")
+        terminal.print_done(f"{escape_text(str(path))}  {format_size(size)}")
     return 0
 
 
-def _compiled(given: Namespace) -> Compiled:
+def _compiled(given: Namespace) -> CompileReport:
     """The files of a model, or of a package where parts of one are named."""
     make = compile_package if given.parts else compile_spec
     return make(
-        spec_of(given, given.weights),
-        Options(
+        open_spec_from_arguments(given, given.weights),
+        CompileOptions(
             output=given.output,
             weights=given.weights,
             adapter=given.adapter,
@@ -206,14 +204,14 @@ def _compiled(given: Namespace) -> Compiled:
             force=given.force,
             parts=given.parts,
             names=given.names,
-            settings=settings_given(given),
-            precision=asked(given),
+            settings=parse_generation_settings(given),
+            precision=parse_quantize_options(given),
             for_quantizers=given.for_quantizers,
         ),
     )
 
 
-def named(text: str) -> str:
+def parse_output_path(text: str) -> str:
     """A place to write to: a package must not end up in the current folder for want of a name."""
     if not text:
         raise ArgumentTypeError("it has no name")
@@ -224,24 +222,21 @@ def _check_belonging(given: Namespace) -> None:
     """E0753 for options that mean nothing to what is asked for."""
     # Names of others are those of caches, which the graph of a whole text has none of.
     if given.names != "specc" and not {"encode", "step"} & set(given.parts):
-        fail(
+        raise_error(
             "E0753",
             f"`--names {given.names}` is for packages with a step",
             helps=["add `--for step`"],
         )
-    decoding = [flag_of(name) for name in settings_given(given)]
+    decoding = [setting_flag(name) for name in parse_generation_settings(given)]
     if decoding and "generate" not in given.parts:
-        fail(
+        raise_error(
             "E0753",
             f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
-            helps=[
-                "add `--for generate`",
-                f"or say `{decoding[0]}` when the model is run",
-            ],
+            helps=["add `--for generate`", f"or say `{decoding[0]}` when the model is run"],
         )
     # One graph that decodes by itself is the only part that can be a file by itself.
     if given.parts and given.parts != ("generate",) and given.output.endswith(".onnx"):
-        fail(
+        raise_error(
             "E0753",
             f"`--for {','.join(given.parts)}` makes a folder of several files, "
             f"`{given.output}` is the name of one",
@@ -249,15 +244,15 @@ def _check_belonging(given: Namespace) -> None:
         )
 
 
-def parts(text: str) -> tuple[str, ...]:
+def parse_parts(text: str) -> tuple[str, ...]:
     """The graphs a package is to hold. A step is of no use without what it starts from."""
     try:
-        return parts_of(text)
+        return parse_part_names(text)
     except Failed as failed:
         raise ArgumentTypeError(failed.diagnostics[0].title) from None
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     """Bytes as a person reads them."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:

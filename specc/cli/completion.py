@@ -1,22 +1,268 @@
-"""Print the script by which bash, zsh or fish completes commands, options and names."""
+"""Print the completion script of bash, zsh or fish."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from specc.cli.shells import script, taken
+from specc.diagnostics.codes import DIAGNOSTIC_CODES
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import open_spec
+from specc.library.spec_files import list_builtin_specs
+
+ASKED = {"spec": "specs", "code": "codes", "set": "set"}
+"""What specc is asked for, by the name of an option or argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionChoice:
+    """What may stand at a place: these `words`, or what `specc _complete` says; files too
+    where `files`.
+    """
+
+    words: tuple[str, ...] = ()
+    asked: str = ""
+    files: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCompletion:
+    """What a command takes: options with what each is and what may follow, or None for one
+    that stands alone; and what its arguments may be.
+    """
+
+    about: str
+    options: Mapping[str, tuple[str, CompletionChoice | None]]
+    arguments: CompletionChoice
+
+
+def _any_of(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
+    """What any of some places takes, as one after another may be filled."""
+    words = tuple(word for each in arguments for word in each.words)
+    asked = next((each.asked for each in arguments if each.asked), "")
+    return CompletionChoice(words, asked, files=any(each.files for each in arguments))
+
+
+def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
+    """What each command takes."""
+    found = {}
+    for name, parser in commands.items():
+        options: dict[str, tuple[str, CompletionChoice | None]] = {}
+        arguments: list[CompletionChoice] = []
+        for action in parser._actions:
+            said = plain_help(action.help or "")
+            if not action.option_strings:
+                arguments.append(_choice(action))
+            for option in action.option_strings:
+                options[option] = said, None if action.nargs == 0 else _choice(action)
+        found[name] = CommandCompletion(
+            plain_help(parser.description or ""), options, _any_of(arguments)
+        )
+    return found
+
+
+def _choice(action: Action) -> CompletionChoice:
+    words = tuple(str(word) for word in action.choices or ())
+    asked = ASKED.get(action.dest, "")
+    return CompletionChoice(words, asked, files=not words and asked in ("", "specs"))
+
+
+def plain_help(text: str) -> str:
+    """A help in one line, without what a shell would read."""
+    line = " ".join(text.replace("%%", "%").split())
+    return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
+
+
+def completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
+    """The script for one of the three shells."""
+    return {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](commands)
+
+
+ASKING = "$(specc _complete {} 2>/dev/null)"
+SPEC_OF = {"bash": '"${COMP_WORDS[2]}"', "zsh": '"${words[3]}"'}
+
+
+def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
+    """A function that fills COMPREPLY."""
+    first = " ".join([*commands, "--help", "--version"])
+    lines = [
+        "# source <(specc completion bash)",
+        "_specc() {",
+        "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}",
+        "  local words='' files=''",
+        "  COMPREPLY=()",
+        "  if (( COMP_CWORD == 1 )); then",
+        f"    COMPREPLY=($(compgen -W '{first}' -- \"$word\"))",
+        "    return",
+        "  fi",
+        "  # an `=` divides words: what is asked for stands in front of it",
+        "  [[ $before == '=' || $word == '=' ]] && { compopt -o default; return; }",
+        '  case "${COMP_WORDS[1]}" in',
+    ]
+    for name, takes in commands.items():
+        lines += [f"    {name})", '      case "$before" in']
+        for option, (_, choice) in takes.options.items():
+            if choice is not None:
+                lines.append(f"        {option}) {_bash_words(choice)} ;;")
+        lines += [
+            "        *)",
+            f"          if [[ $word == -* ]]; then words='{' '.join(takes.options)}'",
+            f"          else {_bash_words(takes.arguments)}; fi ;;",
+            "      esac ;;",
+        ]
+    lines += [
+        "  esac",
+        '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
+        "  [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null",
+        "  if [[ -n $files ]]; then",
+        "    compopt -o filenames 2>/dev/null",
+        '    while IFS= read -r file; do COMPREPLY+=("$file"); done < <(compgen -f -- "$word")',
+        "  fi",
+        "  return 0",
+        "}",
+        "complete -F _specc specc",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _bash_words(choice: CompletionChoice) -> str:
+    words = f"words='{' '.join(choice.words)}'"
+    if choice.asked:
+        words = f'words="{ASKING.format(_asked(choice, "bash"))}"'
+    return words + ("; files=1" if choice.files else "")
+
+
+def _asked(choice: CompletionChoice, shell: str) -> str:
+    """What is asked of specc; keys of a config are asked of the spec that was named."""
+    of = f" {SPEC_OF[shell]}" if choice.asked == "set" else ""
+    return f"{choice.asked}{of}"
+
+
+def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
+    """A function for zsh's own description of arguments, `_arguments`."""
+    lines = [
+        "#compdef specc",
+        "# specc completion zsh > a folder of $fpath, as _specc",
+        "_specc_asked() {",
+        "  local -a found",
+        '  found=(${(f)"$(specc _complete "$@" 2>/dev/null)"})',
+        "  if [[ $1 == set ]]; then compadd -S '' -a found; else compadd -a found; fi",
+        "}",
+        "_specc() {",
+        "  if (( CURRENT == 2 )); then",
+        "    local -a commands=(",
+        *(f"      '{name}:{takes.about}'" for name, takes in commands.items()),
+        "    )",
+        "    _describe command commands",
+        "    return",
+        "  fi",
+        '  local spec="${words[3]}"',
+        '  local command="${words[2]}"',
+        "  shift words; (( CURRENT-- ))",
+        '  case "$command" in',
+    ]
+    for name, takes in commands.items():
+        lines += [f"    {name}) _arguments \\"]
+        for option, (about, choice) in takes.options.items():
+            value = "" if choice is None else f":value:{_zsh_words(choice)}"
+            lines.append(f"      '*{option}[{about}]{value}' \\")
+        lines.append(f"      '*:argument:{_zsh_words(takes.arguments)}' ;;")
+    lines += [
+        "  esac",
+        "}",
+        '[[ ${funcstack[1]} == _specc ]] && _specc "$@" || compdef _specc specc',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _zsh_words(choice: CompletionChoice) -> str:
+    if choice.words:
+        return f"({' '.join(choice.words)})"
+    if not choice.asked:
+        return "_files"
+    of = ' "$spec"' if choice.asked == "set" else ""
+    asked = f"_specc_asked {choice.asked}{of}"
+    return f"{{_files; {asked}}}" if choice.files else f"{{{asked}}}"
+
+
+def fish_script(commands: Mapping[str, CommandCompletion]) -> str:
+    """A line for each option."""
+    lines = [
+        "# specc completion fish > ~/.config/fish/completions/specc.fish",
+        "function __specc_words",
+        "    commandline -opc",
+        "end",
+        "complete -c specc -f",
+        "complete -c specc -n __fish_use_subcommand -l help -d 'what it does'",
+        "complete -c specc -n __fish_use_subcommand -l version -d 'its version'",
+    ]
+    for name, takes in commands.items():
+        lines.append(f"complete -c specc -n __fish_use_subcommand -a {name} -d '{takes.about}'")
+        here = f"complete -c specc -n '__fish_seen_subcommand_from {name}'"
+        lines += _fish_arguments(here, takes.arguments)
+        for option, (about, choice) in takes.options.items():
+            dashes = "-l" if option.startswith("--") else "-s"
+            value = "" if choice is None else f" -r{_fish_words(choice)}"
+            lines.append(f"{here} {dashes} {option.lstrip('-')} -d '{about}'{value}")
+    return "\n".join(lines) + "\n"
+
+
+def _fish_arguments(here: str, choice: CompletionChoice) -> Iterator[str]:
+    if choice.files:
+        yield f"{here} -F"
+    if choice.words or choice.asked:
+        yield f"{here}{_fish_words(choice)}"
+
+
+def _fish_words(choice: CompletionChoice) -> str:
+    if choice.words:
+        return f" -a '{' '.join(choice.words)}'"
+    if not choice.asked:
+        return " -F"
+    of = " (__specc_words)[3]" if choice.asked == "set" else ""
+    return f" -a '(specc _complete {choice.asked}{of} 2>/dev/null)'"
+
+
+KINDS = ("specs", "codes", "set")
+
+
+def add_complete_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
+
+
+def run_complete(given: Namespace) -> int:
+    """Print the words; none where there is no such spec, since nobody sees a message."""
+    for word in _words(given.kind, given.spec):
+        print(word)
+    return 0
+
+
+def _words(kind: str, spec: str) -> list[str]:
+    if kind == "specs":
+        return sorted(list_builtin_specs())
+    if kind == "codes":
+        return sorted(DIAGNOSTIC_CODES)
+    try:
+        fields = open_spec(spec).program.paths() if spec else {}
+    except Failed:
+        return []
+    return [f"{name}=" for name in fields]
+
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_completion_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = "How to install it stands in docs/command-line.md."
     parser.add_argument("shell", choices=SHELLS, help="the shell that is to complete")
 
 
-def run(given: Namespace) -> int:
+def run_completion(given: Namespace) -> int:
     """Print the script, made of what the commands declare now."""
     # whole_parsers loads every command, of which this is one
-    from specc.cli.main import whole_parsers
+    from specc.cli.main import build_command_parsers
 
-    print(script(given.shell, taken(whole_parsers())), end="")
+    print(completion_script(given.shell, collect_completions(build_command_parsers())), end="")
     return 0

@@ -6,22 +6,27 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from specc.cli.messages import answer, done
-from specc.cli.spec_options import FORCE
-from specc.cli.standard_input import STDIN, spec_text
-from specc.files.place import SPEC, WEIGHTS, WORDS, place
-from specc.files.read import shown
-from specc.files.write import atomic_write
-from specc.lang.dsl.write import write
-from specc.lang.read import read, syntax
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import read_file
-from specc.text.diagnostic import fail
+from specc.cli.common_options import FORCE
+from specc.cli.standard_input import STDIN, read_spec_from_stdin
+from specc.cli.terminal import print_done, print_json_result
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import (
+    SPEC_OUTPUT,
+    VOCABULARY_OUTPUT,
+    WEIGHTS_OUTPUT,
+    resolve_output_path,
+)
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import read_spec_file
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import detect_syntax, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.weights.formats.glove import TENSOR, read_glove
 from specc.weights.formats.safetensors import write_safetensors
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_convert_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "file",
@@ -34,41 +39,45 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE)
 
 
-def run(given: Namespace) -> int:
+def run_convert(given: Namespace) -> int:
     """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
     if given.file.endswith(".txt"):
-        return vectors(given.file, given.output, force=given.force)
+        return convert_glove_vectors(given.file, given.output, force=given.force)
     from_stdin = given.file == STDIN
-    tree = read(spec_text()) if from_stdin else read_file(Path(given.file), given.file)
+    tree = (
+        parse_spec(read_spec_from_stdin())
+        if from_stdin
+        else read_spec_file(Path(given.file), given.file)
+    )
     assert tree.span is not None
-    is_dsl = syntax(tree.span.source) == "specc"
+    is_dsl = detect_syntax(tree.span.source) == "specc"
     target = given.output or ("x.yaml" if is_dsl else "x.specc")
-    text = write(tree) if target.endswith(".specc") else write_yaml(tree)
+    text = print_dsl(tree) if target.endswith(".specc") else print_yaml(tree)
     if given.output:
         inputs = () if from_stdin else (given.file,)
         _write(text.encode(), given.output, inputs, force=given.force)
     files = [given.output] if given.output else []
     told = {"files": files, "text": None if files else text}
-    if not answer("convert", told) and not files:
+    if not print_json_result("convert", told) and not files:
         print(text, end="")
     return 0
 
 
 def _write(made: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
     """Leave a spec where it is wanted; never over the one that it is made of."""
-    path = place(output, SPEC, inputs=inputs, force=force, content=made)
-    atomic_write(path, [made])
+    path = resolve_output_path(output, SPEC_OUTPUT, inputs=inputs, force=force, content=made)
+    write_file_atomically(path, [made])
 
 
-def vectors(source: str, target: str, *, force: bool) -> int:
+def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     """Write the tensor `embedding.weight`, and beside it the words, one a line, in the
     order of its rows.
     """
     if Path(target).suffix != ".safetensors":
         helps = [
-            f"specc convert {shown(source)} -o {shown(Path(source).stem)}.safetensors"
+            f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
         ]
-        fail(
+        raise_error(
             "E0816",
             "word vectors become a safetensors file, so they need a name for one",
             helps=helps,
@@ -76,13 +85,16 @@ def vectors(source: str, target: str, *, force: bool) -> int:
     found = read_glove(source)
     words = Path(target).with_suffix(".vocab")
     said = "".join(f"{word}\n" for word in found.words).encode()
-    place(target, WEIGHTS, inputs=[source], force=force)
-    list_of_words = place(words, WORDS, inputs=[source], force=force, content=said)
-    atomic_write(list_of_words, [said])
+    resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
+    list_of_words = resolve_output_path(
+        words, VOCABULARY_OUTPUT, inputs=[source], force=force, content=said
+    )
+    write_file_atomically(list_of_words, [said])
     write_safetensors(target, {TENSOR: found.array}, force=force)
     shape = list(found.array.shape)
-    if not answer("convert", {"files": [target, str(words)], "text": None}):
-        done(
-            f"{shown(target)}: `{TENSOR}` {shape}; {shown(str(words))}: the word of each row"
+    if not print_json_result("convert", {"files": [target, str(words)], "text": None}):
+        print_done(
+            f"{escape_text(target)}: `{TENSOR}` {shape}; {escape_text(str(words))}: "
+            f"the word of each row"
         )
     return 0

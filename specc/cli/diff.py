@@ -4,18 +4,23 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from specc.artifact.manifest import Manifest
-from specc.cli.messages import answer
-from specc.cli.spec_options import is_compiled, print_shadow_note
-from specc.compiler.architecture.diff import Difference, Side, difference, lines_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.files.read import shown
-from specc.text.diagnostic import fail
+from specc.cli.common_options import is_compiled, print_shadow_note
+from specc.cli.terminal import print_json_result
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.io.safe_read import escape_text
+from specc.visualize.architecture_diff import (
+    ArchitectureDifference,
+    DiffSide,
+    diff_architectures,
+    format_difference,
+)
 
 DIFFERENT = 4
 """The exit status where there is a difference, as of `verify`."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_diff_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = "Exit status: 0 the same, 4 different."
     what = "a spec, the folder of a checkpoint, a compiled model or a package"
@@ -35,24 +40,21 @@ def arguments(parser: ArgumentParser) -> None:
         help="take config values of B from a model's config.json",
     )
     parser.add_argument(
-        "--graph",
-        default="",
-        metavar="NAME",
-        help="which graph, where there are several",
+        "--graph", default="", metavar="NAME", help="which graph, where there are several"
     )
 
 
-def run(given: Namespace) -> int:
+def run_diff(given: Namespace) -> int:
     """Print what differs, a line a change. 0 where nothing does, else 4."""
     a = _side(given.a, given.graph)
     b = _side(given.b, given.graph, given.config, given.set)
-    found = difference(a, b)
-    if not answer("diff", _told(a, b, found)):
-        print("\n".join(shown(line) for line in lines_of(a, b, found)))
+    found = diff_architectures(a, b)
+    if not print_json_result("diff", _told(a, b, found)):
+        print("\n".join(escape_text(line) for line in format_difference(a, b, found)))
     return 0 if found.same else DIFFERENT
 
 
-def _told(a: Side, b: Side, found: Difference) -> dict[str, object]:
+def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, object]:
     """The difference as plain values."""
     return {
         "a": a.name,
@@ -63,40 +65,38 @@ def _told(a: Side, b: Side, found: Difference) -> dict[str, object]:
     }
 
 
-def _side(
-    path: str, graph: str, config: str = "", sets: list[str] | None = None
-) -> Side:
+def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
     """What is compared. E0956 for a model that shows no graph, E0957 for config values
     of what is compiled.
     """
     name = Path(path).name or path
     if is_compiled(path):
         if config or sets:
-            fail(
+            raise_error(
                 "E0957",
-                f"`{shown(path)}` is compiled: its config values stand in it",
+                f"`{escape_text(path)}` is compiled: its config values stand in it",
                 helps=["leave out --set and --config, or compare with its spec"],
             )
         manifest = _manifest(path, graph)
         if manifest.decodes is not None:
-            fail(
+            raise_error(
                 "E0956",
-                f"`{shown(path)}` decodes by itself and shows no graph to compare",
+                f"`{escape_text(path)}` decodes by itself and shows no graph to compare",
                 helps=["compare its spec, or a package made of it with `--for all`"],
             )
-        return Side(name=name, graph=manifest.graph, config=manifest.config)
+        return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
     print_shadow_note(path)
-    model = elaborated(open_spec(path, config=config, sets=sets or []), graph)
-    return Side(name=name, graph=model.graph, config=model.config)
+    model = elaborate_spec(open_spec(path, config=config, sets=sets or []), graph)
+    return DiffSide(name=name, graph=model.graph, config=model.config)
 
 
 def _manifest(path: str, graph: str) -> Manifest:
     """What a compiled model says of itself; nothing is run."""
     if path.endswith(".onnx"):
-        from specc.run.loaded import manifest_of
+        from specc.runtime.loaded_model import read_manifest
 
-        return manifest_of(path)
-    from specc.run.package import open_package
+        return read_manifest(path)
+    from specc.runtime.model_package import open_package
 
     package = open_package(path)
     return package.manifest(package.role(graph))

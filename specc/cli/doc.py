@@ -1,21 +1,45 @@
-"""Say what a block, mask, score, bias, normalizer or word takes, gives and means."""
+"""Print the signature and documentation of a block, mask, score, bias, normalizer or built-in."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from specc.cli.doc_readings import READINGS
-from specc.cli.messages import answer
-from specc.elaborate.vocabulary import WORDS
-from specc.files.read import shown
-from specc.lang import tree
-from specc.lang.dsl.write import statement
-from specc.library.files import Files, shipped
-from specc.text.diagnostic import fail
-from specc.text.suggest import suggest
+from specc.cli.terminal import print_json_result
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.builtins import BUILTINS
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_statement
+
+READINGS = {
+    "text": (
+        'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
+        'text(tokenizer("tokenizer.json"))',
+        "Ids from a text, by what stands inside; of a result, ids as text.",
+    ),
+    "characters": (
+        'text(characters("x.vocab"), start=, end=, unknown=)',
+        "One id a character: its line in the file, or its place in a list.",
+    ),
+    "words": (
+        'text(words("x.vocab"), start=, end=, unknown=, lower=false)',
+        "One id a word: its line in the file, or its place in a list. With `lower` words "
+        "are looked for in small letters. `words()` takes the file beside the weights.",
+    ),
+    "bytes": ("text(bytes(), start=, end=, offset=0)", "One id a byte of the text's UTF-8."),
+    "tokenizer": (
+        'text(tokenizer("tokenizer.json"), start=, end=, special=true, spread=)',
+        "What the file of the package `tokenizers` says. `tokenizer()` takes the one "
+        "beside the weights. `spread=[id, n]`: where a text has that id once it stands n "
+        "times, as that of a picture of n rows.",
+    ),
+}
+"""By its word: how it is written, and what it does. docs/language.md has all of it."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_doc_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("name", metavar="NAME", help="a name that `specc list` shows")
     parser.add_argument(
@@ -25,21 +49,21 @@ def arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(given: Namespace) -> int:
+def run_doc(given: Namespace) -> int:
     """Print its signature and text."""
-    library = Files()
+    library = SpecLibrary()
     if given.source and _spec_alone(given.name, library):
         found = [_of_spec(given.name)]
     else:
-        found = meanings(given.name, library, source=given.source)
+        found = find_meanings(given.name, library, source=given.source)
     items = [vars(one) for one in found]
-    if not answer("doc", {"name": given.name, "meanings": items}):
+    if not print_json_result("doc", {"name": given.name, "meanings": items}):
         print("\n\n".join(one.said() for one in found))
     return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class NameDocumentation:
     """One thing that a name means: `text` is its head or its whole definition."""
 
     kind: str
@@ -56,46 +80,43 @@ class Described:
         return "\n\n".join([self.text, *filter(None, behind)])
 
 
-def _of_spec(name: str) -> Described:
+def _of_spec(name: str) -> NameDocumentation:
     """The whole text of a shipped spec."""
-    text = shipped()[name].read_text(encoding="utf-8")
-    return Described(kind="spec", text=text, file=shipped()[name].name)
+    text = list_builtin_specs()[name].read_text(encoding="utf-8")
+    return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
 
 
-def meanings(name: str, library: Files, *, source: bool) -> list[Described]:
+def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
     """What a spec can call by this name: a word may be a normalizer too, where one is
     due. E0204 for a name of nothing.
     """
-    word, found = WORDS.get(name), library.standard(name)
-    made = [Described(kind="word", text=word.shown(), doc=word.doc)] if word else []
+    word, found = BUILTINS.get(name), library.standard(name)
+    made = [NameDocumentation(kind="word", text=word.shown(), doc=word.doc)] if word else []
     if found is not None:
         item, module = found
-        kind = "block" if isinstance(item, tree.Block) else item.kind
-        if isinstance(item, tree.Block) and not source:
+        kind = "block" if isinstance(item, ast.Block) else item.kind
+        if isinstance(item, ast.Block) and not source:
             item = replace(item, body=(), end=())
-        text = "\n".join(statement(item, 0))
-        made.append(Described(kind=kind, text=text, file=str(module.path)))
+        text = "\n".join(print_statement(item, 0))
+        made.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
     if name in READINGS:
         text, doc = READINGS[name]
-        made.append(Described(kind="reading", text=text, doc=doc))
+        made.append(NameDocumentation(kind="reading", text=text, doc=doc))
     if not made:
         _unknown(name, library)
     return made
 
 
-def _unknown(name: str, library: Files) -> NoReturn:
+def _unknown(name: str, library: SpecLibrary) -> NoReturn:
     """E0204, with what was probably meant."""
-    known = [*WORDS, *library.standard_names(), *READINGS]
-    helps = suggest(name, known, "`specc list` shows what there is")
-    if name in shipped():
-        helps = [
-            f"it is a spec: `specc show {name}`",
-            f"its text: `specc doc {name} --source`",
-        ]
-    fail("E0204", f"nothing is called `{shown(name)}`", helps=helps)
+    known = [*BUILTINS, *library.standard_names(), *READINGS]
+    helps = suggest_similar_name(name, known, "`specc list` shows what there is")
+    if name in list_builtin_specs():
+        helps = [f"it is a spec: `specc show {name}`", f"its text: `specc doc {name} --source`"]
+    raise_error("E0204", f"nothing is called `{escape_text(name)}`", helps=helps)
 
 
-def _spec_alone(name: str, library: Files) -> bool:
+def _spec_alone(name: str, library: SpecLibrary) -> bool:
     """Whether a shipped spec is called so, and nothing that a spec can call."""
-    other = name in WORDS or name in library.standard_names()
-    return name in shipped() and not other
+    other = name in BUILTINS or name in library.standard_names()
+    return name in list_builtin_specs() and not other

@@ -4,18 +4,18 @@ written down.
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli.messages import answer, remark
-from specc.cli.spec_options import FORCE, spec_arguments, spec_of
-from specc.compiler.expanding import expanded
-from specc.files.place import SPEC, place
-from specc.files.write import atomic_write
-from specc.lang.dsl.write import write
-from specc.lang.yaml.write import write_yaml
+from specc.cli.common_options import FORCE, add_spec_arguments, open_spec_from_arguments
+from specc.cli.terminal import print_json_result, print_note
+from specc.driver.expand_spec import expand_spec
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import SPEC_OUTPUT, resolve_output_path
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_expand_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    spec_arguments(parser)
+    add_spec_arguments(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -26,21 +26,23 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE)
 
 
-def run(given: Namespace) -> int:
+def run_expand(given: Namespace) -> int:
     """Print it, or write it with -o."""
-    spec = spec_of(given)
-    file, told = expanded(spec)
+    spec = open_spec_from_arguments(given)
+    file, told = expand_spec(spec)
     for line in told:
-        remark(line)
+        print_note(line)
     yaml = given.output.endswith((".yaml", ".yml"))
-    text = write_yaml(file) if yaml else write(file)
+    text = print_yaml(file) if yaml else print_dsl(file)
     if not given.output:
-        if not answer("expand", {"file": None, "text": text, "notes": told}):
+        if not print_json_result("expand", {"file": None, "text": text, "notes": told}):
             print(text, end="")
         return 0
     made = text.encode()
     named = [str(path) for path in spec.library.modules]
-    target = place(given.output, SPEC, inputs=named, force=given.force, content=made)
-    atomic_write(target, [made])
-    answer("expand", {"file": given.output, "text": None, "notes": told})
+    target = resolve_output_path(
+        given.output, SPEC_OUTPUT, inputs=named, force=given.force, content=made
+    )
+    write_file_atomically(target, [made])
+    print_json_result("expand", {"file": given.output, "text": None, "notes": told})
     return 0

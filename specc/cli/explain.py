@@ -2,39 +2,39 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli.messages import answer
-from specc.files.read import shown
-from specc.library.files import explanations
-from specc.text.codes import CODES
-from specc.text.diagnostic import fail
-from specc.text.suggest import did_you_mean
+from specc.cli.terminal import print_json_result
+from specc.diagnostics.codes import DIAGNOSTIC_CODES
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import did_you_mean
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import list_error_pages
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_explain_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("code", metavar="CODE", help="such as E0302")
 
 
-def run(given: Namespace) -> int:
+def run_explain(given: Namespace) -> int:
     """Print the page of a code."""
-    code = meant(given.code)
-    if code not in CODES:
-        near = did_you_mean(code, CODES)
+    code = normalize_code(given.code)
+    if code not in DIAGNOSTIC_CODES:
+        near = did_you_mean(code, DIAGNOSTIC_CODES)
         hint = (
             f"did you mean {near}?"
             if near
-            else f"codes run from {min(CODES)} to {max(CODES)}"
+            else f"codes run from {min(DIAGNOSTIC_CODES)} to {max(DIAGNOSTIC_CODES)}"
         )
-        fail("E0200", f"there is no code `{shown(given.code)[:40]}`", helps=[hint])
-    page = explanations()[code].read_text(encoding="utf-8").rstrip()
-    known = CODES[code]
+        raise_error("E0200", f"there is no code `{escape_text(given.code)[:40]}`", helps=[hint])
+    page = list_error_pages()[code].read_text(encoding="utf-8").rstrip()
+    known = DIAGNOSTIC_CODES[code]
     told = {"code": code, "title": known.line, "status": known.status, "page": page}
-    if not answer("explain", told):
+    if not print_json_result("explain", told):
         print(page)
     return 0
 
 
-def meant(text: str) -> str:
+def normalize_code(text: str) -> str:
     """A code in its own form: `e302`, `302` and `E0302` are one, and so is `[E0302]`."""
     text = text.strip("[]: ").upper()
     letter, digits = text[:1], text[1:]

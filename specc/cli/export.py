@@ -3,14 +3,14 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
-from specc.cli.messages import answer, done
-from specc.compiler.uncompiled import refuse_uncompiled
-from specc.files.read import shown
-from specc.run.opened import open_compiled
-from specc.run.triton import write_repository
+from specc.cli.terminal import print_done, print_json_result
+from specc.driver.compile_report import refuse_uncompiled
+from specc.io.safe_read import escape_text
+from specc.runtime.open_model import open_compiled
+from specc.runtime.triton_export import write_triton_repository
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_export_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
@@ -28,14 +28,14 @@ def _count(text: str) -> int:
     return int(text[:12])
 
 
-def run(given: Namespace) -> int:
+def run_export(given: Namespace) -> int:
     """Write the folder, and say which files it has."""
     refuse_uncompiled(given.model)
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name
     folder, most = Path(given.output), given.batch
-    files = list(write_repository(model, name, folder, most, force=given.force))
-    if not answer("export", {"files": [str(path) for path in files]}):
+    files = list(write_triton_repository(model, name, folder, most, force=given.force))
+    if not print_json_result("export", {"files": [str(path) for path in files]}):
         for path in files:
-            done(shown(str(path)))
+            print_done(escape_text(str(path)))
     return 0

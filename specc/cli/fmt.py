@@ -5,20 +5,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.messages import answer, done, manner
-from specc.cli.standard_input import STDIN, spec_text
-from specc.files.read import shown
-from specc.files.write import atomic_write
-from specc.lang.dsl.write import write
-from specc.lang.read import read, syntax
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import read_file
-from specc.text.codes import exit_status
-from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.programs import record
+from specc.cli.standard_input import STDIN, read_spec_from_stdin
+from specc.cli.terminal import output_style, print_done, print_json_result
+from specc.diagnostics.codes import compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.io.atomic_write import write_file_atomically
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import read_spec_file
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import detect_syntax, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_fmt_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "files",
@@ -27,9 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="a spec file, .specc or .yaml; - for one from stdin to stdout",
     )
     parser.add_argument(
-        "--check",
-        action="store_true",
-        help="change nothing; exit code 1 if a file would change",
+        "--check", action="store_true", help="change nothing; exit code 1 if a file would change"
     )
     parser.add_argument(
         "--diff", action="store_true", help="change nothing; show what would change"
@@ -42,7 +40,7 @@ def print_difference(called: str, old: str, new: str) -> None:
     sys.stdout.writelines(difflib.unified_diff(*lines, called, called))
 
 
-def run(given: Namespace) -> int:
+def run_fmt(given: Namespace) -> int:
     """Format each file; say which changed. What came by stdin goes out by stdout."""
     changed, text = [], None
     written = not (given.check or given.diff)
@@ -58,10 +56,10 @@ def run(given: Namespace) -> int:
         "changed": changed,
         "written": written,
         "text": text,
-        "faults": [record(fault) for fault in faults],
+        "faults": [diagnostic_to_json(fault) for fault in faults],
     }
-    if answer("fmt", told):
-        return exit_status(fault.code for fault in faults)
+    if print_json_result("fmt", told):
+        return compute_exit_status(fault.code for fault in faults)
     if faults:
         raise Failed(*faults)
     if text is not None:
@@ -71,27 +69,25 @@ def run(given: Namespace) -> int:
 
 def _uneven(name: str) -> Diagnostic:
     """What `--check` says of a file that would change: E0984."""
-    called = shown(name)
+    called = escape_text(name)
     mend = f"run `specc fmt {called}`"
-    return Diagnostic(
-        "E0984", f"`{called}` is not in its canonical form", helps=(mend,)
-    )
+    return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(mend,))
 
 
 def _formatted(name: str) -> tuple[str, str]:
     """The text of a file, and its canonical form."""
-    tree = read(spec_text()) if name == STDIN else read_file(Path(name), name)
+    tree = parse_spec(read_spec_from_stdin()) if name == STDIN else read_spec_file(Path(name), name)
     assert tree.span is not None
     source = tree.span.source
-    is_dsl = syntax(source) == "specc"
-    return source.text, write(tree) if is_dsl else write_yaml(tree)
+    is_dsl = detect_syntax(source) == "specc"
+    return source.text, print_dsl(tree) if is_dsl else print_yaml(tree)
 
 
 def _tell(name: str, old: str, new: str, given: Namespace) -> None:
     """Write a file anew, or show how it would be."""
-    called = shown(name)
-    if given.diff and not manner().for_programs:
+    called = escape_text(name)
+    if given.diff and not output_style().for_programs:
         print_difference(called, old, new)
     elif not (given.check or given.diff):
-        atomic_write(Path(name), [new.encode()])
-        done(f"{called} reformatted", aside=True)
+        write_file_atomically(Path(name), [new.encode()])
+        print_done(f"{called} reformatted", aside=True)

@@ -2,32 +2,23 @@
 
 from argparse import ArgumentParser, Namespace
 
-from specc.cli.messages import answer
-from specc.compiler.family import types_read
-from specc.elaborate.vocabulary import WORDS
-from specc.lang import tree
-from specc.library.files import Files, read_file, shipped
-from specc.text.summary import summary
+from specc.cli.terminal import print_json_result
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.frontend.builtins import BUILTINS
+from specc.huggingface.model_family import supported_model_types
+from specc.library.spec_files import SpecLibrary, list_builtin_specs, read_spec_file
+from specc.syntax import ast
 
-PLURALS = {
-    "mask": "masks",
-    "score": "scores",
-    "bias": "biases",
-    "normalizer": "normalizers",
-}
+PLURALS = {"mask": "masks", "score": "scores", "bias": "biases", "normalizer": "normalizers"}
 KINDS = ["specs", "types", "blocks", *PLURALS.values(), "words"]
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_list_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        choices=KINDS,
-    )
+    parser.add_argument("kind", nargs="?", choices=KINDS)
 
 
-def run(given: Namespace) -> int:
+def run_list(given: Namespace) -> int:
     """Print one line each."""
     kinds = [given.kind] if given.kind else KINDS
     listed = {kind: dict(sorted(_rows(kind).items())) for kind in kinds}
@@ -36,7 +27,7 @@ def run(given: Namespace) -> int:
         for kind, rows in listed.items()
         for name, doc in rows.items()
     ]
-    if answer("list", {"items": items}):
+    if print_json_result("list", {"items": items}):
         return 0
     for kind, rows in listed.items():
         width = max(map(len, rows), default=0)
@@ -49,23 +40,23 @@ def run(given: Namespace) -> int:
 def _rows(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {
-            name: read_file(path, path.name).doc for name, path in shipped().items()
+            name: read_spec_file(path, path.name).doc for name, path in list_builtin_specs().items()
         }
     if kind == "types":
-        return {kind: f"read by {name}" for kind, name in types_read().items()}
+        return {kind: f"read by {name}" for kind, name in supported_model_types().items()}
     if kind == "words":
-        return {name: summary(w.doc) for name, w in WORDS.items()}
+        return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
     return _of_std(kind)
 
 
 def _of_std(kind: str) -> dict[str, str]:
     """The blocks of std, or its definitions of a kind, each with its doc."""
-    library = Files()
+    library = SpecLibrary()
     found = {}
     for name in library.standard_names():
         item = library.standard(name)
         assert item is not None
-        is_block = isinstance(item[0], tree.Block)
+        is_block = isinstance(item[0], ast.Block)
         if kind == ("blocks" if is_block else PLURALS[item[0].kind]):
             found[name] = item[0].doc
     return found

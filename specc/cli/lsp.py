@@ -5,11 +5,11 @@ import sys
 from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 
-from specc.library.files import root
-from specc.text.diagnostic import fail
+from specc.diagnostics.diagnostic import raise_error
+from specc.library.spec_files import get_specs_directory
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_lsp_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "--schema",
@@ -22,19 +22,19 @@ def arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(given: Namespace) -> int:
+def run_lsp(given: Namespace) -> int:
     """Serve until the editor goes away."""
     if given.schema:
-        print((root() / "schema.json").read_text(encoding="utf-8"), end="")
+        print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
         return 0
     if find_spec("pygls") is None:
-        fail(
+        raise_error(
             "E0968",
             "serving an editor needs the package pygls",
             helps=["install specc with the extra `lsp`"],
         )
     # a third of a second, which no other command needs
-    from specc.editors.server import Server
+    from specc.lsp.server import SpeccLanguageServer
 
     if sys.stdin.isatty():
         # nobody types this language
@@ -43,7 +43,7 @@ def run(given: Namespace) -> int:
     given_by, taken = sys.stdin.buffer, sys.stdout.buffer
     # whatever is printed is for people, and must not stand between messages
     sys.stdout = sys.stderr
-    if gone := Server().serve(given_by, taken):
+    if gone := SpeccLanguageServer().serve(given_by, taken):
         print(gone, file=sys.stderr)
     # what the protocol wants of a server that was not told to end
     return 1 if gone else 0

@@ -18,33 +18,28 @@ from io import TextIOWrapper
 from types import ModuleType
 from typing import Any, NoReturn
 
-from specc.cli import messages
-from specc.cli.messages import report
-from specc.files.ending import Ended, asked_to_end, end_cleanly
-from specc.files.read import shown
-from specc.text.codes import Family, exit_status
-from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.suggest import did_you_mean, suggestion
-from specc.text.summary import summary
+from specc.cli import terminal
+from specc.cli.terminal import print_diagnostics
+from specc.diagnostics.codes import ErrorFamily, compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.io.safe_read import escape_text
+from specc.io.termination_signals import (
+    ProcessTerminated,
+    get_pending_termination,
+    install_termination_handlers,
+)
 from specc.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("specc.cli.check", "check a spec: names, shapes, causality, padding"),
-    "compile": (
-        "specc.cli.compile",
-        "make an ONNX model of a spec, or a package that writes text",
-    ),
+    "compile": ("specc.cli.compile", "make an ONNX model of a spec, or a package that writes text"),
     "run": ("specc.cli.run", "run a compiled model: it shows results, or writes text"),
     "export": ("specc.cli.export", "a compiled model as a server's folder: Triton"),
     "map": ("specc.cli.map", "run a compiled model over a data set"),
-    "verify": (
-        "specc.cli.verify",
-        "compare a compiled model with the float64 reference",
-    ),
-    "new": (
-        "specc.cli.new",
-        "begin a spec of your own, or draft one from a checkpoint",
-    ),
+    "verify": ("specc.cli.verify", "compare a compiled model with the float64 reference"),
+    "new": ("specc.cli.new", "begin a spec of your own, or draft one from a checkpoint"),
     "show": (
         "specc.cli.show",
         "the architecture with shapes, weights and cost; what a package holds",
@@ -76,11 +71,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 FORMS = ("full", "short", "json", "sarif")
 """How messages can be written; the first where nothing is said."""
 
-HIDDEN = {"_complete": "specc.cli.complete"}
+HIDDEN = {"_complete": "specc.cli.completion"}
 """What completion scripts ask, and nobody types."""
 
 
-class Misused(Failed):
+class UsageError(Failed):
     """E0983, and how the command is used, which people are shown below it."""
 
     def __init__(self, message: str, usage: str) -> None:
@@ -88,7 +83,7 @@ class Misused(Failed):
         self.usage = usage
 
 
-class Given(argparse.Action):
+class StoreNonEmpty(argparse.Action):
     """Keeps what an option is given. An empty text is no value of one that is empty
     where it is left out: a shell gives it for a variable that is not set, and an
     adapter, or a config, would be passed over in silence.
@@ -107,42 +102,40 @@ class Given(argparse.Action):
         vars(namespace)[self.dest] = values
 
 
-class Parser(argparse.ArgumentParser):
+class ArgumentParser(argparse.ArgumentParser):
     """argparse with our form of a message."""
 
     def __init__(self, *given: Any, **how: Any) -> None:
         super().__init__(*given, **how)
-        self.register("action", None, Given)
+        self.register("action", None, StoreNonEmpty)
 
     def error(self, message: str) -> NoReturn:
         """A fault in the command line, with the option that was probably meant: E0983."""
         wrong = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized") and wrong[0].startswith("-"):
             near = did_you_mean(wrong[0].split("=")[0], self._option_string_actions)
-            message = f"there is no option `{shown(wrong[0])}`" + (
-                f"; {suggestion(near)}" if near else ""
+            message = f"there is no option `{escape_text(wrong[0])}`" + (
+                f"; {format_suggestion(near)}" if near else ""
             )
-        raise Misused(message, self.format_usage().strip())
+        raise UsageError(message, self.format_usage().strip())
 
 
-def parser() -> Parser:
+def build_parser() -> ArgumentParser:
     """The commands and the options common to all."""
-    made = Parser(
+    made = ArgumentParser(
         prog="specc",
         description="Describe an attention model in a page; get a fast, correct ONNX "
         "model with your weights in it.",
         epilog="specc COMMAND --help says more about one of them.",
     )
     made.add_argument("--version", action="version", version=f"specc {__version__}")
-    commands = made.add_subparsers(
-        dest="command", metavar="COMMAND", parser_class=Parser
-    )
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", parser_class=ArgumentParser)
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
     return made
 
 
-def common(made: argparse.ArgumentParser) -> None:
+def add_common_options(made: argparse.ArgumentParser) -> None:
     """Options every command takes."""
     made.add_argument(
         "--format",
@@ -157,10 +150,7 @@ def common(made: argparse.ArgumentParser) -> None:
         help="say only what was asked for and errors: no notes, no warnings",
     )
     made.add_argument(
-        "--color",
-        choices=["auto", "always", "never"],
-        default="auto",
-        help="colors in messages",
+        "--color", choices=["auto", "always", "never"], default="auto", help="colors in messages"
     )
     made.add_argument(
         "--debug",
@@ -181,7 +171,7 @@ def entry() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    end_cleanly()
+    install_termination_handlers()
     raise SystemExit(main(sys.argv[1:]))
 
 
@@ -189,17 +179,17 @@ def main(words: Sequence[str]) -> int:
     """Run one command and give its exit code."""
     try:
         command, arguments = _parse(words)
-    except Misused as wrong:
+    except UsageError as wrong:
         return _misused(wrong, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is loaded
         return _interrupted(stop)
     except Exception:
-        if asked := asked_to_end():
+        if asked := get_pending_termination():
             return _interrupted(asked)
         raise
-    said = messages.MANNER.set(messages.Manner(arguments.format, arguments.quiet))
+    said = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet))
     try:
         if arguments.debug:
             _verify_passes()
@@ -214,44 +204,42 @@ def main(words: Sequence[str]) -> int:
         _drop_output()
         return 141
     except Exception as error:
-        if asked := asked_to_end():
+        if asked := get_pending_termination():
             return _interrupted(asked)
         if arguments.debug:
             raise
         return _failed(error, arguments)
     finally:
-        messages.MANNER.reset(said)
+        terminal.OUTPUT_STYLE.reset(said)
 
 
 def _failed(error: Exception, arguments: argparse.Namespace) -> int:
     """Say what stopped a command."""
     if isinstance(error, Failed):
-        report(error.diagnostics, arguments.format, arguments.color)
-        return exit_code(error.diagnostics)
+        print_diagnostics(error.diagnostics, arguments.format, arguments.color)
+        return exit_code_for(error.diagnostics)
     if isinstance(error, OSError | MemoryError):
         _drop_output()
-        report([_environment(error)], arguments.format, arguments.color)
+        print_diagnostics([_environment(error)], arguments.format, arguments.color)
         return 3
-    report([_our_own(error)], arguments.format, arguments.color)
-    return Family.BUG.value
+    print_diagnostics([_our_own(error)], arguments.format, arguments.color)
+    return ErrorFamily.BUG.value
 
 
-def _misused(wrong: Misused, words: Sequence[str]) -> int:
+def _misused(wrong: UsageError, words: Sequence[str]) -> int:
     """Say what is wrong with the command line, in the form that it asks for."""
     form = _form_asked(words)
-    report(wrong.diagnostics, form, "auto")
+    print_diagnostics(wrong.diagnostics, form, "auto")
     if form == "full":
         print(wrong.usage, file=sys.stderr)
-    return exit_code(wrong.diagnostics)
+    return exit_code_for(wrong.diagnostics)
 
 
 def _form_asked(words: Sequence[str]) -> str:
     """`--format` of a command line that could not be parsed: a program that made it
     reads what it asked for, whatever else is wrong.
     """
-    finder = argparse.ArgumentParser(
-        add_help=False, allow_abbrev=False, exit_on_error=False
-    )
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=FORMS, default=FORMS[0])
     # what stands behind `--` is no option
     options = words[: words.index("--")] if "--" in words else words
@@ -267,10 +255,7 @@ def _our_own(error: Exception) -> Diagnostic:
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
         notes=("this is a bug in specc, not in what was given",),
-        helps=(
-            "report it with the spec and the command",
-            "`--debug` shows where it is",
-        ),
+        helps=("report it with the spec and the command", "`--debug` shows where it is"),
     )
 
 
@@ -280,16 +265,16 @@ USER = "interrupted", 130
 
 def _interrupted(stop: KeyboardInterrupt) -> int:
     """Say who ended it: a signal has a status of its own."""
-    who, status = ("told to end", stop.status) if isinstance(stop, Ended) else USER
+    who, status = ("told to end", stop.status) if isinstance(stop, ProcessTerminated) else USER
     print(f"{who}; nothing more was written", file=sys.stderr)
     return status
 
 
 def _verify_passes() -> None:
     """Have every graph verified behind every pass."""
-    from specc.passes.pipeline import VERIFYING
+    from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 
-    VERIFYING.set(True)
+    VERIFY_AFTER_PASSES.set(True)
 
 
 def _drop_output() -> None:
@@ -305,59 +290,57 @@ def _environment(error: OSError | MemoryError) -> Diagnostic:
     if isinstance(error, MemoryError):
         helps = ("make the sizes smaller, or use a machine with more memory",)
         return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
-    what = f" `{shown(str(error.filename))}`" if error.filename else ""
+    what = f" `{escape_text(str(error.filename))}`" if error.filename else ""
     words = error.strerror or str(error)
-    return Diagnostic(
-        "E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}"
-    )
+    return Diagnostic("E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}")
 
 
-def _parse(
-    words: Sequence[str],
-) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
+def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
     if not words:
-        parser().print_help(sys.stderr)
+        build_parser().print_help(sys.stderr)
         raise SystemExit(2)
     name = words[0]
     if name not in COMMANDS and name not in HIDDEN:
         # these print and exit; the parser of all commands is made for nothing else
         if name in ("-h", "--help", "--version"):
-            parser().parse_args(words[:1])
+            build_parser().parse_args(words[:1])
         if name.startswith("-"):
-            parser().error(f"the command stands first: specc COMMAND {shown(name)} …")
+            build_parser().error(f"the command stands first: specc COMMAND {escape_text(name)} …")
         near = did_you_mean(name, COMMANDS)
-        hint = f"; {suggestion(near)}" if near else ""
-        parser().error(f"there is no command `{shown(name)}`{hint}")
+        hint = f"; {format_suggestion(near)}" if near else ""
+        build_parser().error(f"there is no command `{escape_text(name)}`{hint}")
     module = import_module(HIDDEN[name] if name in HIDDEN else COMMANDS[name][0])
     made = _parser_of(name, module)
-    command: Callable[[argparse.Namespace], int] = module.run
+    command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_stem(name)}"]
     # what stands behind `--` is no option; only the plain parser knows that
     parse = made.parse_args if "--" in words else made.parse_intermixed_args
     return command, parse(words[1:])
 
 
-def _parser_of(name: str, module: ModuleType) -> Parser:
+def _stem(name: str) -> str:
+    """Return a command's name as its functions have it: `run_check`, `add_check_arguments`."""
+    return name.removeprefix("_")
+
+
+def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
     """What a command takes."""
-    made = Parser(
+    made = ArgumentParser(
         prog=f"specc {name}",
-        description=summary(module.__doc__),
+        description=extract_docstring_summary(module.__doc__),
         allow_abbrev=False,
     )
-    module.arguments(made)
-    common(made)
+    vars(module)[f"add_{_stem(name)}_arguments"](made)
+    add_common_options(made)
     return made
 
 
-def whole_parsers() -> dict[str, Parser]:
+def build_command_parsers() -> dict[str, ArgumentParser]:
     """Every command with its options: what completion and the reference are made of."""
-    return {
-        name: _parser_of(name, import_module(path))
-        for name, (path, _) in COMMANDS.items()
-    }
+    return {name: _parser_of(name, import_module(path)) for name, (path, _) in COMMANDS.items()}
 
 
-def exit_code(diagnostics: Sequence[Diagnostic]) -> int:
-    """The exit status that the worst of some messages calls for; `specc.text.codes` says
+def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:
+    """The exit status that the worst of some messages calls for; `specc.diagnostics.codes` says
     which.
     """
-    return exit_status(d.code for d in diagnostics if d.severity == "error")
+    return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -8,17 +8,17 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from specc.cli.messages import answer, done, manner, remark
-from specc.cli.writing_options import settings_given, writing_arguments
-from specc.compiler.uncompiled import refuse_uncompiled
-from specc.files.read import shown
-from specc.map.job import ENGINES, ERRORS, Report, run_job
-from specc.map.plan import FORMATS, Limits, Plan
-from specc.map.planning import ROWS, Job
-from specc.text.diagnostic import fail
+from specc.batch_inference.job import ENGINES, ERRORS, JobReport, run_job
+from specc.batch_inference.plan import FORMATS, BatchLimits, JobPlan
+from specc.batch_inference.planning import ROWS, JobRequest
+from specc.cli.generation_options import add_generation_arguments, parse_generation_settings
+from specc.cli.terminal import output_style, print_done, print_json_result, print_note
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.compile_report import refuse_uncompiled
+from specc.io.safe_read import escape_text
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_map_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a compiled model, or a package")
@@ -49,46 +49,21 @@ def arguments(parser: ArgumentParser) -> None:
         help="give this output as numbers, beside what the spec's reading shows",
     )
     add("--to", choices=FORMATS, help="what is written; otherwise as what is read")
-    add(
-        "--graph", default="", metavar="ROLE", help="run this one of a package's graphs"
-    )
+    add("--graph", default="", metavar="ROLE", help="run this one of a package's graphs")
     add("--provider", default="cpu", help="what it runs on: cpu, cuda, …")
     _how(parser)
-    writing_arguments(parser)
+    add_generation_arguments(parser)
 
 
 def _how(parser: ArgumentParser) -> None:
     """Options of how the work is done."""
     group = parser.add_argument_group("how the work is done (docs/scale.md)")
     add = group.add_argument
-    add(
-        "--workers",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="processes; else all cores",
-    )
+    add("--workers", type=_count, default=0, metavar="N", help="processes; else all cores")
     add("--engine", choices=ENGINES, default="local", help="who starts the workers")
-    add(
-        "--address",
-        default="",
-        metavar="ADDRESS",
-        help="with --engine ray: the cluster",
-    )
-    add(
-        "--gpus",
-        type=float,
-        default=0,
-        metavar="N",
-        help="with --engine ray: GPUs of each worker",
-    )
-    add(
-        "--rows",
-        type=_count,
-        default=ROWS,
-        metavar="N",
-        help="rows that a worker takes at a time",
-    )
+    add("--address", default="", metavar="ADDRESS", help="with --engine ray: the cluster")
+    add("--gpus", type=float, default=0, metavar="N", help="with --engine ray: GPUs of each worker")
+    add("--rows", type=_count, default=ROWS, metavar="N", help="rows that a worker takes at a time")
     _limits(add)
     add(
         "--max-errors",
@@ -100,14 +75,8 @@ def _how(parser: ArgumentParser) -> None:
 
 def _limits(add: Callable[..., object]) -> None:
     """Options of how much is computed at once."""
-    limits = Limits()
-    add(
-        "--cap",
-        type=_count,
-        default=limits.cap,
-        metavar="N",
-        help="rows in a batch, at most",
-    )
+    limits = BatchLimits()
+    add("--cap", type=_count, default=limits.cap, metavar="N", help="rows in a batch, at most")
     add(
         "--tokens",
         type=_count,
@@ -134,49 +103,45 @@ def _none_or_some(text: str) -> int:
     return 0 if text == "0" else _count(text)
 
 
-def run(given: Namespace) -> int:
+def run_map(given: Namespace) -> int:
     """Do the work, and say what came of it."""
     refuse_uncompiled(given.model)
-    job = Job(
+    job = JobRequest(
         model=given.model,
         data=given.data,
         out=given.output,
         columns=_columns(given.column),
-        keep=None
-        if given.keep is None
-        else given.keep.split(",")
-        if given.keep
-        else [],
-        settings=settings_given(given),
+        keep=None if given.keep is None else given.keep.split(",") if given.keep else [],
+        settings=parse_generation_settings(given),
         raw=given.raw,
         graph=given.graph,
         provider=given.provider,
         to=given.to or "",
         rows=given.rows,
-        limits=Limits(cap=given.cap, tokens=given.tokens, memory=given.memory << 20),
+        limits=BatchLimits(cap=given.cap, tokens=given.tokens, memory=given.memory << 20),
         workers=given.workers,
         engine=given.engine,
         address=given.address,
         gpus=given.gpus,
         most_errors=given.max_errors,
     )
-    wanted = manner()
+    wanted = output_style()
     quiet = wanted.quiet or wanted.for_programs
     shows = _Line(sys.stderr.isatty() and not quiet)
     try:
         report = run_job(job, shows.show)
     finally:
         shows.end()
-    if answer("map", told(report)):
+    if print_json_result("map", report_as_json(report)):
         return 0
     _tell(report)
     if report.computed:
         # how long it took is a remark: whoever wants it quiet has the summary alone
-        done(times(report), aside=True)
+        print_done(format_times(report), aside=True)
     return 0
 
 
-def told(report: Report) -> dict[str, object]:
+def report_as_json(report: JobReport) -> dict[str, object]:
     """What came of it, as plain values."""
     return {
         "folder": str(report.out),
@@ -200,10 +165,10 @@ def _columns(words: list[str]) -> dict[str, str]:
         column, equals, name = word.rpartition("=")
         if not equals or not column or not name or name in found:
             why = "twice" if name in found else "it says `COLUMN=INPUT`"
-            fail(
+            raise_error(
                 "E0880",
-                f"`--column {shown(word)}` does not say what is read for what",
-                notes=[f"the input `{shown(name)}` is given twice"]
+                f"`--column {escape_text(word)}` does not say what is read for what",
+                notes=[f"the input `{escape_text(name)}` is given twice"]
                 if why == "twice"
                 else [why],
                 helps=["for example --column text=source"],
@@ -222,14 +187,14 @@ class _Line:
     width: int = 0
     begun: bool = False
 
-    def show(self, report: Report) -> None:
+    def show(self, report: JobReport) -> None:
         """The line as it is now; before all, what is to be known of the work."""
         if not self.begun:
             for note in _notes(report.plan):
-                remark(note)
+                print_note(note)
         self.begun = True
         if self.terminal:
-            text = progress(report)
+            text = format_progress(report)
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)
             self.width = len(text)
 
@@ -239,7 +204,7 @@ class _Line:
             print(file=sys.stderr)
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: JobPlan) -> Iterator[str]:
     """That texts are written in batches, and why; and that a batch is one text more or
     less to its rows.
     """
@@ -256,7 +221,7 @@ def _notes(plan: Plan) -> Iterator[str]:
         )
 
 
-def progress(report: Report) -> str:
+def format_progress(report: JobReport) -> str:
     """Rows, rows a second, padding, errors, time left."""
     total = report.plan.rows
     left = (total - report.rows) / report.rate if report.rate > 0 else 0
@@ -272,7 +237,7 @@ def progress(report: Report) -> str:
     return ", ".join(parts)
 
 
-def times(report: Report) -> str:
+def format_times(report: JobReport) -> str:
     """How long it took: until somebody began, then; what models computed of it, and what
     the cost formulas make of the first block.
     """
@@ -288,12 +253,12 @@ def times(report: Report) -> str:
     return f"{', '.join(parts)}; {computed}"
 
 
-def _tell(report: Report) -> None:
+def _tell(report: JobReport) -> None:
     """What came of it, one line."""
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"
     before = f", {report.before} of them by a former run" if report.before else ""
-    print(f"{report.rows} rows in {parts} in {shown(str(report.out))}{before}")
+    print(f"{report.rows} rows in {parts} in {escape_text(str(report.out))}{before}")
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{rows} no result: see {shown(str(report.out / ERRORS))}")
+        print(f"{rows} no result: see {escape_text(str(report.out / ERRORS))}")

@@ -6,25 +6,25 @@ import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.messages import answer, done
-from specc.cli.spec_options import FORCE
-from specc.compiler.draft import Draft, drafted
-from specc.compiler.instance import SCHEMA, Beginning, begun
-from specc.files.place import BEGUN, place
-from specc.files.read import shown
-from specc.files.write import atomic_write
-from specc.lang import tree
-from specc.lang.dsl.write import write
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import root
-from specc.text.diagnostic import fail
+from specc.cli.common_options import FORCE
+from specc.cli.terminal import print_done, print_json_result
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.draft_spec import SpecDraft, draft_spec
+from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import get_specs_directory
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 MODELINE = f"yaml-language-server: $schema=./{SCHEMA}"
 CHANGE = "What stands here holds anyway: change what you like, and leave out the rest."
 TAKE = "A line behind # follows from the others. Take the # away to say otherwise."
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_new_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "words",
@@ -48,43 +48,45 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help=FORCE)
 
 
-def run(given: Namespace) -> int:
+def run_new(given: Namespace) -> int:
     """Write the file, and say what to do next."""
     names, path = given.words[:-1], given.words[-1]
     if len(names) != (0 if given.folder else 1):
         _wrong_words(bool(given.folder))
-    place(path, BEGUN, force=given.force)  # before any work
+    resolve_output_path(path, NEW_SPEC_OUTPUT, force=given.force)  # before any work
     yaml = not path.lower().endswith(".specc")
-    name = named(Path(path).stem)
+    name = spec_name(Path(path).stem)
     above = (MODELINE,) if yaml and not given.no_schema else ()
     sign = ": " if yaml else " = "
     draft = None
     if given.folder:
-        draft = drafted(given.folder, name, sign, above)
+        draft = draft_spec(given.folder, name, sign, above)
         file = draft.file
     else:
         base = names[0]
-        beginning = Beginning(
+        beginning = SpecInstance(
             name=name,
             extends=base,
             above=(*above, f"Begun as an instance of {base}.", CHANGE, TAKE),
             below=_below(yaml),
             sign=sign,
         )
-        file = begun(beginning)
+        file = write_instance(beginning)
     _write(path, file, yaml, given.force)
     if above:
         _write_schema(Path(path).parent / SCHEMA)
-    if answer("new", {"file": path, "extends": file.extends, "draft": told(draft)}):
+    if print_json_result(
+        "new", {"file": path, "extends": file.extends, "draft": draft_as_json(draft)}
+    ):
         return 0
-    done(f"{shown(path)}: an instance of {file.extends}")
+    print_done(f"{escape_text(path)}: an instance of {file.extends}")
     if draft is not None:
         _tell(draft)
-    done(f"next: specc check {shown(path)}")
+    print_done(f"next: specc check {escape_text(path)}")
     return 0
 
 
-def told(draft: Draft | None) -> dict[str, object] | None:
+def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
     """What a draft is made of, as plain values."""
     if draft is None:
         return None
@@ -96,7 +98,7 @@ def told(draft: Draft | None) -> dict[str, object] | None:
     }
 
 
-def named(stem: str) -> str:
+def spec_name(stem: str) -> str:
     """A file's name as one that a spec may have."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", stem)
     return plain if plain[:1].isalpha() else f"my_{plain}"
@@ -110,35 +112,35 @@ def _below(yaml: bool) -> tuple[str, ...]:
     return (said, 'weights { from "my.safetensors" }')
 
 
-def _write(path: str, file: tree.File, yaml: bool, force: bool) -> None:
-    text = (write_yaml(file) if yaml else write(file)).encode()
-    atomic_write(place(path, BEGUN, force=force, content=text), [text])
+def _write(path: str, file: ast.File, yaml: bool, force: bool) -> None:
+    text = (print_yaml(file) if yaml else print_dsl(file)).encode()
+    write_file_atomically(
+        resolve_output_path(path, NEW_SPEC_OUTPUT, force=force, content=text), [text]
+    )
 
 
 def _write_schema(path: Path) -> None:
     """The schema that the file's first line names; one that is there stays."""
     if not path.exists():
-        atomic_write(path, [(root() / "schema.json").read_bytes()])
+        write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
-def _tell(draft: Draft) -> None:
+def _tell(draft: SpecDraft) -> None:
     """What a draft is made of, and what has no place in it."""
-    done(
-        f"graph: {draft.graph}; {draft.values} values of config.json differ from its own"
-    )
+    print_done(f"graph: {draft.graph}; {draft.values} values of config.json differ from its own")
     if not draft.certain:
-        done("no spec is for models of this type: this is the nearest, to be looked at")
+        print_done("no spec is for models of this type: this is the nearest, to be looked at")
     if draft.unplaced:
-        done("not placed:")
+        print_done("not placed:")
     for line in draft.unplaced:
-        done(f"  {shown(line)}")
+        print_done(f"  {escape_text(line)}")
     if not draft.unplaced:
-        done("every key and every tensor has its place")
+        print_done("every key and every tensor has its place")
 
 
 def _wrong_words(drafting: bool) -> None:
     wanted = "one file beside --from" if drafting else "a shipped spec and a file"
-    fail(
+    raise_error(
         "E0407",
         f"`specc new` takes {wanted}",
         helps=["specc new vit my.yaml", "specc new my.yaml --from checkpoint/"],

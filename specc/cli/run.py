@@ -1,56 +1,55 @@
-"""Run a compiled model on images, texts or arrays and show its results; a model that
-generates writes text.
-"""
+"""Run a compiled model on images, text or arrays and show its results."""
 
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from specc.cli.messages import answer, manner, remark
+from specc.cli.generation_options import add_run_arguments, parse_generation_settings
 from specc.cli.run_inputs import read_arguments
-from specc.cli.run_options import arguments
-from specc.cli.run_outputs import Outputs, outputs_of, print_results
+from specc.cli.run_outputs import (
+    RunOutputs,
+    array_as_json,
+    parse_run_outputs,
+    print_results,
+    text_as_json,
+)
 from specc.cli.run_predictions import run_for_task
-from specc.cli.run_tasks import reads_arrays
-from specc.cli.run_told import told_array, told_text
-from specc.cli.writing_options import settings_given
-from specc.compiler.uncompiled import refuse_uncompiled
-from specc.data.chat import MOST_TEXT
-from specc.data.reading import Reading
-from specc.data.show import show
-from specc.files.json import ANY, parse
-from specc.files.read import Unreadable, read_regular, shown
+from specc.cli.run_task_inputs import reads_arrays
+from specc.cli.terminal import output_style, print_json_result, print_note
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.compile_report import refuse_uncompiled
+from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.ir.array import Array
-from specc.run.attention import look, look_back
-from specc.run.chat import chat_ids
-from specc.run.generation import Writing, arrays_of
-from specc.run.opened import Opened, open_compiled, streams_of, task_of
-from specc.text.diagnostic import fail
+from specc.preprocessing.chat_template import MOST_TEXT
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.show_results import show_results
+from specc.runtime.attention_views import attention_of_generation, run_with_attention
+from specc.runtime.generation import GenerationStream, results_as_arrays
+from specc.runtime.open_model import OpenedModel, model_task, open_compiled, open_stream
+from specc.runtime.prompts import encode_chat
 
 CHAT = 'write [{"role": "user", "content": "a text"}, …]'
-__all__ = ["arguments", "run"]
+__all__ = ["add_run_arguments", "run_run"]
 
 
-def run(given: Namespace) -> int:
+def run_run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
     refuse_uncompiled(given.model)
     opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
-    entrance, settings = opened.entrance, settings_given(given)
+    entrance, settings = opened.entrance, parse_generation_settings(given)
     if opened.chance is not None:
-        remark(str(opened.chance))
-    task = task_of(opened) if given.chat is None and not given.chunk else None
+        print_note(str(opened.chance))
+    task = model_task(opened) if given.chat is None and not given.chunk else None
     if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
         return run_for_task(opened, task, given, settings)
     read = read_arguments(entrance, given.inputs)
-    outputs = outputs_of(given, [*opened.files, *map(Path, read.files)])
+    outputs = parse_run_outputs(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
     if given.chunk or (opened.streamer is not None and opened.scoring is None):
         _stream(opened, read.inputs, outputs, given.chunk)
     elif given.chat is not None:
-        said = {
-            **read.inputs,
-            entrance.growing: [chat_ids(entrance, _messages(given.chat))],
-        }
+        said = {**read.inputs, entrance.growing: [encode_chat(entrance, _messages(given.chat))]}
         _write(opened, opened.begin(said, settings), outputs)
     elif opened.computes(read.inputs, settings):
         _compute(opened, read.inputs, outputs)
@@ -64,21 +63,21 @@ def _messages(given: str) -> object:
     if not given.startswith("@"):
         return given
     try:
-        text = read_regular(Path(given[1:]), MOST_TEXT).decode("utf-8-sig")
-        return parse(text, ANY)
-    except Unreadable as error:
-        what = f"the chat `{shown(given[1:])}` cannot be read: {error.reason}"
-        fail("E0802", what, helps=["check the path"])
+        text = read_regular_file(Path(given[1:]), MOST_TEXT).decode("utf-8-sig")
+        return parse_strict_json(text, NO_LIMITS)
+    except UnreadableFile as error:
+        what = f"the chat `{escape_text(given[1:])}` cannot be read: {error.reason}"
+        raise_error("E0802", what, helps=["check the path"])
     except ValueError as error:
         # no UTF-8, no JSON, a name given twice
-        fail("E0425", f"this is no chat: {shown(str(error))[:200]}", helps=[CHAT])
+        raise_error("E0425", f"this is no chat: {escape_text(str(error))[:200]}", helps=[CHAT])
 
 
-def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> None:
+def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:
     """All at once: results as their readings show them."""
     model = opened.whole
     if outputs.attention:
-        seen = look(model, inputs, scope=outputs.choice.scope)
+        seen = run_with_attention(model, inputs, scope=outputs.choice.scope)
         outputs.looked(seen)
         results = seen.results
     else:
@@ -86,51 +85,51 @@ def _compute(opened: Opened, inputs: Mapping[str, Array], outputs: Outputs) -> N
     _show(model.manifest.reading, results, outputs)
 
 
-def _show(reading: Reading, results: Mapping[str, Array], outputs: Outputs) -> None:
+def _show(reading: PreprocessingConfig, results: Mapping[str, Array], outputs: RunOutputs) -> None:
     """Results as their reading shows them, or whole where a program reads."""
-    found = show(reading, results)
+    found = show_results(reading, results)
     told = {
         "shown": list(found.lines),
-        "results": {name: told_array(array) for name, array in results.items()},
+        "results": {name: array_as_json(array) for name, array in results.items()},
     }
-    lines = () if answer("run", told) else found.lines
+    lines = () if print_json_result("run", told) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
     outputs.pictures(found.pictures)
     outputs.save(results)
 
 
 def _stream(
-    opened: Opened, inputs: Mapping[str, Array], outputs: Outputs, rows: int
+    opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, rows: int
 ) -> None:
     """Rows in pieces, as a stream would bring them: results as their readings show them.
     E0977 for a model that is not streamed, or has no attention to be drawn.
     """
-    streamer = streams_of(opened)
+    streamer = open_stream(opened)
     if outputs.attention:
         opened.looked_at()  # a package that has the whole graph draws it without chunks
         helps = ["leave out `--chunk`"]
-        fail("E0977", "what a stream looked at is not drawn", helps=helps)
+        raise_error("E0977", "what a stream looked at is not drawn", helps=helps)
     results = streamer.run(inputs, rows)
     _show(streamer.entrance.reading, results, outputs)
 
 
-def _print_pieces(writing: Writing) -> None:
+def _print_pieces(writing: GenerationStream) -> None:
     """A text while it is written, each piece as soon as it is certain."""
     for piece in writing.pieces():
-        print(shown(piece[0], keep="\n\t"), end="", flush=True)
+        print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
-def _comes_in_pieces(writing: Writing) -> bool:
+def _comes_in_pieces(writing: GenerationStream) -> bool:
     """Whether a text is shown while it is written: one alone, of words and not of
     numbers, for people. A program reads one object, when all is there.
     """
     at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
     is_text = writing.writer.decode is not None
-    return at_once and is_text and not manner().for_programs
+    return at_once and is_text and not output_style().for_programs
 
 
-def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
+def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
     if outputs.attention:
         opened.looked_at()  # whoever lacks it is told before anything is written
@@ -138,16 +137,16 @@ def _write(opened: Opened, writing: Writing, outputs: Outputs) -> None:
     if as_it_comes:
         _print_pieces(writing)
     results = writing.results()
-    told = {"texts": [[told_text(each) for each in row] for row in results]}
-    if not answer("run", told) and not as_it_comes:
+    told = {"texts": [[text_as_json(each) for each in row] for row in results]}
+    if not print_json_result("run", told) and not as_it_comes:
         print_results(results)
     # one is drawn and remarked on: the best of the first prompt
     best = results[0][0]
     if why := writing.cut_off(best):
-        remark(f"cut off after {len(best.tokens)} tokens, {why}")
+        print_note(f"cut off after {len(best.tokens)} tokens, {why}")
     seen: dict[str, Array] = {}
     if outputs.attention:
-        looked = look_back(opened.looked_at(), writing, best, outputs.choice.scope)
+        looked = attention_of_generation(opened.looked_at(), writing, best, outputs.choice.scope)
         outputs.looked(looked)
         seen = looked.results
-    outputs.save({**seen, **arrays_of(writing, results)})
+    outputs.save({**seen, **results_as_arrays(writing, results)})

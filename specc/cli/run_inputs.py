@@ -1,9 +1,4 @@
-"""Words of the command line as what a model is given. The table of what a word means
-stands in docs/inputs.md.
-
-What a word means depends on the word and on the input that it is for, never on what
-happens to lie in a folder.
-"""
+"""Parse the inputs on the command line of `specc run`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,31 +7,30 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.cli.run_refused import ENDINGS, absent, too_many
-from specc.cli.run_words import read_lines
+from specc.cli.run_input_errors import ENDINGS, fail_missing_file, fail_too_many_arguments
+from specc.cli.run_task_inputs import read_lines
 from specc.cli.standard_input import STDIN
-from specc.data.arrays import read_arrays
-from specc.data.batch import row_inputs
-from specc.data.files import MAX_TEXT_BYTES, read_bytes
-from specc.data.image import read_image
-from specc.data.json_arrays import load_json, nested_array
-from specc.data.record import TEXT, Image, TextReading
-from specc.data.several import in_one, takes_several
-from specc.data.sound import read_sound
-from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
-from specc.data.text import encode
-from specc.files.json import ANY, Json, parse
-from specc.files.read import shown
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
+from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.run.inputs import Entrance
-from specc.text.diagnostic import Failed, fail
-from specc.text.suggest import did_you_mean, suggestion
+from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
+from specc.preprocessing.audio import read_sound
+from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.bounded_read import MAX_TEXT_BYTES, read_bytes
+from specc.preprocessing.image_sets import is_multi_image_input, merge_images
+from specc.preprocessing.images import read_image
+from specc.preprocessing.records import TEXT, ImageRecord, TextReading
+from specc.preprocessing.text_batches import batch_rows
+from specc.preprocessing.text_codec import encode_text_ids
+from specc.runtime.model_inputs import ModelInputs
 
 SOUND = (Waveform, LogMel, FilterBanks)
 
 
 @dataclass(frozen=True)
-class Given:
+class RunInputs:
     """What was given: arrays by input, and the files they were read from."""
 
     inputs: Mapping[str, Array]
@@ -60,7 +54,7 @@ class _Words:
     file that was read.
     """
 
-    model: Entrance
+    model: ModelInputs
     pieces: dict[str, list["Piece"]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
 
@@ -73,7 +67,7 @@ class _Words:
             return self._arrays(name, word)
         if isinstance(record, TEXT):
             return self._add(name, self._text(word, record))
-        if isinstance(record, Image):
+        if isinstance(record, ImageRecord):
             return self._add(name, self._pictures(name, word, record))
         if isinstance(record, SOUND):
             self.files.append(word)
@@ -103,15 +97,16 @@ class _Words:
                 self.model.reading.of_input(name), TEXT
             ):
                 raise
-            absent(word)
+            fail_missing_file(word)
         # What is named as an input goes there, whichever input the file was given for.
         for key in [k for k in found if k in self.model.graph.inputs]:
             self._add(key, self._piece(key, found.pop(key), word))
         if len(found) > 1:
             helps = [f"the inputs are {', '.join(self.model.graph.inputs)}"]
-            fail(
+            raise_error(
                 "E0910",
-                f"`{shown(word)}` holds arrays that are for no input: {shown(', '.join(found))}",
+                f"`{escape_text(word)}` holds arrays that are for no input: "
+                f"{escape_text(', '.join(found))}",
                 helps=helps,
             )
         for value in found.values():
@@ -121,11 +116,11 @@ class _Words:
         """What a file holds for an input: an array, or where texts are read rows of ids."""
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT) and isinstance(value, list):
-            return _Rows(_rows(value, record, shown(word)))
+            return _Rows(_rows(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
-            array = nested_array(value, f"the JSON text in {shown(word)}", left=left)
+            array = nested_array(value, f"the JSON text in {escape_text(word)}", left=left)
         # Ids of a text are rows, which may be joined with others of another length; any
         # other array is a batch as it is.
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
@@ -136,21 +131,21 @@ class _Words:
     def _text(self, word: str, record: TextReading) -> _Rows:
         """`-`, `@file` (a text a line), a JSON list of ids or of texts, or the text itself."""
         if word == STDIN or word.startswith("@"):
-            return _Rows([encode(line, record) for line in self._lines(word)])
+            return _Rows([encode_text_ids(line, record) for line in self._lines(word)])
         listed = _list(word)
         if listed is None:
-            return _Rows([encode(word, record)])
-        return _Rows(_rows(listed, record, shown(word)[:60]))
+            return _Rows([encode_text_ids(word, record)])
+        return _Rows(_rows(listed, record, escape_text(word)[:60]))
 
-    def _pictures(self, name: str, word: str, record: Image) -> "Piece":
+    def _pictures(self, name: str, word: str, record: ImageRecord) -> "Piece":
         """A picture by its path, or a JSON list of paths: those of one text."""
         listed = _list(word) if _several(self.model, name) else None
         told = [word] if listed is None else listed
         paths = [path for path in told if isinstance(path, str)]
         if not paths or len(paths) < len(told):
-            fail(
+            raise_error(
                 "E0906",
-                f"`{shown(word)[:60]}` is no list of paths of pictures",
+                f"`{escape_text(word)[:60]}` is no list of paths of pictures",
                 helps=[f'write {name}=\'["a.png", "b.png"]\' for those of one text'],
             )
         self.files += paths
@@ -159,9 +154,8 @@ class _Words:
 
     def _lines(self, word: str) -> list[str]:
         if word == STDIN and STDIN in self.files:
-            fail(
-                "E0910",
-                "the standard input is read once, and two inputs are to come from it",
+            raise_error(
+                "E0910", "the standard input is read once, and two inputs are to come from it"
             )
         found = read_lines(word)
         self.files.append(word.removeprefix("@"))
@@ -174,7 +168,7 @@ def _sound(word: str, record: Sound) -> "Piece":
     return _Rows([heard]) if isinstance(record, Waveform) else heard[None]
 
 
-def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
+def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     """Words as arrays: `name=word`, or in the order of the inputs that are asked for.
     Several for one are a batch.
     """
@@ -189,12 +183,12 @@ def read_arguments(model: Entrance, arguments: Sequence[str]) -> Given:
     for name, word in named:
         target = name or next(waiting, batch)
         if not target or not (name or _fits(model, target, word)):
-            too_many(word, model.asked, many=len(asked) > 1)
+            fail_too_many_arguments(word, model.asked, many=len(asked) > 1)
         taken.take(target, word)
-    return Given(_batches(model, taken.pieces), tuple(taken.files))
+    return RunInputs(_batches(model, taken.pieces), tuple(taken.files))
 
 
-def _fits(model: Entrance, target: str, word: str) -> bool:
+def _fits(model: ModelInputs, target: str, word: str) -> bool:
     """Whether a word without a name may be for an input: behind a text no other one is
     for the tokens that are written, which no reading makes of a text.
     """
@@ -206,9 +200,7 @@ def _fits(model: Entrance, target: str, word: str) -> bool:
     return not texts or file or word.startswith("[")
 
 
-def _batches(
-    model: Entrance, pieces: Mapping[str, Sequence[Piece]]
-) -> dict[str, Array]:
+def _batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """One array an input. What is given for an input goes before what another's rows
     say of it: a keep input that is given stays.
     """
@@ -231,29 +223,24 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
     slip = equals and name.isidentifier() and len(name) < 100
     near = did_you_mean(name, names) if slip else None
     if near and not exists(word):
-        helps = [
-            suggestion(near),
-            "a text that begins so stands in a file: @FILE",
-        ]
-        fail("E0910", f"the model has no input `{shown(name)}`", helps=helps)
+        helps = [format_suggestion(near), "a text that begins so stands in a file: @FILE"]
+        raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", word
 
 
-def _text_batch(
-    model: Entrance, name: str, texts: Sequence["_Rows"]
-) -> dict[str, Array]:
+def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict[str, Array]:
     """Rows of all texts; with padding, and what tells it, where there are several."""
     rows = [row for text in texts for row in text.rows]
     if len(rows) == 1:
         return {name: rows[0][None]}
-    return row_inputs(model.graph, name, rows, growing=model.growing)
+    return batch_rows(model.graph, name, rows, growing=model.growing)
 
 
-def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
+def _batch(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """One array of all the pieces, and what says which of its places are padding."""
     texts = [piece for piece in pieces if isinstance(piece, _Rows)]
     if texts and _several(model, name):
-        return {name: in_one(model.graph, name, [*_each(pieces)])}
+        return {name: merge_images(model.graph, name, [*_each(pieces)])}
     arrays = [piece for piece in pieces if not isinstance(piece, _Rows)]
     if not arrays:
         return _text_batch(model, name, texts)
@@ -266,8 +253,8 @@ def _batch(model: Entrance, name: str, pieces: Sequence["Piece"]) -> dict[str, A
     return {name: np.concatenate(arrays)}
 
 
-def _several(model: Entrance, name: str) -> bool:
-    return takes_several(model.graph, model.reading, name)
+def _several(model: ModelInputs, name: str) -> bool:
+    return is_multi_image_input(model.graph, model.reading, name)
 
 
 def _each(pieces: Sequence["Piece"]) -> Iterator[Array]:
@@ -279,7 +266,7 @@ def _each(pieces: Sequence["Piece"]) -> Iterator[Array]:
 def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
     """E0912 for arrays beside texts, of two shapes, or numbers without a batch."""
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
-    fail(
+    raise_error(
         "E0912",
         f"what is given for `{name}` makes no batch: its parts have different shapes",
         notes=[f"they are {shown_shapes} behind the batch"],
@@ -291,7 +278,7 @@ def _list(word: str) -> list[Json] | None:
     if not word.startswith("["):
         return None
     try:
-        found = parse(word, ANY)
+        found = parse_strict_json(word, NO_LIMITS)
     except ValueError:
         return None
     return found if isinstance(found, list) else None
@@ -301,7 +288,7 @@ def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Arr
     """Rows of ids from a list of ids, of such lists, or of texts."""
     texts = [item for item in listed if isinstance(item, str)]
     if listed and len(texts) == len(listed):
-        return [encode(text, record) for text in texts]
+        return [encode_text_ids(text, record) for text in texts]
     if listed and all(isinstance(item, list) for item in listed):
         return [nested_array(item, f"the list {where}") for item in listed]
     return [nested_array(listed, f"the list {where}")]
@@ -313,23 +300,19 @@ def _values(path: str) -> Mapping[str, object]:
     """
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
-    value = load_json(read_bytes(path, MAX_TEXT_BYTES), path)
+    value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
     return value if isinstance(value, dict) else {"": value}
 
 
-READ_AS_TEXT = (
-    "or say in the spec how a text becomes ids: `reading {{ {} = text(bytes()) }}`"
-)
+READ_AS_TEXT = "or say in the spec how a text becomes ids: `reading {{ {} = text(bytes()) }}`"
 
 
-def _numbers(
-    word: str, name: str, otherwise: str, *, left: bool = False
-) -> Array | None:
+def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
     """Numbers as JSON, a list or one; None for the name of a file. E0906 for what can
     be neither, which `otherwise` may help with, too.
     """
     try:
-        found = parse(word, ANY)
+        found = parse_strict_json(word, NO_LIMITS)
         if isinstance(found, list | int | float):
             return nested_array(found, f"the JSON text in {name}", left=left)
     except ValueError:
@@ -337,9 +320,9 @@ def _numbers(
     # A word with an ending, or one that lies there, is meant as a file.
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
-    fail(
+    raise_error(
         "E0906",
-        f"the input `{name}` takes numbers, and `{shown(word)[:60]}` is neither a "
+        f"the input `{name}` takes numbers, and `{escape_text(word)[:60]}` is neither a "
         "file nor a list of them",
         notes=["the spec does not say that it is read as text"],
         helps=[

@@ -1,4 +1,4 @@
-"""What `specc run` prints of texts, what it remarks, and the files that it writes beside."""
+"""Print and write the outputs of `specc run`; JSON form of arrays and texts."""
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,21 +10,52 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from specc.cli.messages import done, remark
-from specc.data.pictures.raster import need_pillow
-from specc.files.ours import MARK
-from specc.files.place import ARRAYS, LOOK, PICTURE, Kind, place
-from specc.files.read import shown
-from specc.files.write import atomic_write
-from specc.run.attention import Look
-from specc.run.attention_choice import Choice, numbers
-from specc.run.attention_picture import picture_of
-from specc.run.generation import Result
-from specc.text.diagnostic import fail
+from specc.cli.terminal import print_done, print_note
+from specc.diagnostics.diagnostic import raise_error
+from specc.drawing.png import require_pillow
+from specc.io.atomic_write import write_file_atomically
+from specc.io.file_signatures import PRODUCER_NAME
+from specc.io.output_paths import (
+    ARRAYS_OUTPUT,
+    ATTENTION_PLOT_OUTPUT,
+    IMAGE_OUTPUT,
+    OutputKind,
+    resolve_output_path,
+)
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.runtime.attention_selection import AttentionSelection, parse_number_list
+from specc.runtime.attention_views import AttentionRun, render_attention
+from specc.runtime.generation import GenerationResult
+
+MOST_NUMBERS = 100_000
+"""Numbers of an array that are printed; larger ones are written with `-o`."""
+
+
+def array_as_json(array: Array) -> dict[str, object]:
+    """An array with its type and shape; `values` is null where it is too large to print."""
+    few = array.size <= MOST_NUMBERS
+    # what has few bits has no JSON of its own
+    plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "values": plain.tolist() if few else None,
+    }
+
+
+def text_as_json(result: GenerationResult) -> dict[str, object]:
+    """A text that was written, or its tokens where the model has none."""
+    return {
+        "text": result.text,
+        "tokens": [int(token) for token in result.tokens],
+        "score": None if result.score is None else float(result.score),
+        "complete": result.complete,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
+class RunOutputs:
     """A picture of attention and an .npz of the results, where they were asked for,
     over none of the `inputs`.
 
@@ -36,29 +67,29 @@ class Outputs:
     arrays: str
     inputs: Sequence[Path]
     force: bool
-    choice: Choice = field(default_factory=Choice)
+    choice: AttentionSelection = field(default_factory=AttentionSelection)
     log: bool = False
 
     def check(self) -> None:
         """Refuses what cannot be written before anything is computed."""
-        for path, kind in ((self.attention, LOOK), (self.arrays, ARRAYS)):
+        for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
                 self._place(path, kind)
         if self.attention.lower().endswith(".png"):
-            need_pillow()
+            require_pillow()
 
     def pictures(self, named: Iterable[tuple[str, bytes]]) -> None:
         """Results that are pictures, in the folder the user is in."""
         for name, png in named:
-            self._write(name, PICTURE, png)
+            self._write(name, IMAGE_OUTPUT, png)
 
-    def looked(self, seen: Look) -> None:
+    def looked(self, seen: AttentionRun) -> None:
         """The picture of attention, in the format that its name asks for."""
         form = Path(self.attention).suffix.lower()
-        picture = picture_of(seen, form, self.choice, log=self.log)
+        picture = render_attention(seen, form, self.choice, log=self.log)
         for note in picture.remarks:
-            remark(note)
-        self._write(self.attention, LOOK, picture.content)
+            print_note(note)
+        self._write(self.attention, ATTENTION_PLOT_OUTPUT, picture.content)
 
     def save(self, results: Mapping[str, Any]) -> None:
         """An .npz with a fixed date, so that equal results are equal files, and our mark."""
@@ -69,42 +100,42 @@ class Outputs:
         # The mark says that the file may be replaced by a later run without being
         # asked.
         with ZipFile(buffer, "a") as archive:
-            archive.comment = MARK.encode()
-        self._write(self.arrays, ARRAYS, buffer.getvalue())
+            archive.comment = PRODUCER_NAME.encode()
+        self._write(self.arrays, ARRAYS_OUTPUT, buffer.getvalue())
 
-    def _place(self, path: str, kind: Kind) -> Path:
-        return place(path, kind, inputs=self.inputs, force=self.force)
+    def _place(self, path: str, kind: OutputKind) -> Path:
+        return resolve_output_path(path, kind, inputs=self.inputs, force=self.force)
 
-    def _write(self, path: str, kind: Kind, content: bytes) -> None:
-        atomic_write(self._place(path, kind), [content])
-        done(f"{shown(path)} written", aside=True)
+    def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
+        write_file_atomically(self._place(path, kind), [content])
+        print_done(f"{escape_text(path)} written", aside=True)
 
 
-def outputs_of(given: Namespace, inputs: Sequence[Path]) -> Outputs:
+def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     """What the options ask for. E0753 for the scope of a picture that nobody wants."""
     which = ("scope", "layers", "heads", "log")
     told = [name for name in which if vars(given)[name]]
     if told and not given.attention:
-        fail(
+        raise_error(
             "E0753",
             f"`--{told[0]}` says how to draw attention, and none is to be drawn",
             helps=["add --attention OUT.html"],
         )
-    return Outputs(
+    return RunOutputs(
         attention=given.attention,
         arrays=given.output,
         inputs=inputs,
         force=given.force,
-        choice=Choice(
+        choice=AttentionSelection(
             scope=given.scope,
-            layers=numbers(given.layers, "--layers") if given.layers else (),
-            heads=numbers(given.heads, "--heads") if given.heads else (),
+            layers=parse_number_list(given.layers, "--layers") if given.layers else (),
+            heads=parse_number_list(given.heads, "--heads") if given.heads else (),
         ),
         log=given.log,
     )
 
 
-def print_results(results: Sequence[Sequence[Result]]) -> None:
+def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
     """A line a text, behind its score where there are several of one prompt."""
     for row in results:
         for result in row:
@@ -115,5 +146,5 @@ def print_results(results: Sequence[Sequence[Result]]) -> None:
                 score = f"{rounded:8.4f}  "
             text = " ".join(map(str, result.tokens))
             if result.text is not None:
-                text = shown(result.text, keep="\n\t")
+                text = escape_text(result.text, keep="\n\t")
             print(f"{score}{text}")

@@ -1,47 +1,41 @@
-"""`specc run` of a model with a task: what it predicts, as lines or as JSON."""
+"""Print the predictions of a model with a task."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from specc.cli.messages import answer, remark
-from specc.cli.run_outputs import outputs_of
-from specc.cli.run_tasks import read_task_words
-from specc.cli.run_told import told_array
-from specc.data.predictions import cosines
-from specc.data.show import percent
-from specc.data.tasks import Task
-from specc.files.read import shown
+from specc.cli.run_outputs import array_as_json, parse_run_outputs
+from specc.cli.run_task_inputs import read_task_words
+from specc.cli.terminal import print_json_result, print_note
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.run.opened import Opened
-from specc.run.tasks import Predictions, run_task
-from specc.text.diagnostic import fail
+from specc.preprocessing.predictions import cosine_similarities
+from specc.preprocessing.show_results import format_percent
+from specc.preprocessing.task_kinds import Task
+from specc.runtime.open_model import OpenedModel
+from specc.runtime.task_runner import Predictions, run_task
 
 Facts: TypeAlias = Any
 """A prediction, plain JSON."""
-OPTIONS = (
-    "aggregation_strategy",
-    "function_to_apply",
-    "hypothesis_template",
-    "prompt_name",
-)
+OPTIONS = ("aggregation_strategy", "function_to_apply", "hypothesis_template", "prompt_name")
 MOST_NUMBERS = 8
 """Values of a vector that are printed."""
 VECTORS = "sentence_embedding"
 
 
 def run_for_task(
-    opened: Opened, task: Task, given: Namespace, settings: Mapping[str, object]
+    opened: OpenedModel, task: Task, given: Namespace, settings: Mapping[str, object]
 ) -> int:
     """Run the model for its task on the words of the command line and print what it
     predicts. E0753 for an option that belongs to another task.
     """
     read, files = read_task_words(task, given.inputs)
-    outputs = outputs_of(given, [*opened.files, *files])
+    outputs = parse_run_outputs(given, [*opened.files, *files])
     outputs.check()
     if outputs.attention:
         helps = [f"give the tokens: {task.text}=[[1, 2, 3]]"]
-        fail("E0753", "`--attention` plots token ids alone here", helps=helps)
+        raise_error("E0753", "`--attention` plots token ids alone here", helps=helps)
     told = {**settings, **{n: vars(given)[n] for n in OPTIONS if vars(given)[n]}}
     for name in told:
         if name not in task.options:
@@ -51,7 +45,7 @@ def run_for_task(
         _no_option("--compare", task)
     made = run_task(opened.whole, {**_inputs(read), **told})
     if made.truncated:
-        remark(
+        print_note(
             f"{made.truncated} texts are longer than {task.max_length} tokens, which is all "
             "that the model reads of a text"
         )
@@ -66,10 +60,8 @@ def _inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
 
 
 def _no_option(flag: str, task: Task) -> None:
-    fail(
-        "E0753",
-        f"`{flag}` does not apply to the task `{task.kind}`",
-        helps=[f"leave out `{flag}`"],
+    raise_error(
+        "E0753", f"`{flag}` does not apply to the task `{task.kind}`", helps=[f"leave out `{flag}`"]
     )
 
 
@@ -80,14 +72,14 @@ def _print(made: Predictions, *, compare: bool) -> None:
         "task": made.task,
         "predictions": made.predictions,
         "shown": lines,
-        "results": {name: told_array(array) for name, array in made.items()},
+        "results": {name: array_as_json(array) for name, array in made.items()},
     }
     if compare:
-        table = cosines(made[VECTORS])
+        table = cosine_similarities(made[VECTORS])
         found["cosines"] = table.tolist()
         lines = [*_cosine_lines(table)]
         found["shown"] = lines
-    if not answer("run", found):
+    if not print_json_result("run", found):
         print(*lines, sep="\n", end="\n" if lines else "")
 
 
@@ -114,20 +106,20 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _score(value: float) -> str:
     """A probability in percent; a value outside 0 to 1 as a number."""
-    return percent(value) if 0 <= value <= 1 else f"{value:.4g}"
+    return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
 def _label_lines(ranked: Sequence[Facts]) -> Iterator[str]:
-    yield from _table([(shown(r["label"]), _score(r["score"])) for r in ranked])
+    yield from _table([(escape_text(r["label"]), _score(r["score"])) for r in ranked])
 
 
 def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
     rows = [
         (
-            shown(str(s.get("entity_group", s.get("entity")))),
+            escape_text(str(s.get("entity_group", s.get("entity")))),
             _score(s["score"]),
             f"{s['start']}-{s['end']}",
-            shown(s["word"]),
+            escape_text(s["word"]),
         )
         for s in spans
     ]
@@ -137,8 +129,7 @@ def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
 def _answer_lines(found: Facts) -> Iterator[str]:
     answers = [found] if isinstance(found, Mapping) else found
     rows = [
-        (_score(a["score"]), f"{a['start']}-{a['end']}", shown(a["answer"]))
-        for a in answers
+        (_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"])) for a in answers
     ]
     yield from _table(rows) if rows else ()
 
@@ -148,7 +139,7 @@ def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
     for some in each:
         yield from _table(
             [
-                (shown(c["token_str"]), _score(c["score"]), shown(c["sequence"]))
+                (escape_text(c["token_str"]), _score(c["score"]), escape_text(c["sequence"]))
                 for c in some
             ]
         )

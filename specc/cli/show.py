@@ -1,103 +1,144 @@
-"""Show an architecture as a tree, with shapes, weights and multiply-adds as formulas or numbers."""
+"""Print an architecture as a tree with shapes, parameters and cost."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from specc.cli.messages import answer
-from specc.cli.show_drawn import check_drawn, drawing_arguments, write_drawn
-from specc.cli.show_told import told_graph
-from specc.cli.spec_options import is_compiled, spec_arguments, spec_of
-from specc.compiler.architecture.graphs import WHOLE, graphs_of
-from specc.compiler.architecture.page import Architecture
-from specc.compiler.spec import elaborated
-from specc.compiler.ties import own_parameters
-from specc.files.read import shown
-from specc.ir.dim import Dim, product, total
+from specc.analysis.cost import (
+    count_parameters,
+    evaluate_dim_at,
+    format_dim_formula,
+    format_magnitude,
+    format_type_at,
+    group_digits,
+)
+from specc.analysis.length_limits import find_length_limits
+from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summary
+from specc.cli.common_options import add_spec_arguments, is_compiled, open_spec_from_arguments
+from specc.cli.show_drawing import add_drawing_arguments, check_drawing_options, write_drawings
+from specc.cli.terminal import print_json_result
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.driver.spec_loader import elaborate_spec
+from specc.driver.tied_weights import count_own_parameters
+from specc.io.safe_read import escape_text
+from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
-from specc.ir.write import write
-from specc.passes import pipeline
-from specc.passes.measure.cost import parameters
-from specc.passes.measure.formula import formula, grouped, rounded, substituted, type_at
-from specc.passes.measure.limits import limits
-from specc.passes.measure.outline import Part, outline, walk
-from specc.text.diagnostic import fail
-from specc.text.suggest import suggest
+from specc.ir.ir_printer import format_ir
+from specc.ir.types import Type
+from specc.transforms import pass_pipeline
+from specc.visualize.architecture_page import ArchitectureView
+from specc.visualize.block_tree import WHOLE, list_model_graphs
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
+
+
+def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, object]:
+    """A graph with its inputs, results and parts; `own` is how many numbers its weights have.
+
+    Lengths and counts that are known are numbers, others formulas such as `4*seq^2`.
+    """
+    return {
+        "graph": graph.name,
+        "inputs": [_typed(n, v.type, at) for n, v in graph.inputs.items()],
+        "results": [_typed(n, v.type, at) for n, v in graph.outputs.items()],
+        "parameters": own.number,
+        "tree": _part(summarize_graph(graph, at), at),
+    }
+
+
+def _part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
+    """A scope; `times` layers like it are counted in its numbers."""
+    work = part.all_work()
+    return {
+        "name": part.name,
+        "op": part.op if not part.parts else "",
+        "times": part.times,
+        "shape": [_plain(d, at) for d in part.type.shape] if part.type else None,
+        "weights": _plain(part.all_weights(), at),
+        "multiply_adds": _plain(work - part.all_spared(), at),
+        "all_at_once": _plain(work, at),
+        "parts": [_part(inner, at) for inner in part.parts.values()],
+    }
+
+
+def _typed(name: str, type: Type, at: Mapping[str, int]) -> dict[str, object]:
+    shape = [_plain(dim, at) for dim in type.shape]
+    return {"name": name, "dtype": type.dtype, "shape": shape}
+
+
+def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
+    """A number, or a formula in the notation of the language."""
+    dim = dim.substitute(at)
+    return str(dim) if dim.number is None else dim.number
+
 
 BEAM = ("beams", "n_best", "length_penalty", "early_stopping")
 """Settings that only a search over beams has."""
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
+    add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
     parser.add_argument(
-        "--at",
-        default="",
-        metavar="batch=8,seq=4096",
-        help="put numbers in place of the lengths",
+        "--at", default="", metavar="batch=8,seq=4096", help="put numbers in place of the lengths"
     )
     parser.add_argument(
-        "--ir",
-        action="store_true",
-        help="print the graph itself as text, a line a node",
+        "--ir", action="store_true", help="print the graph itself as text, a line a node"
     )
     parser.add_argument(
         "--after",
         default="",
         metavar="PASS",
         help="the graph behind this pass of compile: "
-        + ", ".join(each.name for each in pipeline.PASSES),
+        + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     )
-    drawing_arguments(parser)
+    add_drawing_arguments(parser)
 
 
-def run(given: Namespace) -> int:
+def run_show(given: Namespace) -> int:
     """Print the tree, or with `--ir` the graph as text; of a package without `--graph`,
     what it holds. With `--html` or `--svg` a file is written.
     """
-    if check_drawn(given):
+    if check_drawing_options(given):
         return _draw(given)
     as_ir = given.ir or given.after
     if _is_whole_package(given) and not as_ir:
-        from specc.run.overview import overview
-        from specc.run.package import open_package
+        from specc.runtime.model_package import format_package_overview, open_package
 
-        return _say("\n".join(overview(open_package(given.spec))))
+        return _say("\n".join(format_package_overview(open_package(given.spec))))
     manifest = _manifest_of(given)
     if manifest is not None and manifest.decodes is not None:
         if given.after:
             _no_pass(given.after, "none runs on a model that decodes by itself")
         return _say("\n".join(_itself(manifest)))
     if as_ir:
-        return _say(write(*_behind(given, manifest).graphs()).rstrip("\n"))
-    graph, own = graph_of(given, manifest)
-    at = sizes(given.at, graph)
-    lines = tree_of(graph, at, _count(graph, own))
-    if not answer("show", told_graph(graph, at, own)):
+        return _say(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
+    graph, own = load_graph(given, manifest)
+    at = parse_sizes(given.at, graph)
+    lines = format_tree(graph, at, _count(graph, own))
+    if not print_json_result("show", graph_as_json(graph, at, own)):
         print("\n".join(lines))
     return 0
 
 
 def _draw(given: Namespace) -> int:
     """The drawings that were asked for."""
-    write_drawn(given, _architecture(given))
+    write_drawings(given, _architecture(given))
     written = [path for path in (given.html, given.svg) if path]
-    answer("show", {"written": written})
+    print_json_result("show", {"written": written})
     return 0
 
 
 def _say(text: str) -> int:
     """What is text for programs, too."""
-    if not answer("show", {"text": text}):
+    if not print_json_result("show", {"text": text}):
         print(text)
     return 0
 
 
-def _architecture(given: Namespace) -> Architecture:
+def _architecture(given: Namespace) -> ArchitectureView:
     """What is drawn: a spec with what is derived from it, or what is compiled."""
     if _is_whole_package(given):
         manifests = _manifests(given.spec)
@@ -106,13 +147,13 @@ def _architecture(given: Namespace) -> Architecture:
         return _drawn(given, first.name, first.doc, graphs, _counted(given, first))
     manifest = _manifest_of(given)
     if manifest is None:
-        model = elaborated(spec_of(given), given.graph)
-        count = _count(model.graph, own_parameters(model.graph))
-        return _drawn(given, model.name, model.doc, graphs_of(model), count)
+        model = elaborate_spec(open_spec_from_arguments(given), given.graph)
+        count = _count(model.graph, count_own_parameters(model.graph))
+        return _drawn(given, model.name, model.doc, list_model_graphs(model), count)
     if manifest.decodes is not None:
-        fail(
+        raise_error(
             "E0956",
-            f"`{shown(given.spec)}` decodes by itself and shows no graph to draw",
+            f"`{escape_text(given.spec)}` decodes by itself and shows no graph to draw",
             helps=["draw its spec, or a package made of it with `--for all`"],
         )
     graphs = {WHOLE: manifest.graph}
@@ -121,19 +162,19 @@ def _architecture(given: Namespace) -> Architecture:
 
 def _counted(given: Namespace, manifest: "Manifest") -> str:
     """How many parameters a compiled model has."""
-    return _count(*graph_of(given, manifest))
+    return _count(*load_graph(given, manifest))
 
 
 def _drawn(
     given: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
-) -> Architecture:
-    at = sizes(given.at, next(iter(graphs.values())))
-    return Architecture(name=name, doc=doc, graphs=graphs, count=count, at=at)
+) -> ArchitectureView:
+    at = parse_sizes(given.at, next(iter(graphs.values())))
+    return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, at=at)
 
 
 def _manifests(path: str) -> "dict[str, Manifest]":
     """Those of a package's graphs that say what they are, the whole one first."""
-    from specc.run.package import open_package
+    from specc.runtime.model_package import open_package
 
     package = open_package(path)
     roles = [role for role in package.roles if package.described(role)]
@@ -141,41 +182,45 @@ def _manifests(path: str) -> "dict[str, Manifest]":
     whole = {n: m for n, m in found.items() if m.decodes is None and n == "score"}
     shows = whole | {n: m for n, m in found.items() if m.decodes is None}
     if not shows:
-        fail(
+        raise_error(
             "E0956",
-            f"`{shown(path)}` holds no graph that can be drawn",
+            f"`{escape_text(path)}` holds no graph that can be drawn",
             helps=["draw its spec, or make a package of it with `--for all`"],
         )
     return shows
 
 
-def _behind(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
+def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
     """The graphs behind the pass that is asked for; as they were elaborated, or are
     stored, where none is.
     """
-    names = [each.name for each in pipeline.PASSES]
+    names = [each.name for each in pass_pipeline.ALL_PASSES]
     if given.after and given.after not in names:
         listed = f"there are {', '.join(names)}"
-        _no_pass(given.after, *suggest(given.after, names, listed))
+        _no_pass(given.after, *suggest_similar_name(given.after, names, listed))
     work = _work_of(given, manifest)
-    return pipeline.run(work, pipeline.up_to(given.after)) if given.after else work
+    return (
+        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(given.after))
+        if given.after
+        else work
+    )
 
 
 def _no_pass(name: str, *helps: str) -> NoReturn:
-    fail("E0890", f"there is no pass `{shown(name)[:60]}` to look behind", helps=helps)
+    raise_error("E0890", f"there is no pass `{escape_text(name)[:60]}` to look behind", helps=helps)
 
 
-def _work_of(given: Namespace, manifest: "Manifest | None") -> pipeline.Work:
+def _work_of(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
     """The elaborated graph with what is known beside it."""
     if manifest is None:
-        model = elaborated(spec_of(given), given.graph)
-        return pipeline.Work(
+        model = elaborate_spec(open_spec_from_arguments(given), given.graph)
+        return pass_pipeline.PassState(
             graph=model.graph,
             defaults=model.defaults,
             generation=model.generation,
             streaming=model.streaming,
         )
-    return pipeline.Work(
+    return pass_pipeline.PassState(
         graph=manifest.graph,
         defaults=manifest.defaults,
         generation=manifest.generates,
@@ -189,19 +234,19 @@ of attention that is not done in blocks.
 """
 
 
-def tree_of(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
+def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     """What is printed of a graph: its inputs, the tree of its scopes, its results."""
     rows = [("", "gives", "weights", "multiply-adds", "all at once")]
-    tree = outline(graph, at)
-    rows += [_row(graph, depth, part, at) for depth, part in walk(tree)]
+    tree = summarize_graph(graph, at)
+    rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
     if not tree.all_spared().terms:
         rows = [(*row[:4], "") for row in rows]
-    lines = [f"input   {n}: {type_at(v.type, at)}" for n, v in graph.inputs.items()]
+    lines = [f"input   {n}: {format_type_at(v.type, at)}" for n, v in graph.inputs.items()]
     lines += _table(rows)
-    lines += [f"result  {n}: {type_at(v.type, at)}" for n, v in graph.outputs.items()]
-    done = substituted(tree.all_work() - tree.all_spared(), at).number
+    lines += [f"result  {n}: {format_type_at(v.type, at)}" for n, v in graph.outputs.items()]
+    done = evaluate_dim_at(tree.all_work() - tree.all_spared(), at).number
     # in letters only where it is a number: a formula stands in the tree
-    return [*lines, count, *([f"{rounded(done)} multiply-adds"] if done else [])]
+    return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
@@ -214,30 +259,30 @@ def _table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _row(graph: Graph, depth: int, part: Part, at: Mapping[str, int]) -> Row:
+def _row(graph: Graph, depth: int, part: SummaryNode, at: Mapping[str, int]) -> Row:
     op = f" ({part.op})" if part.op and not part.parts else ""
     times = f" × {part.times}" if part.times > 1 else ""
     shape = ""
     if part.type is not None:
-        shape = f"[{', '.join(formula(d, at) for d in part.type.shape)}]"
+        shape = f"[{', '.join(format_dim_formula(d, at) for d in part.type.shape)}]"
     weights, work, spared = part.all_weights(), part.all_work(), part.all_spared()
     return (
         f"{'  ' * depth}{part.name or graph.name}{times}{op}",
         shape,
-        formula(weights, {}) if weights.terms else "",
-        formula(work - spared, at) if work.terms else "",
-        formula(work, at) if spared.terms else "",
+        format_dim_formula(weights, {}) if weights.terms else "",
+        format_dim_formula(work - spared, at) if work.terms else "",
+        format_dim_formula(work, at) if spared.terms else "",
     )
 
 
 def _count(graph: Graph, own: Dim) -> str:
-    both = parameters(graph)
+    both = count_parameters(graph)
     shared = (
-        f", {grouped(both.number or 0)} with those that are tied counted twice"
+        f", {group_digits(both.number or 0)} with those that are tied counted twice"
         if both != own
         else ""
     )
-    return f"{grouped(own.number or 0)} parameters{shared}"
+    return f"{group_digits(own.number or 0)} parameters{shared}"
 
 
 def _is_whole_package(given: Namespace) -> bool:
@@ -253,10 +298,10 @@ def _manifest_of(given: Namespace) -> "Manifest | None":
     if not is_compiled(given.spec):
         return None
     if given.spec.endswith(".onnx"):
-        from specc.run.loaded import manifest_of
+        from specc.runtime.loaded_model import read_manifest
 
-        return manifest_of(given.spec)
-    from specc.run.package import open_package
+        return read_manifest(given.spec)
+    from specc.runtime.model_package import open_package
 
     package = open_package(given.spec)
     return package.manifest(package.role(given.graph))
@@ -269,30 +314,24 @@ def _itself(manifest: "Manifest") -> list[str]:
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
     said = {n: v for n, v in settings.items() if beam or n not in BEAM}
-    settled = [
-        f"{name} {value}" for name, value in said.items() if value not in (None, [], ())
-    ]
+    settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
     lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
-    lines += [
-        f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()
-    ]
+    lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
     return [*lines, "its parts are seen in a package: --for step"]
 
 
-def graph_of(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
+def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
     """The graph of a spec or of a compiled model, and how many numbers its weights have."""
     if manifest is not None:
         stored = set(manifest.stored.values())
         held = [
-            f
-            for n, f in manifest.graph.parameter_facts.items()
-            if manifest.stored.get(n) in stored
+            f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored
         ]
-        own = {manifest.stored[f.name]: product(f.type.shape) for f in held}
-        return manifest.graph, total(own.values())
-    spec = spec_of(given)
-    graph = elaborated(spec, given.graph).graph
-    return graph, own_parameters(graph)
+        own = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in held}
+        return manifest.graph, sum_dims(own.values())
+    spec = open_spec_from_arguments(given)
+    graph = elaborate_spec(spec, given.graph).graph
+    return graph, count_own_parameters(graph)
 
 
 def _lengths_of(graph: Graph) -> set[str]:
@@ -301,23 +340,23 @@ def _lengths_of(graph: Graph) -> set[str]:
     return {symbol for dim in dims for symbol in dim.symbols()}
 
 
-def sizes(text: str, graph: Graph) -> Mapping[str, int]:
+def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """`batch=8,seq=4096`. E0407 for anything else."""
     known = _lengths_of(graph)
-    most = limits(graph)
+    most = find_length_limits(graph)
     found: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
         # `isdecimal` alone takes digits of every script
         if name not in known or not number.isdecimal() or not number.isascii():
-            fail(
+            raise_error(
                 "E0407",
                 f"`--at {part}` is no length of this model",
                 helps=[f"it has {', '.join(sorted(known))}"],
             )
         found[name] = int(number)
         if name in most and found[name] > most[name].most:
-            fail(
+            raise_error(
                 "E0407",
                 f"`--at {part}`: this model takes at most {most[name].most}",
                 notes=[most[name].reason],

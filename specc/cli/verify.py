@@ -4,40 +4,33 @@ import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, field
 
-from specc.cli import messages
-from specc.cli.progress import counted
-from specc.cli.spec_options import rounds, seed
-from specc.compiler.uncompiled import refuse_uncompiled
-from specc.files.read import shown
-from specc.run.loaded import Loaded
-from specc.run.losses import MEASURES, Compared
-from specc.run.opened import Opened, open_compiled
-from specc.run.rounds import Round
-from specc.run.verify_package import rounds_opened
-from specc.text.codes import Family, exit_status
-from specc.text.diagnostic import Failed, fail
-from specc.text.programs import record
+from specc.cli import terminal
+from specc.cli.common_options import parse_rounds, parse_seed
+from specc.cli.terminal import count_lines
+from specc.diagnostics.codes import ErrorFamily, compute_exit_status
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.driver.compile_report import refuse_uncompiled
+from specc.io.safe_read import escape_text
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.open_model import OpenedModel, open_compiled
+from specc.verification.quantization_error import MEASURES, QuantizationComparison
+from specc.verification.verification_round import VerificationRound
+from specc.verification.verify_package import iterate_opened_rounds
 
 
-def arguments(parser: ArgumentParser) -> None:
+def add_verify_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
-        "model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package"
+        "--graph", default="", metavar="NAME", help="only this one of a package's graphs"
     )
     parser.add_argument(
-        "--graph",
-        default="",
-        metavar="NAME",
-        help="only this one of a package's graphs",
+        "--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)"
     )
+    parser.add_argument("--seed", type=parse_seed, default=0, help="for the random inputs")
     parser.add_argument(
-        "--provider",
-        default="cpu",
-        help="cpu, cuda, … (an execution provider of ONNX Runtime)",
-    )
-    parser.add_argument("--seed", type=seed, default=0, help="for the random inputs")
-    parser.add_argument(
-        "--rounds", type=rounds, default=3, metavar="N", help="how many sizes to try"
+        "--rounds", type=parse_rounds, default=3, metavar="N", help="how many sizes to try"
     )
     parser.add_argument(
         "--strict",
@@ -59,27 +52,27 @@ def arguments(parser: ArgumentParser) -> None:
         "--at-most",
         action="append",
         default=[],
-        type=bound,
+        type=parse_bound,
         metavar="MEASURE=NUMBER",
         help=f"end with an error where it lost more: {', '.join(MEASURES)}",
     )
 
 
-def bound(text: str) -> tuple[str, float]:
+def parse_bound(text: str) -> tuple[str, float]:
     """A measure and the most that it may be."""
     name, _, number = text.partition("=")
     if name not in MEASURES:
-        raise ArgumentTypeError(f"there is no measure `{shown(name)[:40]}`")
+        raise ArgumentTypeError(f"there is no measure `{escape_text(name)[:40]}`")
     try:
         value = float(number)
     except ValueError:
         value = -1.0
     if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"`{shown(number)[:40]}` is no number from 0 on")
+        raise ArgumentTypeError(f"`{escape_text(number)[:40]}` is no number from 0 on")
     return name, value
 
 
-def run(given: Namespace) -> int:
+def run_verify(given: Namespace) -> int:
     """Print a line a round; exit code 4 (E0930) when one differs, 5 (E0932) when
     rounding decides what comes out, or with `--strict` where a branch was not executed.
 
@@ -87,10 +80,8 @@ def run(given: Namespace) -> int:
     """
     _check_options(given)
     refuse_uncompiled(given.model)
-    opened = open_compiled(
-        given.model, graph=given.graph, provider=given.provider, contents=True
-    )
-    found = Found()
+    opened = open_compiled(given.model, graph=given.graph, provider=given.provider, contents=True)
+    found = VerifyResults()
     try:
         _compare(given, opened, found)
         if given.strict:
@@ -98,24 +89,24 @@ def run(given: Namespace) -> int:
         if given.against:
             _beside(given, opened, found)
     except Failed as failed:
-        status = exit_status(d.code for d in failed.diagnostics)
-        told = status in (Family.DIFFERENT.value, Family.UNTOLD.value)
-        if not (told and messages.answer("verify", found.told(failed))):
+        status = compute_exit_status(d.code for d in failed.diagnostics)
+        told = status in (ErrorFamily.DIFFERENT.value, ErrorFamily.UNTOLD.value)
+        if not (told and terminal.print_json_result("verify", found.told(failed))):
             raise
         return status
-    messages.answer("verify", found.told())
+    terminal.print_json_result("verify", found.told())
     return 0
 
 
 @dataclass
-class Found:
+class VerifyResults:
     """What was found so far. `agrees` is None until all rounds are done, where rounding
     decides, and where nothing was compared; `parts` holds each with a rounded weight and
     how far off it is.
     """
 
     agrees: bool | None = None
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[VerificationRound] = field(default_factory=list)
     parts: list[tuple[str, float]] = field(default_factory=list)
     lost: list[dict[str, object]] = field(default_factory=list)
 
@@ -126,7 +117,7 @@ class Found:
             "rounds": [one.told() for one in self.rounds],
             "parts": [{"part": name, "off": off} for name, off in self.parts],
             "lost": self.lost,
-            "faults": [record(d) for d in failed.diagnostics] if failed else [],
+            "faults": [diagnostic_to_json(d) for d in failed.diagnostics] if failed else [],
         }
 
 
@@ -137,36 +128,34 @@ def _check_options(given: Namespace) -> None:
         ("--layers", given.layers, "tells"),
     ):
         if wanted and not given.against:
-            fail(
+            raise_error(
                 "E0753",
                 f"`{option}` {verb} what was lost beside another model, and none is named",
                 helps=["add `--against MODEL`, the same without rounded weights"],
             )
 
 
-def _compare(given: Namespace, opened: Opened, found: Found) -> None:
+def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
     """Each round, a line each."""
-    rounds = rounds_opened(opened, seed=given.seed, rounds=given.rounds)
+    rounds = iterate_opened_rounds(opened, seed=given.seed, rounds=given.rounds)
     try:
-        for one in counted(rounds, "comparing rounds"):
-            messages.done(str(one))
+        for one in count_lines(rounds, "comparing rounds"):
+            terminal.print_done(str(one))
             found.rounds.append(one)
     except Failed as failed:
-        status = exit_status(d.code for d in failed.diagnostics)
-        found.agrees = False if status == Family.DIFFERENT.value else None
+        status = compute_exit_status(d.code for d in failed.diagnostics)
+        found.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
     # a model that nothing was compared of is not said to be right
     found.agrees = True if any(one.compared for one in found.rounds) else None
 
 
-def _check_covered(found: Found) -> None:
+def _check_covered(found: VerifyResults) -> None:
     """E0933 where a subgraph was executed in no round."""
     missing = [name for one in found.rounds for name in one.uncovered]
     if missing:
-        count = (
-            "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"
-        )
-        fail(
+        count = "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"
+        raise_error(
             "E0933",
             f"{count} executed in no round",
             notes=[", ".join(missing)],
@@ -174,26 +163,26 @@ def _check_covered(found: Found) -> None:
         )
 
 
-def _beside(given: Namespace, opened: Opened, found: Found) -> None:
+def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
     """What was lost beside another model, a line a part and a result. E0856 where it is
     more than it may be.
     """
     full = open_compiled(given.against, graph=given.graph, provider=given.provider)
-    compared = Compared(_whole(opened), _whole(full))
+    compared = QuantizationComparison(_whole(opened), _whole(full))
     compared.run(given.seed, given.rounds)
     for name, off in compared.layers(given.seed) if given.layers else ():
-        messages.done(f"`{shown(name)}` is off by {off:.1e} of its size")
+        terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
         found.parts.append((name, off))
     found.lost = compared.told()
     for line in compared.lines():
-        messages.done(line)
+        terminal.print_done(line)
     compared.check(dict(given.at_most))
 
 
-def _whole(opened: Opened) -> Loaded:
+def _whole(opened: OpenedModel) -> LoadedModel:
     """The graph that scores. E0832 where a package lacks it."""
     if opened.scoring is None:
-        fail(
+        raise_error(
             "E0832",
             "the package has no `score` graph, by which models are compared",
             helps=["compile it with `--for score,encode,step`"],

@@ -1,1 +1,1 @@
-"""What a model is once elaborated: typed operations on tensors with named, symbolic lengths."""
+"""The intermediate representation: typed operations on tensors with symbolic lengths."""

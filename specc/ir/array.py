@@ -1,4 +1,4 @@
-"""An array as annotations name it, of whatever element type and shape.
+"""The type `Array` for annotations: a NumPy array of any element type and shape.
 
 It stands apart from the rest of `ir`, which needs no NumPy: whoever annotates with it
 has arrays in hand.

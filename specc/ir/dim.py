@@ -1,4 +1,4 @@
-"""Lengths of axes: integer polynomials over symbols, in one normal form.
+"""Symbolic axis lengths: integer polynomials over symbols in one normal form.
 
 Two dims are equal exactly when their normal forms are. Besides sums and products there
 are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a // b`,
@@ -12,27 +12,27 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TypeAlias, Union
 
-from specc.ir.dim_shown import monomial_text
-from specc.text.source import Origin
+from specc.diagnostics.source import Origin
+from specc.ir.dim_format import format_monomial
 
-LARGEST = 2**53
+MAX_DIM_INTEGER = 2**53
 """Integers stay below this, so that every number survives a trip through a double (and
 JavaScript).
 """
 
-MOST_MONOMIALS = 64
+MAX_MONOMIALS = 64
 
 
 class DimError(Exception):
     """An operation on lengths that has no answer; the text says which."""
 
 
-class DimLimit(DimError):
+class DimLimitError(DimError):
     """A length past what is kept exactly: 2^53, or 64 terms."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DimFunction:
     """An opaque factor: `fn` of two dims, one of `/ // % min max`."""
 
     fn: str
@@ -42,10 +42,10 @@ class Part:
         a, b = self.args
         if self.fn in ("min", "max"):
             return f"{self.fn}({a}, {b})"
-        return f"({_inside(a)} {self.fn} {_inside(b)})"
+        return f"({_format_infix_operand(a)} {self.fn} {_format_infix_operand(b)})"
 
 
-Atom: TypeAlias = str | Part
+Atom: TypeAlias = str | DimFunction
 Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 DimLike: TypeAlias = Union["Dim", int]
 
@@ -60,21 +60,18 @@ class Dim:
 
     __slots__ = ("_hash", "origin", "terms")
 
-    def __init__(
-        self, terms: Mapping[Monomial, int], origin: Origin | None = None
-    ) -> None:
+    def __init__(self, terms: Mapping[Monomial, int], origin: Origin | None = None) -> None:
         # Terms that cancel are dropped and the rest sorted: equal lengths have equal
         # terms, which is all that equality compares.
         kept = [(m, c) for m, c in terms.items() if c]
         if len(kept) > 1:
-            if len(kept) > MOST_MONOMIALS:
-                raise DimLimit(
-                    f"a length of {len(kept)} terms; at most {MOST_MONOMIALS} are kept"
-                    " exactly"
+            if len(kept) > MAX_MONOMIALS:
+                raise DimLimitError(
+                    f"a length of {len(kept)} terms; at most {MAX_MONOMIALS} are kept exactly"
                 )
             kept.sort(key=_monomial_key)
-        if any(abs(c) >= LARGEST for _, c in kept):
-            raise DimLimit("a length of 2^53 or more; whole numbers stay below that")
+        if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept):
+            raise DimLimitError("a length of 2^53 or more; whole numbers stay below that")
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self.origin = origin
         self._hash = hash(self.terms)
@@ -84,7 +81,7 @@ class Dim:
         """A number as a dim; a dim as it is."""
         if isinstance(value, Dim):
             return value
-        return _number(value) if type(value) is int else cls({(): value})
+        return _make_constant_dim(value) if type(value) is int else cls({(): value})
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
@@ -120,7 +117,7 @@ class Dim:
     def symbols(self) -> frozenset[str]:
         """Every symbol it mentions, inside parts too."""
         if self.number is not None:
-            return NONE
+            return NO_SYMBOLS
         found: set[str] = set()
         for monomial, _ in self.terms:
             for atom, _ in monomial:
@@ -145,7 +142,7 @@ class Dim:
         terms = dict(self.terms)
         for monomial, c in Dim.of(other).terms:
             terms[monomial] = terms.get(monomial, 0) + c
-        return _reduced(terms)
+        return _normalize_sum(terms)
 
     __radd__ = __add__
 
@@ -163,9 +160,9 @@ class Dim:
         terms: dict[Monomial, int] = {}
         for left, c in self.terms:
             for right, d in other.terms:
-                for monomial, e in _product(left, right):
+                for monomial, e in _multiply_monomials(left, right):
                     terms[monomial] = terms.get(monomial, 0) + c * d * e
-        return _reduced(terms)
+        return _normalize_sum(terms)
 
     __rmul__ = __mul__
 
@@ -188,9 +185,7 @@ class Dim:
                 else:
                     # A quotient is worked out again, not replaced inside: with numbers
                     # in it, it may have a value, or turn out to leave a remainder.
-                    value = FUNCTIONS[atom.fn](
-                        *(a.substitute(values) for a in atom.args)
-                    )
+                    value = DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
                 factor = factor * value**power
             total = total + factor
         return total.since(self.origin)
@@ -208,7 +203,7 @@ class Dim:
     def __str__(self) -> str:
         if not self.terms:
             return "0"
-        texts = [monomial_text(m, c) for m, c in self.terms]
+        texts = [format_monomial(m, c) for m, c in self.terms]
         return texts[0] + "".join(
             f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:]
         )
@@ -217,84 +212,84 @@ class Dim:
         return f"Dim({self})"
 
 
-NONE: frozenset[str] = frozenset()
+NO_SYMBOLS: frozenset[str] = frozenset()
 """What a number mentions."""
 
 
 @lru_cache(maxsize=4096)
-def _number(value: int) -> Dim:
+def _make_constant_dim(value: int) -> Dim:
     """A number as a dim, which is made once: most lengths are the same few numbers."""
     return Dim({(): value})
 
 
-def exact(p: DimLike, q: DimLike) -> Dim:
+def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
     """`p / q`, which must leave no remainder. DimError if it is seen to leave one."""
     p, q = Dim.of(p), Dim.of(q)
     # What divides is divided before anything is opaque, so that `(a * b) / b` is `a`
     # and not a part of its own.
-    if (whole := _divide(p, q)) is not None:
+    if (whole := _try_divide(p, q)) is not None:
         return whole
     a, b = p.number, q.number
     if b == 0:
         raise DimError(f"{p} / 0 has no value")
     if a is not None and b is not None:
         raise DimError(f"{a} / {b} is not a whole number")
-    return Dim({((Part("/", (p, q)), 1),): 1})
+    return Dim({((DimFunction("/", (p, q)), 1),): 1})
 
 
-def floor(p: DimLike, q: DimLike) -> Dim:
+def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     """`p // q`, rounded down."""
     p, number = Dim.of(p), Dim.of(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
             # `(x // m + r) // n` is `(x + r · m) // (m · n)`: behind several strides a
             # length has one form, whichever way it is reckoned.
-            case ((Part("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
+            case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
-                return floor(x + rest * m, m * q)
+                return floor_divide_dims(x + rest * m, m * q)
     # `(3 x + 4) // 6` is `(x + 1) // 2`: what all that varies shares is left out. Below
     # zero the rest of the constant would be rounded the other way.
     factors = (c for monomial, c in p.terms if monomial)
     if number and number > 0 and (shared := gcd(number, *factors)) > 1:
-        return floor(Dim({m: c // shared for m, c in p.terms}), number // shared)
-    return _part("//", lambda a, b: a // b, p, q)
+        return floor_divide_dims(Dim({m: c // shared for m, c in p.terms}), number // shared)
+    return _make_function_dim("//", lambda a, b: a // b, p, q)
 
 
-def remainder(p: DimLike, q: DimLike) -> Dim:
+def mod_dims(p: DimLike, q: DimLike) -> Dim:
     """`p % q`, with the sign of `q`."""
-    return _part("%", lambda a, b: a % b, p, q)
+    return _make_function_dim("%", lambda a, b: a % b, p, q)
 
 
-def smallest(p: DimLike, q: DimLike) -> Dim:
+def min_dims(p: DimLike, q: DimLike) -> Dim:
     """`min(p, q)`."""
-    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _part("min", min, p, q)
+    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("min", min, p, q)
 
 
-def largest(p: DimLike, q: DimLike) -> Dim:
+def max_dims(p: DimLike, q: DimLike) -> Dim:
     """`max(p, q)`."""
-    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _part("max", max, p, q)
+    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("max", max, p, q)
 
 
-FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
-    "/": exact,
-    "//": floor,
-    "%": remainder,
-    "min": smallest,
-    "max": largest,
+DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "/": divide_dims_exactly,
+    "//": floor_divide_dims,
+    "%": mod_dims,
+    "min": min_dims,
+    "max": max_dims,
 }
 
 
-def product(dims: Iterable[DimLike]) -> Dim:
+def multiply_dims(dims: Iterable[DimLike]) -> Dim:
     """The product of all; 1 of none."""
     return prod((Dim.of(d) for d in dims), start=Dim.of(1))
 
 
-def total(dims: Iterable[DimLike]) -> Dim:
+def sum_dims(dims: Iterable[DimLike]) -> Dim:
     """The sum of all; 0 of none."""
     return sum((Dim.of(d) for d in dims), start=Dim.of(0))
 
 
-def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
+def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
     p, q = Dim.of(p), Dim.of(q)
     a, b = p.number, q.number
     if b == 0 and fn in ("//", "%"):
@@ -302,22 +297,22 @@ def _part(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) ->
     if a is not None and b is not None:
         return Dim.of(number(a, b))
     if fn in ("//", "%"):
-        if (whole := _divide(p, q)) is not None:
+        if (whole := _try_divide(p, q)) is not None:
             return whole if fn == "//" else Dim.of(0)
         if b is not None and b > 1:
             # the rest has no term of `b` or more
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
                 # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
-                left = _part(fn, number, p - whole * b, q)
+                left = _make_function_dim(fn, number, p - whole * b, q)
                 return whole + left if fn == "//" else left
     # They do not care for the order, equality does: so one order it is.
     if fn in ("min", "max") and str(q) < str(p):
         p, q = q, p
-    return Dim({((Part(fn, (p, q)), 1),): 1})
+    return Dim({((DimFunction(fn, (p, q)), 1),): 1})
 
 
-def _divide(p: Dim, q: Dim) -> Dim | None:
+def _try_divide(p: Dim, q: Dim) -> Dim | None:
     """`p / q` where it is seen to be whole: `q` is one monomial that divides every
     term, or equals `p`.
     """
@@ -330,14 +325,14 @@ def _divide(p: Dim, q: Dim) -> Dim | None:
     ((divisor, d),) = q.terms
     terms: dict[Monomial, int] = {}
     for monomial, c in p.terms:
-        rest = _without(monomial, divisor)
+        rest = _divide_monomial(monomial, divisor)
         if rest is None or c % d:
             return None
         terms[rest] = c // d
     return Dim(terms)
 
 
-def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     powers = dict(monomial)
     for atom, power in divisor:
         if powers.get(atom, 0) < power:
@@ -346,7 +341,7 @@ def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple((a, n) for a, n in monomial if powers[a] for n in [powers[a]])
 
 
-def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
+def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
     """The terms of the product of two monomials; `b · (a / b)` becomes `a`."""
     if not left or not right:
         return ((left or right, 1),)
@@ -357,15 +352,15 @@ def _product(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...
     # Exact quotients cancel against what else the term holds. Floors do not: `b * (a //
     # b)` is not `a`.
     for atom, _ in monomial:
-        if isinstance(atom, Part) and atom.fn == "/":
+        if isinstance(atom, DimFunction) and atom.fn == "/":
             p, q = atom.args
-            rest = _without(monomial, ((atom, 1),))
-            if rest is not None and (whole := _divide(Dim({rest: 1}), q)) is not None:
+            rest = _divide_monomial(monomial, ((atom, 1),))
+            if rest is not None and (whole := _try_divide(Dim({rest: 1}), q)) is not None:
                 return (whole * p).terms
     return ((monomial, 1),)
 
 
-def _reduced(terms: dict[Monomial, int]) -> Dim:
+def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
     """A sum in which `3 · (a / 3)` has become `a`: the divisor's number may stand in
     the coefficient.
     """
@@ -373,28 +368,26 @@ def _reduced(terms: dict[Monomial, int]) -> Dim:
         if abs(c) < 2:
             continue
         for atom, _ in monomial:
-            if not isinstance(atom, Part) or atom.fn != "/":
+            if not isinstance(atom, DimFunction) or atom.fn != "/":
                 continue
             p, q = atom.args
-            rest = _without(monomial, ((atom, 1),))
-            if rest is not None and (whole := _divide(Dim({rest: c}), q)) is not None:
+            rest = _divide_monomial(monomial, ((atom, 1),))
+            if rest is not None and (whole := _try_divide(Dim({rest: c}), q)) is not None:
                 others = {m: n for m, n in terms.items() if m != monomial}
-                return _reduced(others) + whole * p
+                return _normalize_sum(others) + whole * p
     return Dim(terms)
 
 
 def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:
-    return isinstance(item[0], Part), str(item[0])
+    return isinstance(item[0], DimFunction), str(item[0])
 
 
 def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
     """Higher degree first, then by name; the number last."""
     monomial, _ = term
-    return -sum(n for _, n in monomial), "*".join(
-        str(a) for a, n in monomial for _ in range(n)
-    )
+    return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
 
 
-def _inside(dim: Dim) -> str:
+def _format_infix_operand(dim: Dim) -> str:
     """A dim as an operand of an infix part."""
     return str(dim) if dim.number is not None or dim.name else f"({dim})"

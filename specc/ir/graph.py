@@ -1,4 +1,4 @@
-"""The graph: values, the nodes that make them, and the one way to build it.
+"""The graph: values, the nodes that compute them, and the builder that adds nodes.
 
 Graphs are immutable. Two equal nodes are one node, because the builder gives back what
 it made before; where a node came from and what it is called is kept beside it and is no
@@ -9,11 +9,11 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from specc.diagnostics.object_repr import format_port_types, format_repr
+from specc.diagnostics.source import Span
 from specc.ir.dim import Dim
 from specc.ir.op import Op
 from specc.ir.types import Type
-from specc.text.brief import brief, ports
-from specc.text.source import Span
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +83,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NodeOrigin:
     """Where a node came from: the scope paths it was built under and the texts that
     asked for it.
     """
@@ -110,18 +110,18 @@ class Graph:
     nodes: tuple[tuple[Node, tuple[Value, ...]], ...]
     outputs: Mapping[str, Value]
     names: Mapping[str, Value] = field(default_factory=dict)
-    made: Mapping[Node, Made] = field(default_factory=dict)
+    made: Mapping[Node, NodeOrigin] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Dim] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return brief(f"graph {self.signed()}, {len(self.nodes)} nodes")
+        return format_repr(f"graph {self.signed()}, {len(self.nodes)} nodes")
 
     def signed(self) -> str:
         """`classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
         given = {name: value.type for name, value in self.inputs.items()}
         results = {name: value.type for name, value in self.outputs.items()}
-        return f"{self.name}: {ports(given)} -> {ports(results)}"
+        return f"{self.name}: {format_port_types(given)} -> {format_port_types(results)}"
 
     def results(self) -> dict[Node, tuple[Value, ...]]:
         """The values each node makes."""
@@ -138,8 +138,8 @@ class Builder:
     parameter_facts: dict[str, Parameter] = field(default_factory=dict)
     nodes: dict[Node, tuple[Value, ...]] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
-    made: dict[Node, Made] = field(default_factory=dict)
-    seen: dict[Node, tuple[Made, set[str | Span | None]]] = field(default_factory=dict)
+    made: dict[Node, NodeOrigin] = field(default_factory=dict)
+    seen: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(default_factory=dict)
     """The same scopes and spans to look up: one node may be asked for at thousands of places."""
     places: dict[Node, int] = field(default_factory=dict)
     """Where each node stands among all."""
@@ -159,9 +159,7 @@ class Builder:
             self.parameter_facts[facts.name] = facts
             self.parameters[facts.name] = Value(facts.type)
         value = self.parameters[facts.name]
-        assert value.type == facts.type, (
-            f"{facts.name} is {value.type} and {facts.type}"
-        )
+        assert value.type == facts.type, f"{facts.name} is {value.type} and {facts.type}"
         return value
 
     def add(
@@ -180,20 +178,18 @@ class Builder:
             self._remember(node, scope, span)
         return results
 
-    def one(
-        self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
-    ) -> Value:
+    def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
         """The first result of `op`."""
         return self.add(op, *args, scope=scope, span=span)[0]
 
     def _remember(self, node: Node, scope: str, span: Span | None) -> None:
-        old = self.made.get(node, Made())
+        old = self.made.get(node, NodeOrigin())
         made, seen = self.seen.get(node, (None, set()))
         if made is not old:
             seen = {*old.scopes, *old.spans}
         scopes = old.scopes if not scope or scope in seen else (*old.scopes, scope)
         spans = old.spans if not span or span in seen else (*old.spans, span)
-        now = self.made[node] = Made(scopes, spans)
+        now = self.made[node] = NodeOrigin(scopes, spans)
         seen.update((scope, span))
         self.seen[node] = now, seen
 
@@ -208,7 +204,7 @@ class Builder:
         """The graph of what `outputs` need; everything else, unused parameters too, is dropped."""
         # What only messages or unused results needed is left behind here, so that a
         # weight nobody reads is asked of no checkpoint.
-        live = needed(outputs.values())
+        live = collect_needed_nodes(outputs.values())
         kept = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in kept for a in n.args} | set(outputs.values())
         held = {k for k, v in self.parameters.items() if v in used}
@@ -216,12 +212,12 @@ class Builder:
             name=name,
             inputs=dict(self.inputs),
             input_facts=dict(self.input_facts),
-            parameters=_only(self.parameters, held),
-            parameter_facts=_only(self.parameter_facts, held),
+            parameters=_select_entries(self.parameters, held),
+            parameter_facts=_select_entries(self.parameter_facts, held),
             nodes=kept,
             outputs=dict(outputs),
-            names=_only(self.names, self._named(used, live)),
-            made=_only(self.made, live),
+            names=_select_entries(self.names, self._named(used, live)),
+            made=_select_entries(self.made, live),
             least=dict(least or {}),
             facts=dict(facts or {}),
         )
@@ -236,12 +232,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _only(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
+def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
     """The entries of some keys, in their order."""
     return {key: value for key, value in entries.items() if key in keys}
 
 
-def needed(
+def collect_needed_nodes(
     values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True
 ) -> set[Node]:
     """Every node that `values` are made from; one that does not read its operands asks

@@ -1,4 +1,4 @@
-"""Ranges of whole numbers, ends included, either of which may be infinite.
+"""Integer intervals with inclusive ends, either of which may be infinite.
 
 They say which rows are read: `t_result - t_operand` lies in the interval.
 """
@@ -21,7 +21,7 @@ class Interval:
 
     def __add__(self, other: "Interval") -> "Interval":
         if self.empty or other.empty:
-            return EMPTY
+            return EMPTY_INTERVAL
         return Interval(self.lo + other.lo, self.hi + other.hi)
 
     def moved(self, by: int) -> "Interval":
@@ -41,21 +41,25 @@ class Interval:
     def __and__(self, other: "Interval") -> "Interval":
         """What both hold."""
         both = Interval(max(self.lo, other.lo), min(self.hi, other.hi))
-        return EMPTY if both.empty else both
+        return EMPTY_INTERVAL if both.empty else both
 
     def __contains__(self, number: float) -> bool:
         return self.lo <= number <= self.hi
 
     def __str__(self) -> str:
-        return "nothing" if self.empty else f"[{_end(self.lo)}, {_end(self.hi)}]"
+        return (
+            "nothing"
+            if self.empty
+            else f"[{_format_endpoint(self.lo)}, {_format_endpoint(self.hi)}]"
+        )
 
 
-def _end(number: float) -> str:
+def _format_endpoint(number: float) -> str:
     return {inf: "∞", -inf: "-∞"}.get(number) or str(int(number))
 
 
-EMPTY = Interval(inf, -inf)
-ALL = Interval(-inf, inf)
-SAME = Interval(0, 0)
-PAST = Interval(0, inf)
-FUTURE = Interval(-inf, 0)
+EMPTY_INTERVAL = Interval(inf, -inf)
+FULL_INTERVAL = Interval(-inf, inf)
+SAME_POSITION = Interval(0, 0)
+PAST_POSITIONS = Interval(0, inf)
+FUTURE_POSITIONS = Interval(-inf, 0)

@@ -1,22 +1,22 @@
-"""A model as the compiler knows it: its graph, what fills absent inputs, and what
-stands around it.
+"""A model as the compiler knows it: its graph, input defaults, and the `generate` and
+`stream` sections.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.diagnostics.object_repr import format_repr
 from specc.ir.graph import Graph
-from specc.text.brief import brief
-from specc.text.diagnostic import Diagnostic
 
-DEFAULTS = "input defaults"
+DEFAULTS_GRAPH_NAME = "input defaults"
 """The name of the graph that computes absent inputs; with a blank in it, no graph of a
 spec can have it.
 """
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerateSection:
     """What `generate` says: `growing` is the input that grows, `source` the result its
     next row is drawn from.
 
@@ -30,7 +30,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Streaming:
+class StreamSection:
     """What `stream` says: `growing` is the input whose rows come one after the other,
     `sources` the results that are made of them meanwhile.
     """
@@ -40,7 +40,7 @@ class Streaming:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelDefinition:
     """`graph` computes the results; `defaults` (when some inputs have one) computes
     those inputs.
 
@@ -53,8 +53,8 @@ class Model:
     doc: str
     graph: Graph
     defaults: Graph | None = None
-    generation: Generation | None = None
-    streaming: Streaming | None = None
+    generation: GenerateSection | None = None
+    streaming: StreamSection | None = None
     reading: Mapping[str, object] = field(default_factory=dict)
     showing: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
@@ -62,4 +62,4 @@ class Model:
     warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        return brief(f"spec {self.name}, {self.graph.signed()}")
+        return format_repr(f"spec {self.name}, {self.graph.signed()}")

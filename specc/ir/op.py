@@ -1,14 +1,14 @@
-"""What an operation is: a name, a shape rule with its reach, and compile-time attributes."""
+"""Base class of ops, and tables with one rule per op class."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import ClassVar, dataclass_transform
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Generic, TypeVar, dataclass_transform
 
-from specc.ir.signature import Axes, Signature
+from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import Type
 
-OPS: dict[str, type["Op"]] = {}
+OPS_BY_NAME: dict[str, type["Op"]] = {}
 """Every operation by its printed name. Complete once `specc.ir.ops` is imported."""
 
 
@@ -26,17 +26,15 @@ class Op:
     heavy: ClassVar[bool]
     view: ClassVar[bool]
 
-    def __init_subclass__(
-        cls, *, sig: str, heavy: bool = False, view: bool = False
-    ) -> None:
+    def __init_subclass__(cls, *, sig: str, heavy: bool = False, view: bool = False) -> None:
         dataclass(frozen=True)(cls)
         cls.name = re.sub(
             r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__
         ).lower()
         cls.signature = Signature.parse(sig)
         cls.heavy, cls.view = heavy, view
-        assert cls.name not in OPS, f"two ops are called {cls.name}"
-        OPS[cls.name] = cls
+        assert cls.name not in OPS_BY_NAME, f"two ops are called {cls.name}"
+        OPS_BY_NAME[cls.name] = cls
 
     def rule(self) -> Signature:
         """The shape rule of this instance; only ops whose rule depends on attributes
@@ -56,7 +54,7 @@ class Op:
         self.solve(axes)
         return rule.results_for(axes)
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         """Bind the result axes the rule leaves open; check what it cannot say."""
 
     def attributes(self) -> dict[str, object]:
@@ -67,3 +65,31 @@ class Op:
         """The same op with `change` applied to every attribute."""
         made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
         return made
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+@dataclass
+class OpRuleTable(Generic[F]):
+    """`@rules(ops.Softmax)` adds a rule; `rules[op]` finds it, by exact class."""
+
+    backend: str
+    table: dict[type[Op], F] = field(default_factory=dict)
+
+    def __call__(self, op: type[Op]) -> Callable[[F], F]:
+        """Register the decorated function. A second rule for the same op is a bug."""
+
+        def register(rule: F) -> F:
+            assert op not in self.table, f"{self.backend} has two rules for {op.name}"
+            self.table[op] = rule
+            return rule
+
+        return register
+
+    def __getitem__(self, op: Op) -> F:
+        return self.table[type(op)]
+
+    def missing(self, ops: Collection[type[Op]]) -> set[str]:
+        """Names of the ops this backend cannot handle. A test keeps it empty."""
+        return {op.name for op in ops} - {op.name for op in self.table}

@@ -1,4 +1,4 @@
-"""Operands by name: `Attend.mask(node)` says what `node.args[3]` does not.
+"""Named operands: `Attend.mask(node)` in place of `node.args[3]`.
 
 An op class names those of its operands that passes ask for:
 
@@ -38,7 +38,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class MayLack:
+class OptionalOperand:
     """One that a node may lack: it stands as None, or behind the last that is given."""
 
     place: int

@@ -1,4 +1,4 @@
-"""Shape rules written as one line of text: `f[*s i], f[o i], f[o]? -> f[*s o]`.
+"""Shape signatures written as one line: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
 A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of
 rounded weights, `a` any; one letter means one element type everywhere in a line. A name
@@ -8,7 +8,7 @@ operand makes it optional, `...` lets it occur any number of times. With two spr
 one term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
 
 Marks on the axes of operands say which of their rows a row of the result reads
-(`specc.ir.reach`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`;
+(`specc.ir.dependence`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`;
 `t[a:b:s:u]`, for row u of an axis of its own rows `s · u - b` to `s · u - a`; `t>`, all
 rows up to it; `k|q`, rows of `k` that the mask lets `q` see; `t$`, the newest only;
 `t@`, none, only how many there are; `t~`, all. A name in no result is read whole. The
@@ -22,18 +22,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from specc.ir.dim import Dim
-from specc.ir.types import KINDS, LETTER, ShapeError, Type
+from specc.ir.types import DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
 
-TERM = re.compile(
-    r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)"
-)
-AXIS = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
-OUT = -1
+TERM_PATTERN = re.compile(r"\s*([fibnqa])\[([^\]]*(?:\[[^\]]*\][^\]]*)*)\](\?|\.\.\.)?\s*(?:,|$)")
+AXIS_PATTERN = re.compile(r"(#?)(\*?)([A-Za-z_]\w*)(\|\w+|\[[^\]]*\]|[>$@~])?$")
+SOLVED_OPERAND = -1
 """The operand number of a length that an op's `solve` fixed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SignatureAxis:
     """One axis of a term, e.g. `#k|q`. `mark` is the text behind the name."""
 
     name: str
@@ -43,17 +41,17 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class SignatureTerm:
     """One operand or result, e.g. `f[*s d]`."""
 
     kind: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SignatureAxis, ...]
     optional: bool = False
     many: bool = False
 
 
 @dataclass
-class Axes:
+class AxisBindings:
     """What each axis name stands for, and which operand said so first."""
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
@@ -65,7 +63,7 @@ class Axes:
 
     def __setitem__(self, name: str, dims: tuple[Dim, ...]) -> None:
         assert name not in self.dims, f"`{name}` is bound by the operands already"
-        self.dims[name] = dims, OUT
+        self.dims[name] = dims, SOLVED_OPERAND
 
     def one(self, name: str) -> Dim:
         """The length of a single axis."""
@@ -84,7 +82,7 @@ class Axes:
             )
             raise ShapeError(title, (first, operand), name=name)
         clash = next((a, b) for a, b in zip(known, dims, strict=True) if a != b)
-        raise clash_of(name, clash[0], first, clash[1], operand)
+        raise make_length_mismatch(name, clash[0], first, clash[1], operand)
 
     def settle(self) -> None:
         """Join the axes that may be 1 or missing."""
@@ -92,16 +90,16 @@ class Axes:
             if fixed := self.dims.get(name):
                 # A mark without `#` decides the axes.
                 start = [(d, fixed[1]) for d in fixed[0]]
-                _joined(name, found, start, fixed=True)
+                _broadcast_spread(name, found, start, fixed=True)
                 continue
             # Among marks with it the longest does, and shorter ones are filled up from
             # the left, as NumPy aligns shapes.
             rank = max(len(dims) for dims, _ in found)
-            joined = _joined(name, found, [(Dim.of(1), OUT)] * rank)
+            joined = _broadcast_spread(name, found, [(Dim.of(1), SOLVED_OPERAND)] * rank)
             self.dims[name] = tuple(d for d, _ in joined), found[0][1]
 
 
-def _joined(
+def _broadcast_spread(
     name: str,
     found: Sequence[tuple[tuple[Dim, ...], int]],
     joined: list[tuple[Dim, int]],
@@ -116,31 +114,25 @@ def _joined(
             raise ShapeError(title, (operand,), name=name)
         for n, dim in enumerate(dims, start=rank - len(dims)):
             if dim not in (1, joined[n][0]):
-                _give_way(name, joined, n, (dim, operand), fixed)
+                _broadcast_length(name, joined, n, (dim, operand), fixed)
     return joined
 
 
-def _give_way(
-    name: str,
-    joined: list[tuple[Dim, int]],
-    place: int,
-    given: tuple[Dim, int],
-    fixed: bool,
+def _broadcast_length(
+    name: str, joined: list[tuple[Dim, int]], place: int, given: tuple[Dim, int], fixed: bool
 ) -> None:
     """Put a length of an operand in the place of a 1, which gives way to any length
     once; two lengths that are no 1 clash, as do any two where the axes are decided.
     """
     known, first = joined[place]
     if known != 1 or fixed:
-        raise clash_of(name, known, first, *given)
+        raise make_length_mismatch(name, known, first, *given)
     joined[place] = given
 
 
-def clash_of(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
+def make_length_mismatch(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
     """Two lengths that must be equal are not."""
-    title = (
-        f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
-    )
+    title = f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
     return ShapeError(title, (first, second), (a, b), name)
 
 
@@ -149,15 +141,15 @@ class Signature:
     """A parsed shape rule."""
 
     text: str
-    operands: tuple[Term, ...]
-    results: tuple[Term, ...]
+    operands: tuple[SignatureTerm, ...]
+    results: tuple[SignatureTerm, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Signature":
         """Read `f[*s d~], f[d] -> f[*s d]`."""
-        return _parse(text)
+        return _parse_signature(text)
 
-    def pair(self, args: Sequence[Type | None]) -> list[tuple[Term, Type | None]]:
+    def pair(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
         """Each operand with its term; a repeated term is spread over the rest."""
         terms = list(self.operands)
         if terms and terms[-1].many:
@@ -169,35 +161,35 @@ class Signature:
             raise ShapeError(f"{len(args)} operands given, {len(terms)} taken")
         return list(zip(terms, args, strict=True))
 
-    def match(self, args: Sequence[Type | None], axis: int | None) -> Axes:
+    def match(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
         """What each axis is for these operands, or a ShapeError that names the axis."""
-        axes = Axes()
+        axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair(args)):
             if arg is None:
                 if not term.optional:
                     raise ShapeError(f"operand {n + 1} is missing", (n,))
                 continue
             _bind_dtype(axes, term, arg, n)
-            for mark, dims in layout(term, arg.rank, axis, n):
+            for mark, dims in assign_axis_marks(term, arg.rank, axis, n):
                 _bind_axis(axes, mark, tuple(arg.shape[i] for i in dims), n)
         axes.settle()
         return axes
 
-    def results_for(self, axes: Axes) -> tuple[Type, ...]:
+    def results_for(self, axes: AxisBindings) -> tuple[Type, ...]:
         """The result types once every axis is known."""
-        return tuple(_build(term, axes) for term in self.results)
+        return tuple(_build_type(term, axes) for term in self.results)
 
 
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> Signature:
+def _parse_signature(text: str) -> Signature:
     left, right = text.split("->")
-    return Signature(text, tuple(_terms(left)), tuple(_terms(right)))
+    return Signature(text, tuple(_parse_terms(left)), tuple(_parse_terms(right)))
 
 
 @lru_cache(maxsize=4096)
-def layout(
-    term: Term, rank: int, axis: int | None, operand: int
-) -> tuple[tuple[Axis, range], ...]:
+def assign_axis_marks(
+    term: SignatureTerm, rank: int, axis: int | None, operand: int
+) -> tuple[tuple[SignatureAxis, range], ...]:
     """Which axes of a tensor of `rank` axes each mark of `term` covers."""
     spreads = sum(a.spread for a in term.axes)
     named = len(term.axes) - spreads
@@ -222,8 +214,8 @@ def layout(
     return tuple(found)
 
 
-def _bind_dtype(axes: Axes, term: Term, arg: Type, n: int) -> None:
-    if arg.dtype not in KINDS[term.kind]:
+def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> None:
+    if arg.dtype not in DTYPES_BY_KIND[term.kind]:
         words = {
             "f": "numbers with a fraction",
             "i": "whole numbers",
@@ -233,42 +225,40 @@ def _bind_dtype(axes: Axes, term: Term, arg: Type, n: int) -> None:
         title = f"operand {n + 1} holds {arg.dtype}, {words.get(term.kind, 'values')} are expected"
         raise ShapeError(title, (n,))
     if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
-        raise ShapeError(
-            f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,)
-        )
+        raise ShapeError(f"operand {n + 1} holds {arg.dtype}, an earlier one {known}", (n,))
 
 
-def _bind_axis(axes: Axes, mark: Axis, dims: tuple[Dim, ...], n: int) -> None:
+def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n: int) -> None:
     if mark.one:
         axes.loose.setdefault(mark.name, []).append((dims, n))
     else:
         axes.bind(mark.name, dims, n)
 
 
-def _build(term: Term, axes: Axes) -> Type:
+def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
     """The type `term` denotes under these bindings. Unbound kinds take their usual element type."""
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]
     return Type(dtype, tuple(d for a in term.axes for d in axes[a.name]))
 
 
-def _terms(side: str) -> Iterator[Term]:
+def _parse_terms(side: str) -> Iterator[SignatureTerm]:
     at = 0
     while side[at:].strip():
-        found = TERM.match(side, at)
+        found = TERM_PATTERN.match(side, at)
         assert found, f"not a signature: {side!r} at {at}"
         kind, inside, end = found.groups()
-        yield Term(kind, tuple(map(_axis, inside.split())), end == "?", end == "...")
+        yield SignatureTerm(kind, tuple(map(_parse_axis, inside.split())), end == "?", end == "...")
         at = found.end()
 
 
-def _axis(text: str) -> Axis:
-    found = AXIS.match(text)
+def _parse_axis(text: str) -> SignatureAxis:
+    found = AXIS_PATTERN.match(text)
     assert found, f"not an axis of a signature: {text!r}"
     one, spread, name, mark = found.groups()
-    return Axis(name, mark or "", bool(spread), bool(one))
+    return SignatureAxis(name, mark or "", bool(spread), bool(one))
 
 
-def letter(dtype: str) -> str:
+def get_dtype_kind(dtype: str) -> str:
     """`f`, `i`, `b` or `q`: the kind an element type belongs to."""
-    return LETTER[dtype]
+    return KIND_BY_DTYPE[dtype]

@@ -1,4 +1,6 @@
-"""A runtime and what it is good at: passes and lowerings ask it, never its name."""
+"""Target runtimes and their capabilities. Passes and lowering rules ask a `Target`,
+never its name.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -33,7 +35,7 @@ class Target:
     alone: `Equal bf16`.
     """
     in_place: frozenset[str] = frozenset()
-    """The element types of caches that are buffers (`specc.ir.derived.InPlace`)."""
+    """The element types of caches that are buffers (`specc.ir.derived_graphs.KVBufferGraph`)."""
     unmasked: bool = False
     """Whether its attention has a faster kernel without a mask: one over buffers is asked
     when it runs whether its mask hides anything but later rows.

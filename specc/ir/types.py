@@ -1,10 +1,10 @@
-"""Tensor types: an element type and the length of each axis."""
+"""Tensor types: an element type and a symbolic length per axis."""
 
 from dataclasses import dataclass
 
 from specc.ir.dim import Dim, DimLike
 
-KINDS: dict[str, tuple[str, ...]] = {
+DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "f": ("f32", "f64", "f16", "bf16"),
     "i": ("i64", "i32"),
     "b": ("bool",),
@@ -14,9 +14,9 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """What each letter of a signature admits: float, int, bool, number, rounded weights, any."""
 
-DTYPES = KINDS["a"]
+ALL_DTYPES = DTYPES_BY_KIND["a"]
 
-LETTER = {
+KIND_BY_DTYPE = {
     "f32": "f",
     "f64": "f",
     "f16": "f",

@@ -1,5 +1,1 @@
-"""Where specs are: the shipped ones, the standard library, the user's own below their
-folder, and configurations.
-
-In come names and paths, out go modules as trees and config values with their places.
-"""
+"""Spec files: built-in models, the standard library, user files and their configurations."""

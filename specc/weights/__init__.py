@@ -1,3 +1,1 @@
-"""Parameters of a model and where their numbers come from: a checkpoint, matched by
-name, or a seed.
-"""
+"""Parameters of a model and where their values come from."""

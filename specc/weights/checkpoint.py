@@ -1,25 +1,17 @@
-"""A checkpoint: one weights file, or a folder with one file or several shards, as one
-table of tensors.
-"""
+"""Open a checkpoint: one file or shards."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import NoReturn
 
-from specc.files import hub
-from specc.files.closing import Closing
-from specc.files.impostor import conversion, recognized
-from specc.files.json import ANY, Json, parse
-from specc.files.read import Unreadable, read_regular, shown
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io import hub_cache
+from specc.io.file_signatures import format_conversion_command, identify_foreign_file
+from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
+from specc.io.safe_read import Closeable, UnreadableFile, escape_text, read_regular_file
 from specc.ir.array import Array
-from specc.text.diagnostic import Failed, fail
-from specc.weights.formats.safetensors import (
-    AS_SPECIFIED,
-    Entry,
-    TensorFile,
-    open_tensors,
-)
+from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
 
 MOST_INDEX_BYTES = 100_000_000
 INDEX = ".safetensors.index.json"
@@ -36,7 +28,7 @@ _OTHERS = {
 """What files with weights that are no safetensors are, by their endings."""
 
 
-class Checkpoint(Closing):
+class Checkpoint(Closeable):
     """The tensors of all files by name. `path` is what the user named; `computed` are
     those that lie in no file as they are read.
     """
@@ -52,13 +44,12 @@ class Checkpoint(Closing):
                 if name in self._of:
                     _bad_index(
                         path,
-                        f"the tensor `{shown(name)}` is in {shown(self._of[name].path.name)} "
-                        f"and in {shown(file.path.name)}",
+                        f"the tensor `{escape_text(name)}` is in "
+                        f"{escape_text(self._of[name].path.name)} "
+                        f"and in {escape_text(file.path.name)}",
                     )
                 self._of[name] = file
-        self.tensors: Mapping[str, Entry] = {
-            n: f.tensors[n] for n, f in self._of.items()
-        }
+        self.tensors: Mapping[str, TensorEntry] = {n: f.tensors[n] for n, f in self._of.items()}
 
     @property
     def as_specified(self) -> bool:
@@ -93,9 +84,7 @@ class Checkpoint(Closing):
             file.close()
 
 
-def open_weights(
-    path: str | Path, modules: Mapping[str, str] | None = None
-) -> Checkpoint:
+def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
     """The checkpoint at a path: a safetensors file, an index of shards, or a folder
     with either. The tensors of `modules`, further folders, are put beside it under the
     prefix of each.
@@ -164,36 +153,35 @@ def _names_in(folder: Path) -> list[str]:
     try:
         return sorted(p.name for p in folder.iterdir())
     except OSError as error:
-        fail(
+        raise_error(
             "E0802",
-            f"cannot look into the folder `{shown(str(folder))}`: {str(error.strerror).lower()}",
+            f"cannot look into the folder `{escape_text(str(folder))}`: "
+            f"{str(error.strerror).lower()}",
             helps=["check the permissions of the folder"],
         )
 
 
 def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
     """A folder with several sets of weights, or with none."""
-    where = shown(str(folder))
-    listed = "there are " + ", ".join(map(shown, found[:8]))
+    where = escape_text(str(folder))
+    listed = "there are " + ", ".join(map(escape_text, found[:8]))
     stems = {_SHARD.sub("", name) for name in found if _SHARD.search(name)}
     if len(stems) == 1 and all(map(_SHARD.search, found)):
-        lacking = shown(stems.pop()) + INDEX
-        fail(
+        lacking = escape_text(stems.pop()) + INDEX
+        raise_error(
             "E0518",
             f"the folder `{where}` holds shards, and not the index that lists them",
             notes=[listed],
             helps=[f"get `{lacking}`, which belongs to them"],
         )
     if found:
-        fail(
+        raise_error(
             "E0518",
             f"the folder `{where}` holds several sets of weights",
             notes=[listed],
-            helps=[
-                f"name the file you mean, e.g. --weights {shown(str(folder / found[0]))}"
-            ],
+            helps=[f"name the file you mean, e.g. --weights {escape_text(str(folder / found[0]))}"],
         )
-    fail(
+    raise_error(
         "E0518",
         f"the folder `{where}` holds no weights",
         notes=[
@@ -201,7 +189,7 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
             *_unreadable(names),
         ],
         helps=[
-            hub.advice_for_folder(folder)
+            hub_cache.suggest_for_cache_directory(folder)
             or "give the folder or file that has them with --weights, or start from a "
             "seed with --init 0"
         ],
@@ -213,17 +201,17 @@ def _unreadable(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         for ending, what in _OTHERS.items():
             if name.endswith(ending):
-                yield f"`{shown(name)}` {what}"
+                yield f"`{escape_text(name)}` {what}"
 
 
 def _refuse_pickle(*paths: Path) -> NoReturn:
-    names = [shown(str(path)) for path in paths]
+    names = [escape_text(str(path)) for path in paths]
     more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
-    fail(
+    raise_error(
         "E0514",
         f"`{names[0]}`{more} is a PyTorch checkpoint; specc reads only safetensors",
         notes=["such a file is a Python pickle, which can run code when it is read"],
-        helps=[f"convert it, where torch is installed: {conversion(*names)}"],
+        helps=[f"convert it, where torch is installed: {format_conversion_command(*names)}"],
     )
 
 
@@ -265,11 +253,11 @@ def _check_shard(index: Path, shard: str) -> None:
     if hidden or elsewhere or not shard.endswith(".safetensors"):
         _bad_index(
             index,
-            f"it names the file `{shown(shard[:200])}`, which is not the name of "
+            f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
             "a file beside it",
         )
     if not (index.parent / shard).exists():
-        _bad_index(index, f"it names the file `{shown(shard)}`, which is not there")
+        _bad_index(index, f"it names the file `{escape_text(shard)}`, which is not there")
 
 
 def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
@@ -279,45 +267,40 @@ def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
         if not there or checkpoint.file_of(name).path.name != shard:
             _bad_index(
                 checkpoint.path,
-                f"the tensor `{shown(name)}` should be in {shown(shard)}, but is not",
+                f"the tensor `{escape_text(name)}` should be in {escape_text(shard)}, but is not",
             )
     # and the other way round: nothing in a shard goes unlisted
     for name in checkpoint.tensors:
         if name not in wanted:
-            place = shown(checkpoint.file_of(name).path.name)
+            place = escape_text(checkpoint.file_of(name).path.name)
             _bad_index(
-                checkpoint.path, f"the tensor `{shown(name)}` in {place} is not listed"
+                checkpoint.path, f"the tensor `{escape_text(name)}` in {place} is not listed"
             )
 
 
 def _weight_map(path: Path) -> dict[str, str]:
     """The table tensor → shard of an index file."""
     try:
-        data = read_regular(path, MOST_INDEX_BYTES)
-    except Unreadable as error:
-        fail(
+        data = read_regular_file(path, MOST_INDEX_BYTES)
+    except UnreadableFile as error:
+        raise_error(
             "E0802",
-            f"cannot read `{shown(str(path))}`: {error.reason}",
+            f"cannot read `{escape_text(str(path))}`: {error.reason}",
             helps=["check the path"],
         )
-    if found := recognized(data[:64], shown(path.name)):
-        fail(
-            "E0509",
-            f"`{shown(str(path))}` is not an index but {found[0]}",
-            helps=[found[1]],
+    if found := identify_foreign_file(data[:64], escape_text(path.name)):
+        raise_error(
+            "E0509", f"`{escape_text(str(path))}` is not an index but {found[0]}", helps=[found[1]]
         )
     try:
-        fields = parse(data.decode("utf-8-sig"), ANY)
+        fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _bad_index(path, f"it is no UTF-8 text: byte {error.start} cannot be read")
     except ValueError as error:  # no JSON, a name given twice, nested without end
-        _bad_index(path, shown(str(error)))
+        _bad_index(path, escape_text(str(error)))
     files = _table_of(fields)
     if not files:
-        _bad_index(
-            path,
-            "it has no `weight_map`, a table from names of tensors to names of files",
-        )
+        _bad_index(path, "it has no `weight_map`, a table from names of tensors to names of files")
     return files
 
 
@@ -331,9 +314,9 @@ def _table_of(fields: Json) -> dict[str, str]:
 
 
 def _bad_index(path: Path, why: str) -> NoReturn:
-    fail(
+    raise_error(
         "E0509",
-        f"the index `{shown(str(path))}` and its files do not fit together",
+        f"the index `{escape_text(str(path))}` and its files do not fit together",
         notes=[why],
         helps=["download the whole checkpoint again"],
     )

@@ -1,16 +1,9 @@
-"""Rounding weights so that what they do to known inputs changes least: GPTQ (Frantar et
-al., 2022, https://arxiv.org/abs/2210.17323, Algorithm 1).
-
-Columns are rounded in order. What is lost of one is made up for by those that are not
-rounded yet, as far as the inputs `x` tell them apart: with `H = XᵀX` and `UᵀU = H⁻¹`, U
-upper, column j loses `e = (w - q) / U[j, j]`, and the columns behind it become
-`w - e U[j, :]`. A scale is set where its block begins, from the numbers as they are then.
-"""
+"""GPTQ rounding (Frantar et al., 2022, arXiv:2210.17323, Algorithm 1)."""
 
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights import lowbits
+from specc.weights import int_quantization
 
 BITS, LOW, HIGH = 4, -8, 7
 SMALL = 256
@@ -21,7 +14,7 @@ DAMP = 0.01
 """Of the mean of the diagonal of H, added to it, so that it can be inverted."""
 
 
-def factor_of(products: Array) -> Array:
+def cholesky_factor(products: Array) -> Array:
     """The upper U with `UᵀU = H⁻¹` of the sums of products `XᵀX`, f64, which it is written
     over: a quarter more is what it takes three times.
     """
@@ -54,7 +47,7 @@ def _factor(h: Array) -> None:
     h[half:, :half] = 0
 
 
-def rounded(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
+def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
     """Whole numbers of 4 bits `[out, blocks, block]` and scales `[out, blocks]` of the rows
     `[out, in]`, one for each result.
     """
@@ -63,8 +56,8 @@ def rounded(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
     numbers, scales = [], []
     for start in range(0, wide, block):
         end = min(start + block, wide)
-        here = lowbits.in_blocks(left[:, start:end].astype(np.float32), block)
-        unit = lowbits.scales_of(here, BITS)
+        here = int_quantization.split_groups(left[:, start:end].astype(np.float32), block)
+        unit = int_quantization.group_scales(here, BITS)
         whole, lost = _block(left[:, start:end], factor[start:end, start:end], unit)
         left[:, end:] -= lost @ factor[start:end, end:]
         numbers.append(np.pad(whole, ((0, 0), (0, block - (end - start)))))

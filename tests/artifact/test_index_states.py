@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import specc
-from specc.artifact.index import NAME
-from specc.text.diagnostic import Failed
+from specc.artifact.package_index import NAME
+from specc.diagnostics.diagnostic import Failed
 
 TEXT = """specc 1
 model m

@@ -40,9 +40,7 @@ def test_copies_with_other_numbers_are_not_tied(tmp_path: Path) -> None:
     assert not ties_in(out)
 
 
-def test_weights_are_counted_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Beside a spec, a compiled model has as many as its own spec has."""
     specs = []
     for layers in (1, 2):

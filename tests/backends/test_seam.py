@@ -12,8 +12,8 @@ import pytest
 import specc_numpy
 import specc_onnx
 from specc import backend
-from specc.ir.op import OPS, Op
-from specc.ir.operands import MayLack, Operand
+from specc.ir.op import OPS_BY_NAME, Op
+from specc.ir.operands import Operand, OptionalOperand
 
 TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
     "onnx": specc_onnx.lower.table,
@@ -22,26 +22,26 @@ TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
 
 
 def test_backends_are_what_the_seam_asks_for() -> None:
-    assert isinstance(specc_onnx, backend.Compiler)
-    assert isinstance(specc_onnx, backend.Runner)
-    assert isinstance(specc_numpy, backend.Reference)
-    assert backend.compiler() is specc_onnx
-    assert backend.runner() is specc_onnx
-    assert backend.reference() is specc_numpy
+    assert isinstance(specc_onnx, backend.CompilerBackend)
+    assert isinstance(specc_onnx, backend.RunnerBackend)
+    assert isinstance(specc_numpy, backend.ReferenceBackend)
+    assert backend.load_compiler() is specc_onnx
+    assert backend.load_runner() is specc_onnx
+    assert backend.load_reference() is specc_numpy
 
 
 def test_a_package_that_lacks_something_is_none() -> None:
     lacking = ModuleType("lacking")
-    vars(lacking).update({k: v for k, v in vars(specc_onnx).items() if k != "package"})
-    assert not isinstance(lacking, backend.Compiler)
+    vars(lacking).update({k: v for k, v in vars(specc_onnx).items() if k != "write_model"})
+    assert not isinstance(lacking, backend.CompilerBackend)
 
 
 @pytest.mark.parametrize(
-    "protocol", [backend.Compiler, backend.Runner, backend.Reference]
+    "protocol", [backend.CompilerBackend, backend.RunnerBackend, backend.ReferenceBackend]
 )
 def test_parameters_are_those_of_the_protocol(protocol: type) -> None:
     """`isinstance` sees names alone; a caller also needs what it passes to be taken."""
-    package = specc_numpy if protocol is backend.Reference else specc_onnx
+    package = specc_numpy if protocol is backend.ReferenceBackend else specc_onnx
     for name, asked in vars(protocol).items():
         if name.startswith("_") or isinstance(asked, property):
             continue
@@ -72,7 +72,7 @@ def faults(op: type[Op], rule: Callable[..., object]) -> list[str]:
     named = {
         known.place: name
         for name, known in vars(op).items()
-        if isinstance(known, Operand | MayLack)
+        if isinstance(known, Operand | OptionalOperand)
     }
     found = []
     for n, (term, parameter) in enumerate(zip(operands, taken, strict=True)):
@@ -84,9 +84,9 @@ def faults(op: type[Op], rule: Callable[..., object]) -> list[str]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("name", sorted(OPS))
+@pytest.mark.parametrize("name", sorted(OPS_BY_NAME))
 def test_rules_take_the_operands_of_their_ops(name: str, table: str) -> None:
-    op = OPS[name]
+    op = OPS_BY_NAME[name]
     rule = TABLES[table][op]
     assert not faults(op, rule)
     first = next(iter(signature(rule).parameters))
@@ -110,6 +110,6 @@ def _unnamed(op: object, env: object, mask: object, scores: object) -> None: ...
 
 
 def test_a_rule_with_other_parameters_is_noticed() -> None:
-    assert faults(OPS["attend"], _short) == ["6 operands, 2 taken"]
-    assert not faults(OPS["hard"], _swapped)
-    assert len(faults(OPS["hard"], _unnamed)) == 2
+    assert faults(OPS_BY_NAME["attend"], _short) == ["6 operands, 2 taken"]
+    assert not faults(OPS_BY_NAME["hard"], _swapped)
+    assert len(faults(OPS_BY_NAME["hard"], _unnamed)) == 2

@@ -11,9 +11,9 @@ import pytest
 from support.mends import DONE, TOLD
 from support.told import told
 
-from specc.lang.read import read
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.syntax.parse import parse_spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SPECS = re.compile(r"E0[1-7]|W0[56]")
@@ -26,9 +26,7 @@ SAID = re.compile(r"^(?:error|warning)\[(\w+)\]: (.*)", re.MULTILINE)
 MEANT = re.compile(r"did you mean `([^`]+)`\?")
 PLACE = re.compile(r"--> (\S+):(\d+):(\d+)")
 MARK = re.compile(r"\| *(\^+)")
-NAMED = re.compile(
-    r"\b(\w+)(?=[(=])|\b(repeat|scan|when|where|dims|share|until|else)\b"
-)
+NAMED = re.compile(r"\b(\w+)(?=[(=])|\b(repeat|scan|when|where|dims|share|until|else)\b")
 
 LEFT = {"last(x)", "last(...)", "stride="}
 """Said of something that is to be left out, or of one way among others."""
@@ -75,7 +73,7 @@ def heard(
     file = "spec.yaml" if name.endswith("yaml") else "spec.specc"
     if (GOLDEN / "errors-syntax" / f"{name}.txt").is_file():
         try:
-            read(Source(file, case))
+            parse_spec(Source(file, case))
         except Failed as failed:
             return Counter(f"{d.code}: {d.title}" for d in failed.diagnostics)
         return Counter()
@@ -96,11 +94,7 @@ def counted(said: str) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("name", "piece", "old", "new"),
-    [
-        pytest.param(n, *done, id=f"{n}-{k}")
-        for n in DONE
-        for k, done in enumerate(DONE[n])
-    ],
+    [pytest.param(n, *done, id=f"{n}-{k}") for n in DONE for k, done in enumerate(DONE[n])],
 )
 def test_what_was_said_is_said_no_more(
     name: str,

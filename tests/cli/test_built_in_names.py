@@ -11,8 +11,8 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler.rules import wanted_of
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_weight_rules import required_parameters
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {
@@ -26,11 +26,10 @@ def write_checkpoint(path: Path) -> None:
     """Write a tiny DistilBERT checkpoint directory."""
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
+    graph = elaborate_spec(open_spec(str(path))).graph
     rng = np.random.default_rng(0)
     tensors = {
-        w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in wanted_of(graph)
+        w.name: rng.standard_normal(w.shape).astype(np.float32) for w in required_parameters(graph)
     }
     write_safetensors(path / "model.safetensors", tensors)
 

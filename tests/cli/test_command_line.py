@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
-from specc.files.ending import Ended
-from specc.text.characters import escaped
+from specc.diagnostics.render import escape_control_characters
+from specc.io.termination_signals import ProcessTerminated
 
 SPECC = [sys.executable, "-m", "specc"]
 SPEC = """specc 1
@@ -41,12 +41,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     paths = os.pathsep.join([root, os.path.join(root, "backends")])
     env = {**os.environ, "PYTHONPATH": paths, **environment}
     return subprocess.run(
-        [*SPECC, *words],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=60,
-        check=False,
+        [*SPECC, *words], capture_output=True, text=True, env=env, timeout=60, check=False
     )
 
 
@@ -93,10 +88,7 @@ def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None
         (["check"], "the following arguments are required: SPEC"),
         (["check", "m.specc", "n.specc"], "unrecognized arguments: n.specc"),
         (["check", "m.specc", "--format", "xml"], "invalid choice: 'xml'"),
-        (
-            ["compile", "m.specc", "-o", "x.onnx", "--init", "-1"],
-            "a seed is a whole number from 0",
-        ),
+        (["compile", "m.specc", "-o", "x.onnx", "--init", "-1"], "a seed is a whole number from 0"),
         (
             ["compile", "m.specc", "-o", "x.onnx", "--init", str(2**64)],
             "a seed is a whole number from 0",
@@ -105,10 +97,7 @@ def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None
             ["compile", "m.specc", "-o", "x.onnx", "--init", "9" * 5000],
             "a seed is a whole number from 0",
         ),
-        (
-            ["verify", "x.onnx", "--rounds", "0"],
-            "a number of rounds is a whole number from 1",
-        ),
+        (["verify", "x.onnx", "--rounds", "0"], "a number of rounds is a whole number from 1"),
     ],
 )
 def test_faults_of_the_command_line(
@@ -123,17 +112,14 @@ def test_faults_of_the_command_line(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["-x.specc", "a b.specc", "naïve 🙂.specc", "new\nline.specc", "x'\"$(y).specc"],
+    "name", ["-x.specc", "a b.specc", "naïve 🙂.specc", "new\nline.specc", "x'\"$(y).specc"]
 )
-def test_names_of_specs(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_specs(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / name).write_text(SPEC)
     assert cli.main(["check", "--", name]) == 0
     (folder / name).write_text(SPEC.replace("linear", "lineer"))
     assert cli.main(["check", f"./{name}"]) == 1
-    assert escaped(name) in capsys.readouterr().err
+    assert escape_control_characters(name) in capsys.readouterr().err
 
 
 # --- formats and colors ---------------------------------------------------------------
@@ -213,7 +199,7 @@ def test_a_bug_says_that_it_is_one(
     def broken(*given: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(check, "check", broken)
+    monkeypatch.setattr(check, "check_spec", broken)
     assert cli.main(["check", "m.specc"]) == 70
     assert "this is a bug in specc" in capsys.readouterr().err
     with pytest.raises(KeyError):
@@ -224,8 +210,8 @@ def test_a_bug_says_that_it_is_one(
     ("stop", "status", "said"),
     [
         (KeyboardInterrupt(), 130, "interrupted"),
-        (Ended(15), 143, "told to end"),
-        (Ended(1), 129, "told to end"),
+        (ProcessTerminated(15), 143, "told to end"),
+        (ProcessTerminated(1), 129, "told to end"),
     ],
 )
 def test_an_interrupt(
@@ -240,7 +226,7 @@ def test_an_interrupt(
     def interrupted(*given: object) -> None:
         raise stop
 
-    monkeypatch.setattr(check, "check", interrupted)
+    monkeypatch.setattr(check, "check_spec", interrupted)
     assert cli.main(["check", "m.specc"]) == status
     assert said in capsys.readouterr().err
     monkeypatch.setattr("specc.cli.main.import_module", interrupted)
@@ -258,10 +244,7 @@ def test_check_loads_no_backend() -> None:
         "print(code, *sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
     )
     root = str(Path(cli.__file__).parents[2])
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -289,16 +272,9 @@ def test_check_loads_no_backend() -> None:
 
 def test_the_reader_goes_away() -> None:
     root = str(Path(cli.__file__).parents[2])
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     with subprocess.Popen(
-        [*SPECC, "list"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env,
-        bufsize=0,
+        [*SPECC, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, bufsize=0
     ) as running:
         assert running.stdout is not None
         running.stdout.close()
@@ -310,18 +286,10 @@ def test_the_reader_goes_away() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_stdout_is_full() -> None:
     root = str(Path(cli.__file__).parents[2])
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*SPECC, "list"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-            check=False,
+            [*SPECC, "list"], stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False
         )
     assert done.returncode == 3
     assert done.stderr.startswith("error[E0805]")
@@ -342,17 +310,14 @@ def test_assertions_carry_no_checks() -> None:
 
 def test_without_any_output(folder: Path) -> None:
     root = str(Path(cli.__file__).parents[2])
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")]),
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     words = ["sh", "-c", 'exec "$0" -m specc check m.specc >&- 2>&-', sys.executable]
     assert subprocess.run(words, env=env, check=False, timeout=60).returncode == 0
 
 
 EMPTY = [
     (command, option)
-    for command, parser in cli.whole_parsers().items()
+    for command, parser in cli.build_command_parsers().items()
     for action in parser._actions
     if action.default == "" and action.choices is None
     for option in action.option_strings[:1]

@@ -7,8 +7,8 @@ from shutil import which
 
 import pytest
 
-from specc.cli.main import COMMANDS, main, whole_parsers
-from specc.cli.shells import plain, script, taken
+from specc.cli.completion import collect_completions, completion_script, plain_help
+from specc.cli.main import COMMANDS, build_command_parsers, main
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -16,16 +16,16 @@ SHELLS = ("bash", "zsh", "fish")
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("scripts")
-    made = taken(whole_parsers())
+    made = collect_completions(build_command_parsers())
     for shell in SHELLS:
-        (folder / f"specc.{shell}").write_text(script(shell, made), encoding="utf-8")
+        (folder / f"specc.{shell}").write_text(completion_script(shell, made), encoding="utf-8")
     return {shell: folder / f"specc.{shell}" for shell in SHELLS}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_option_is_there(shell: str, scripts: dict[str, Path]) -> None:
     text = scripts[shell].read_text(encoding="utf-8")
-    for name, parser in whole_parsers().items():
+    for name, parser in build_command_parsers().items():
         assert name in text
         for action in parser._actions:
             for option in action.option_strings:
@@ -41,17 +41,13 @@ def test_every_option_is_there(shell: str, scripts: dict[str, Path]) -> None:
 def test_the_shell_takes_it(shell: str, scripts: dict[str, Path]) -> None:
     if which(shell) is None:
         pytest.skip(f"there is no {shell} here")
-    done = subprocess.run(
-        [shell, "-n", scripts[shell]], capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([shell, "-n", scripts[shell]], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def offered(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[str]:
     """What bash offers; `specc` there is one that answers without starting Python."""
-    (tmp_path / "specc").write_text(
-        '#!/bin/sh\necho "gpt2 $2"\necho "layers="\n', encoding="utf-8"
-    )
+    (tmp_path / "specc").write_text('#!/bin/sh\necho "gpt2 $2"\necho "layers="\n', encoding="utf-8")
     (tmp_path / "specc").chmod(0o755)
     (tmp_path / "my.specc").touch()
     quoted = " ".join(f"'{word}'" for word in words)
@@ -94,7 +90,9 @@ def test_what_bash_offers(
 def test_what_fish_offers(scripts: dict[str, Path], tmp_path: Path) -> None:
     if which("fish") is None:
         pytest.skip("there is no fish here")
-    text = f"source {scripts['fish']}; complete -C 'specc compile gpt2 --targ'; complete -C 'specc li'"
+    text = (
+        f"source {scripts['fish']}; complete -C 'specc compile gpt2 --targ'; complete -C 'specc li'"
+    )
     done = subprocess.run(
         ["fish", "--no-config", "-c", text],
         capture_output=True,
@@ -102,10 +100,7 @@ def test_what_fish_offers(scripts: dict[str, Path], tmp_path: Path) -> None:
         timeout=30,
         cwd=tmp_path,
     )
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
-        "--target",
-        "list",
-    ]
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--target", "list"]
 
 
 def test_what_scripts_ask(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +124,7 @@ def test_the_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_of_a_help_is_read_by_a_shell() -> None:
     assert (
-        plain("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
-        == "its rm -rf HOME; x 100 % more"
+        plain_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\") == "its rm -rf HOME; x 100 % more"
     )
 
 
@@ -145,9 +139,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
         f"import sys; from specc.cli.main import main; main({words!r}); "
         "print(*{m.partition('.')[0] for m in sys.modules}, file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     loaded = set(done.stderr.split())
     assert "specc" in loaded
     heavy = {

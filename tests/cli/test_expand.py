@@ -8,27 +8,27 @@ import pytest
 from support.turns import in_two
 
 from specc.cli import main as cli
-from specc.compiler.expanding import expanded
-from specc.compiler.spec import elaborated, open_spec
-from specc.elaborate.modules import paths_of
-from specc.ir.write import write as as_text
-from specc.lang import tree
-from specc.lang.walk import walk
-from specc.library.files import Files, shipped
+from specc.driver.expand_spec import expand_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.frontend.spec_modules import collect_field_paths
+from specc.ir.ir_printer import format_ir as as_text
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
 
 SOME = ("han", "small_translator", "kv_lookup", "vit", "xor")
 
 
-def check(name: str, folder: Path) -> tuple[tree.File, tuple[str, ...]]:
+def check(name: str, folder: Path) -> tuple[ast.File, tuple[str, ...]]:
     """Written to a file and read again, in both syntaxes."""
-    file, told = expanded(open_spec(name))
+    file, told = expand_spec(open_spec(name))
     assert not file.extends
-    wanted = as_text(elaborated(open_spec(name)).graph)
+    wanted = as_text(elaborate_spec(open_spec(name)).graph)
     for ending in ("specc", "yaml"):
         out = folder / f"alone.{ending}"
         assert cli.main(["expand", name, "-o", str(out), "--force"]) == 0
         again = open_spec(str(out))
-        assert as_text(elaborated(again).graph) == wanted
+        assert as_text(elaborate_spec(again).graph) == wanted
     return file, told
 
 
@@ -38,16 +38,16 @@ def test_it_is_the_same_model(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(list_builtin_specs()))
 def test_every_spec_alone_is_the_same_model(name: str) -> None:
-    file, told = expanded(open_spec(name))
+    file, told = expand_spec(open_spec(name))
     assert not file.extends
     assert not any("stays" in line for line in told)
 
 
 def test_values_may_be_missing() -> None:
     """Of `encoder_decoder` nobody has said how many words there are."""
-    file, told = expanded(open_spec("encoder_decoder"))
+    file, told = expand_spec(open_spec("encoder_decoder"))
     assert file.model == "encoder_decoder"
     assert all("stays" not in line for line in told)
 
@@ -87,50 +87,48 @@ def test_names_that_hide_those_of_std(
     """Nothing stays in std, whatever the file's own names are."""
     path = tmp_path / "hides.specc"
     path.write_text(HIDES % (value, own, value, block))
-    wanted = as_text(elaborated(open_spec(str(path))).graph)
-    file, told = expanded(open_spec(str(path)))
+    wanted = as_text(elaborate_spec(open_spec(str(path))).graph)
+    file, told = expand_spec(open_spec(str(path)))
     assert [line.split("`")[1:4:2] for line in told] == [[*p] for p in renamed.items()]
     out = tmp_path / "alone.specc"
     assert cli.main(["expand", str(path), "-o", str(out)]) == 0
-    assert as_text(elaborated(open_spec(str(out))).graph) == wanted
-    own_names = {
-        i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)
-    }
-    named = {node.path for node in walk(file) if isinstance(node, tree.Name)}
-    left = {n for n in named & {*Files().standard_names()} if n not in own_names}
+    assert as_text(elaborate_spec(open_spec(str(out))).graph) == wanted
+    own_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
+    left = {n for n in named & {*SpecLibrary().standard_names()} if n not in own_names}
     assert left <= {"mean", "topk"}
 
 
 def test_nothing_of_std_is_left() -> None:
     """What it names is its own, or a word."""
-    file, told = expanded(open_spec("vit"))
+    file, told = expand_spec(open_spec("vit"))
     assert not told
-    own = {i.name for i in file.items if isinstance(i, tree.Block | tree.Definition)}
-    named = {node.path for node in walk(file) if isinstance(node, tree.Name)}
+    own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    named = {node.path for node in walk_tree(file) if isinstance(node, ast.Name)}
     assert "encoder_layer" in own or own & named
-    left = {n for n in named & {*Files().standard_names()} if n not in own}
+    left = {n for n in named & {*SpecLibrary().standard_names()} if n not in own}
     assert left <= {"mean", "topk"}
 
 
 def test_values_of_an_instance_are_defaults() -> None:
     """Of fields within records too, and those of `--set`."""
     spec = open_spec("small_translator", sets=["width=128"])
-    file, _ = expanded(spec)
-    (config,) = (i for i in file.items if isinstance(i, tree.Config))
-    fields = tuple(e for e in config.entries if isinstance(e, tree.Field))
-    found = {path: field.default for path, field in paths_of(fields).items()}
-    assert isinstance(found["width"], tree.Num)
+    file, _ = expand_spec(spec)
+    (config,) = (i for i in file.items if isinstance(i, ast.Config))
+    fields = tuple(e for e in config.entries if isinstance(e, ast.Field))
+    found = {path: field.default for path, field in collect_field_paths(fields).items()}
+    assert isinstance(found["width"], ast.NumberLiteral)
     assert found["width"].text == "128"
-    assert isinstance(found["encoder.layers"], tree.Num)
+    assert isinstance(found["encoder.layers"], ast.NumberLiteral)
     assert found["encoder.layers"].text == "4"
     assert file.model == "small_translator"
 
 
 def test_a_length_of_std_is_none_of_the_file() -> None:
     """`gpt2` has a config value `d`, and blocks of std a length that they call so."""
-    file, told = expanded(open_spec("gpt2", sets=["layers=1"]))
+    file, told = expand_spec(open_spec("gpt2", sets=["layers=1"]))
     assert not told
-    blocks = [i for i in file.items if isinstance(i, tree.Block) and i.kind == "block"]
+    blocks = [i for i in file.items if isinstance(i, ast.Block) and i.kind == "block"]
     assert blocks
 
 

@@ -44,20 +44,9 @@ def home(begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_output_of_any_name(
-    name: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
-        [
-            "compile",
-            "./m.specc",
-            "--init",
-            "0",
-            "--weights-as",
-            "copy",
-            "-o",
-            f"./{name}.onnx",
-        ],
+        ["compile", "./m.specc", "--init", "0", "--weights-as", "copy", "-o", f"./{name}.onnx"],
         ["compile", "./m.specc", "--init", "0", "--for", "score", "-o", f"./{name}"],
         ["run", "m.onnx", "x.json", "-o", f"./{name}.npz"],
         ["convert", "./m.specc", "-o", f"./{name}.yaml"],
@@ -70,9 +59,7 @@ def test_output_of_any_name(
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_input_of_any_name(
-    name: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_input_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / f"{name}.specc").write_bytes((home / "m.specc").read_bytes())
     (home / f"{name}.onnx").write_bytes((home / "m.onnx").read_bytes())
     (home / f"{name}.json").write_text("[[1, 2]]")
@@ -88,14 +75,7 @@ def test_input_of_any_name(
         ["check", f"./{name}.absent.specc"],
         ["run", "m.onnx", f"./{name}.absent.json"],
         ["run", f"./{name}.absent.onnx", "x.json"],
-        [
-            "compile",
-            "m.specc",
-            "--weights",
-            f"./{name}.absent.safetensors",
-            "-o",
-            "n.onnx",
-        ],
+        ["compile", "m.specc", "--weights", f"./{name}.absent.safetensors", "-o", "n.onnx"],
         ["check", "m.specc", "--config", f"./{name}.absent.json"],
         ["explain", name],
         ["doc", name],

@@ -13,12 +13,10 @@ import pytest
 from support.json_schema import faults
 
 from specc.cli.main import COMMANDS, main
-from specc.data.record import TEXTS
+from specc.preprocessing.records import TEXTS
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads(
-    (ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8")
-)
+SCHEMA = json.loads((ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8"))
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
 SMALL = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1", "--set", "vocab=11"]
 
@@ -68,30 +66,20 @@ def test_what_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["batch"] == "batch"
 
 
-def test_a_model_and_its_results(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_and_its_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     assert [Path(f["path"]).name for f in found["files"]] == ["xor.onnx"]
     assert found["files"][0]["bytes"] == (folder / "xor.onnx").stat().st_size
     (found,) = objects(["run", "xor.onnx", "[[1, 0], [1, 1]]"], capsys)
-    assert found["results"]["y"] == {
-        "dtype": "float32",
-        "shape": [2, 1],
-        "values": [[1.0], [0.0]],
-    }
+    assert found["results"]["y"] == {"dtype": "float32", "shape": [2, 1], "values": [[1.0], [0.0]]}
     (found,) = objects(["verify", "xor.onnx"], capsys)
     assert found["agrees"]
     (found,) = objects(["show", "xor.onnx"], capsys)
     assert found["graph"]
 
 
-def test_a_text_that_is_written(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    objects(
-        ["compile", "gpt2", *SMALL, "--init", "1", "--for", "all", "-o", "out"], capsys
-    )
+def test_a_text_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    objects(["compile", "gpt2", *SMALL, "--init", "1", "--for", "all", "-o", "out"], capsys)
     (found,) = objects(["run", "out", "[[1, 2]]", "--max", "3"], capsys)
     ((written,),) = found["texts"]
     assert len(written["tokens"]) == 3
@@ -99,9 +87,7 @@ def test_a_text_that_is_written(
     assert "package of" in found["text"]
 
 
-def test_faults_are_objects_too(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_are_objects_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.specc").write_text(
         "specc 1\nmodel m\ngraph g(x: float[2]) -> (y: float[2]) { return lineer(x) }\n"
     )
@@ -166,15 +152,13 @@ def test_a_mistake_of_ours_is_told_in_an_object(
     def broken(given: object) -> int:
         raise KeyError("target")
 
-    monkeypatch.setattr("specc.cli.check.run", broken)
+    monkeypatch.setattr("specc.cli.check.run_check", broken)
     (found,) = objects(["check", "gpt2"], capsys, 70)
     assert found["code"] == "E0986"
     assert "KeyError: 'target'" in found["message"]
 
 
-def test_rows_of_a_stream_are_results_too(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_of_a_stream_are_results_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sums.specc").write_text(
         "specc 1\nmodel m\ndims batch, t\n"
         "graph g(x: float[batch, t]) -> (y: float[batch, t]) { return cumsum(x, axis=1) }\nstream y of x\n"
@@ -184,9 +168,7 @@ def test_rows_of_a_stream_are_results_too(
     assert found["results"]["y"]["values"] == [[1.0, 3.0, 6.0]]
 
 
-def test_numbers_that_json_lacks(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_json_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("log.specc").write_text(
         "specc 1\nmodel m\ndims batch\ngraph g(x: float[batch, 2]) -> (y: float[batch, 2]) { return log(x) }\n"
     )
@@ -196,17 +178,13 @@ def test_numbers_that_json_lacks(
     assert found["results"]["y"]["values"] == [["-inf", "nan"]]
 
 
-@pytest.mark.parametrize(
-    "words", [["check", "bert", *SMALL], ["check", "gpt2", *SMALL]]
-)
+@pytest.mark.parametrize("words", [["check", "bert", *SMALL], ["check", "gpt2", *SMALL]])
 def test_quiet(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--quiet"]) == 0
     assert not "".join(capsys.readouterr())
 
 
-def test_quiet_keeps_results_and_errors(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_keeps_results_and_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "gpt2", *SMALL, "--init", "1", "-o", "m.onnx", "-q"]) == 0
     assert not "".join(capsys.readouterr())
     assert main(["run", "m.onnx", "[[1, 2]]", "--max", "2", "-q"]) == 0
@@ -249,11 +227,7 @@ def test_a_spec_on_the_standard_input(
 def test_what_is_no_spec_on_the_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for data, code in (
-        (b"\xff\xfe\x00", "E0112"),
-        (b" " * (2**20 + 1), "E0904"),
-        (b"", "E0113"),
-    ):
+    for data, code in ((b"\xff\xfe\x00", "E0112"), (b" " * (2**20 + 1), "E0904"), (b"", "E0113")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert main(["check", "-"]) == 1
         assert code in capsys.readouterr().err
@@ -271,8 +245,8 @@ def test_a_difference_is_told_in_one_object(
     assert found["lost"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["worst"] < 1e-5 for r in found["rounds"])
-    monkeypatch.setattr("specc.run.agreement.TOLERANCE", -1.0)
-    monkeypatch.setattr("specc.run.verify.is_explained", lambda *_: False)
+    monkeypatch.setattr("specc.verification.tolerance.TOLERANCE", -1.0)
+    monkeypatch.setattr("specc.verification.verify_model.is_explained", lambda *_: False)
     (found,) = objects(["verify", "xor.onnx"], capsys, 4)
     assert found["agrees"] is False
     assert found["rounds"] == []
@@ -309,9 +283,7 @@ def test_what_writes_specs(
 
 
 @pytest.mark.parametrize("name", ["text", *TEXTS])
-def test_every_way_to_read_a_text_has_a_page(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_way_to_read_a_text_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["doc", name], capsys)
     (one,) = [m for m in found["meanings"] if m["kind"] == "reading"]
     assert f"{name}(" in one["text"]

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from specc.cli import main as cli
-from specc.cli.new import named
-from specc.compiler.draft import drafted
-from specc.compiler.given import opened
-from specc.compiler.instance import SCHEMA, Beginning, begun
-from specc.compiler.spec import check, elaborated, open_spec
-from specc.lang.dsl.write import write
-from specc.lang.read import read
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import shipped
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.cli.new import spec_name
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.driver.draft_spec import draft_spec
+from specc.driver.python_arguments import open_spec_argument
+from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.library.spec_files import list_builtin_specs
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 LEARNED = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
@@ -26,17 +26,17 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 
 def text_of(name: str, sign: str) -> str:
-    made = begun(Beginning(name="mine", extends=name, sign=sign))
-    return write(made) if sign == " = " else write_yaml(made)
+    made = write_instance(SpecInstance(name="mine", extends=name, sign=sign))
+    return print_dsl(made) if sign == " = " else print_yaml(made)
 
 
 def check_begun(name: str) -> None:
     """Both syntaxes are one tree, and its config is the parent's."""
     yaml, dsl = text_of(name, ": "), text_of(name, " = ")
-    one, other = read(Source("m.yaml", yaml)), read(Source("m.specc", dsl))
+    one, other = parse_spec(Source("m.yaml", yaml)), parse_spec(Source("m.specc", dsl))
     assert [i for i in one.items if "Config" not in type(i).__name__] == []
-    assert write(one).replace(": ", " = ") == write(other).replace(": ", " = ")
-    parent, mine = check(opened(name)), check(opened(yaml))
+    assert print_dsl(one).replace(": ", " = ") == print_dsl(other).replace(": ", " = ")
+    parent, mine = (check_spec(open_spec_argument(name)), check_spec(open_spec_argument(yaml)))
     assert mine.model is not None
     if parent.model is not None:
         assert mine.model.config == parent.model.config
@@ -50,7 +50,7 @@ def test_what_is_begun_is_what_it_was(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*shipped()} - {*SAMPLE}))
+@pytest.mark.parametrize("name", sorted({*list_builtin_specs()} - {*SAMPLE}))
 def test_what_is_begun_is_what_it_was_of_every_spec(name: str) -> None:
     check_begun(name)
 
@@ -66,7 +66,7 @@ def test_a_comment_can_be_taken_away(name: str, sign: str) -> None:
     ]  # fmt: skip
     assert freed != lines
     mine, parent = (
-        elaborated(opened(f"{chr(10).join(x)}\n")).config for x in (freed, lines)
+        elaborate_spec(open_spec_argument(f"{chr(10).join(x)}\n")).config for x in (freed, lines)
     )
     assert mine == parent
 
@@ -101,17 +101,19 @@ def test_the_file_is_written_with_what_editors_need(
     [("my", "my"), ("7b", "my_7b"), ("a-b c", "a_b_c"), ("", "my_"), ("\x1b", "my__")],
 )
 def test_a_file_gives_a_name_that_a_spec_may_have(stem: str, name: str) -> None:
-    assert named(stem) == name
-    assert opened(write_yaml(begun(Beginning(name=named(stem), extends="xor"))))
+    assert spec_name(stem) == name
+    assert open_spec_argument(
+        print_yaml(write_instance(SpecInstance(name=spec_name(stem), extends="xor")))
+    )
 
 
 def test_a_draft_of_a_known_type_is_the_model_of_its_config() -> None:
-    draft = drafted(str(LEARNED), "mine", ": ")
+    draft = draft_spec(str(LEARNED), "mine", ": ")
     assert draft.base == "llama"
     assert draft.certain
     assert not draft.unplaced
-    theirs = elaborated(open_spec(str(LEARNED))).config
-    assert elaborated(opened(write_yaml(draft.file))).config == theirs
+    theirs = elaborate_spec(open_spec(str(LEARNED))).config
+    assert elaborate_spec(open_spec_argument(print_yaml(draft.file))).config == theirs
 
 
 SIDES = {
@@ -132,21 +134,18 @@ SIDES = {
 
 @pytest.mark.parametrize("name", SIDES)
 @pytest.mark.parametrize("sign", [": ", " = "])
-def test_a_draft_says_which_specs_are_used(
-    name: str, sign: str, tmp_path: Path
-) -> None:
+def test_a_draft_says_which_specs_are_used(name: str, sign: str, tmp_path: Path) -> None:
     """Of several that a side may be, with the values that it has."""
     (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
-    draft = drafted(str(tmp_path), "mine", sign)
+    draft = draft_spec(str(tmp_path), "mine", sign)
     assert draft.base == name
     assert draft.unplaced == ("weights: the folder has none that can be read",)
-    text = write(draft.file) if sign == " = " else write_yaml(draft.file)
-    theirs = elaborated(open_spec(str(tmp_path)))
-    mine = elaborated(opened(f"{text}\n"))
+    text = print_dsl(draft.file) if sign == " = " else print_yaml(draft.file)
+    theirs = elaborate_spec(open_spec(str(tmp_path)))
+    mine = elaborate_spec(open_spec_argument(f"{text}\n"))
     assert mine.config == theirs.config
     shapes = [
-        {name: value.type for name, value in one.graph.parameters.items()}
-        for one in (mine, theirs)
+        {name: value.type for name, value in one.graph.parameters.items()} for one in (mine, theirs)
     ]
     assert shapes[0] == shapes[1]
 
@@ -180,24 +179,21 @@ def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
 
 def test_a_config_alone_is_drafted_too(strange: Path) -> None:
     (strange / "model.safetensors").unlink()
-    draft = drafted(str(strange), "mine", ": ")
+    draft = draft_spec(str(strange), "mine", ": ")
     assert any("weights" in line for line in draft.unplaced)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{", '{"model_type": 5}', '{"model_type": "\\u001b[31m", "a": 1}'],
+    "text", ["", "[]", "{", '{"model_type": 5}', '{"model_type": "\\u001b[31m", "a": 1}']
 )
 def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(Failed, match=r"E04|E0948") as failed:
-        drafted(str(tmp_path), "mine", ": ")
+        draft_spec(str(tmp_path), "mine", ": ")
     assert "\x1b" not in str(failed.value)
 
 
 @pytest.mark.parametrize("name", ["vit", "digits"])
-def test_the_text_of_a_shipped_spec_is_shown(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_text_of_a_shipped_spec_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doc", name, "--source"]) == 0
-    assert capsys.readouterr().out == shipped()[name].read_text(encoding="utf-8")
+    assert capsys.readouterr().out == list_builtin_specs()[name].read_text(encoding="utf-8")

@@ -27,9 +27,7 @@ def test_run_takes_the_graph_that_scores_or_the_one_that_is_named(
         assert np.load(out)[result].shape == shape
 
 
-def test_verify_compares_every_graph(
-    pair: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_compares_every_graph(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", pair, "--rounds", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in said] == ["encode", "score"]
@@ -43,9 +41,7 @@ def test_show_says_what_a_package_holds_and_shows_the_tree_of_one_graph(
     assert main(["show", pair]) == 0
     said = capsys.readouterr().out
     assert "package of `pair`, 2 graphs" in said
-    assert all(
-        word in said for word in ("score.onnx", "encode.onnx", "model-", "bytes")
-    )
+    assert all(word in said for word in ("score.onnx", "encode.onnx", "model-", "bytes"))
     assert main(["show", pair, "--graph", "encode"]) == 0
     assert "result  rows: f32[batch, seq, 8]" in capsys.readouterr().out
 
@@ -55,7 +51,5 @@ def test_a_graph_that_is_not_there_is_a_fault_of_the_command_line(
 ) -> None:
     assert main(["run", pair, "[[1]]", "--graph", "step"]) == 2
     assert "error[E0832]" in capsys.readouterr().err
-    assert (
-        main(["run", str(single(tmp_path, "score")), "[[1]]", "--graph", "step"]) == 2
-    )
+    assert main(["run", str(single(tmp_path, "score")), "[[1]]", "--graph", "step"]) == 2
     assert "error[E0832]" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 import specc
 from specc.api import Model
 from specc.cli.run_inputs import read_arguments
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 TEXT = """specc 1
 model m
@@ -96,11 +96,7 @@ TABLE: list[tuple[list[str], Any]] = [
     ("words", "wanted"), TABLE, ids=lambda v: " ".join(map(str, v))[:40] if v else ""
 )
 def test_a_word_means_what_the_table_says(
-    words: list[str],
-    wanted: Any,
-    model: Model,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], wanted: Any, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("taken", "hello", "7", "[1, 2, 3]", "-"):
@@ -144,9 +140,7 @@ class Column:
         self.values = values
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        return np.array(
-            self.values, object if isinstance(self.values[0], str) else dtype
-        )
+        return np.array(self.values, object if isinstance(self.values[0], str) else dtype)
 
 
 def test_python_gives_whatever_can_be_seen_as_an_array(model: Model) -> None:
@@ -167,9 +161,7 @@ def test_python_gives_whatever_can_be_seen_as_an_array(model: Model) -> None:
         model.run(ids=Column([[1, 2], [3]]))
 
 
-def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(
-    tmp_path: Path,
-) -> None:
+def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     (tmp_path / "p.specc").write_text(PICTURE)
     specc.compile(tmp_path / "p.specc", tmp_path / "p.onnx", init=0)
@@ -182,6 +174,4 @@ def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(
     assert np.allclose(batch[:, 0, 0, 0] * 255, [40 * n for n in range(6)], atol=1e-3)
     opened = [pillow.open(path) for path in paths]
     assert np.array_equal(model.run(pixels=opened)["y"], model.run(pixels=batch)["y"])
-    assert np.array_equal(
-        model.run(pixels=opened[3])["y"], model.run(pixels=batch[3:4])["y"]
-    )
+    assert np.array_equal(model.run(pixels=opened[3])["y"], model.run(pixels=batch[3:4])["y"])

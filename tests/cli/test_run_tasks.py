@@ -15,13 +15,11 @@ from support.tokenizer_files import trained
 
 import specc
 from specc.cli.main import main
-from specc.data.pictures.png import encode_png
-from specc.data.tasks import TASKS
+from specc.drawing.png import encode_png
+from specc.preprocessing.task_kinds import TASKS
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads(
-    (ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8")
-)
+SCHEMA = json.loads((ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8"))
 SMALL = {
     "vocab_size": 200, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20,
     "max_position_embeddings": 40,
@@ -52,9 +50,9 @@ def with_mask() -> str:
     token = {**data["added_tokens"][0], "id": 199, "content": "[MASK]"}
     data["added_tokens"].append(token)
     data["model"]["vocab"]["[MASK]"] = 199
-    data["model"]["vocab"] = {
-        word: i for word, i in data["model"]["vocab"].items() if i < 199
-    } | {"[MASK]": 199}
+    data["model"]["vocab"] = {word: i for word, i in data["model"]["vocab"].items() if i < 199} | {
+        "[MASK]": 199
+    }
     return json.dumps(data)
 
 
@@ -108,9 +106,7 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_json_of_every_task(
-    task: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_of_every_task(task: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON form has a schema, and is what Python gives for the same words."""
     path = model_for(task, folder)
     found = told([path, *WORDS[task]], capsys)
@@ -154,19 +150,13 @@ def test_pairs_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -
     Path("pairs.json").write_text(json.dumps(records))
     expected = told([path, json.dumps(pairs)], capsys)["predictions"]
     assert len(expected) == 2
-    for words in (
-        ["text=@a.txt", "text_pair=@b.txt"],
-        ["pairs.json"],
-        [json.dumps(records)],
-    ):
+    for words in (["text=@a.txt", "text_pair=@b.txt"], ["pairs.json"], [json.dumps(records)]):
         assert told([path, *words], capsys)["predictions"] == expected
     apart = told([path, *first], capsys)["predictions"]
     assert apart != expected
 
 
-def test_ids_are_still_numbers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_are_still_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = model_for("text-classification", folder)
     found = told([path, "[[2, 5, 3]]"], capsys)
     assert "task" not in found
@@ -189,11 +179,7 @@ def test_ids_are_still_numbers(
     ],
 )  # fmt: skip
 def test_errors(
-    task: str,
-    words: list[str],
-    code: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    task: str, words: list[str], code: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = model_for(task, folder)
     assert main(["run", path, *words]) != 0

@@ -10,16 +10,14 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.run.losses import log_softmax
+from specc.verification.quantization_error import log_probabilities
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 ALL = ["--quantize", "int4", "--quantize-all", "--block", "16"]
 
 
 def compiled(out: Path, spec: str, *given: str) -> Path:
-    assert (
-        main(["compile", spec, *small(spec), "--init=0", *given, "-o", str(out)]) == 0
-    )
+    assert main(["compile", spec, *small(spec), "--init=0", *given, "-o", str(out)]) == 0
     return out
 
 
@@ -48,7 +46,7 @@ def test_a_model_is_rounded_by_its_own_texts(
 def test_a_large_model_writes_with_few_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specc.compiler.calibrating.LARGE", 0)
+    monkeypatch.setattr("specc.driver.calibrate_weights.LARGE", 0)
     path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--samples", "2")
     said = capsys.readouterr().err
     assert "(GPTQ), which it wrote with weights rounded to the nearest" in said
@@ -114,9 +112,7 @@ def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
         specc.compile(LLAMA, tmp_path / f"{name}.onnx", **options)  # type: ignore[arg-type]
     models = {n: specc.load(tmp_path / f"{n}.onnx") for n in ("full", "near", "gptq")}
     start = np.full((4, 1), 0)
-    written = models["full"].generate(
-        start, strategy="sample", seed=77, max_tokens=40, stop=[]
-    )
+    written = models["full"].generate(start, strategy="sample", seed=77, max_tokens=40, stop=[])
     rows = [[0, *row[0].tokens] for row in written.results()]
     logits = {n: m.run(input_ids=rows)["logits"] for n, m in models.items()}
     near, gptq = (divergence(logits["full"], logits[n]) for n in ("near", "gptq"))
@@ -124,7 +120,7 @@ def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
 
 
 def divergence(full: Array, low: Array) -> float:
-    p, q = (log_softmax(x.astype(np.float64)) for x in (full, low))
+    p, q = (log_probabilities(x.astype(np.float64)) for x in (full, low))
     return float((np.exp(p) * (p - q)).sum(-1).mean())
 
 
@@ -235,9 +231,7 @@ def test_a_folder_for_what_was_measured_is_needed(
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     compiled(tmp_path / "m.onnx", "gpt2", *ALL, "--samples", "1")

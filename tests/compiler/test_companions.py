@@ -86,23 +86,16 @@ def test_a_tokenizer_by_itself_gets_what_is_missing(
     assert (out / "tokenizer.json").read_text(encoding="utf-8") == trained("byte_bpe")
 
 
-@pytest.mark.parametrize(
-    ("names", "lacks"), [("hf", "config.json"), ("genai", "tokenizer.json")]
-)
+@pytest.mark.parametrize(("names", "lacks"), [("hf", "config.json"), ("genai", "tokenizer.json")])
 def test_what_is_missing_is_said(
     names: str, lacks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    assert (
-        main(["compile", "gpt2", *SMALL, "--for", "step", "--names", names, "-o", out])
-        == 0
-    )
+    assert main(["compile", "gpt2", *SMALL, "--for", "step", "--names", names, "-o", out]) == 0
     assert f"{lacks} beside" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_read(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_read(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint / "merges.txt").unlink()
     (checkpoint / "merges.txt").mkdir()
     out = str(checkpoint.parent / "out")

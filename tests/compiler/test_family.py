@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.family import spec_for, types_read
-from specc.compiler.rules import wanted_of
-from specc.compiler.spec import check, elaborated, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
+from specc.driver.spec_weight_rules import required_parameters
+from specc.huggingface.model_family import find_spec_for_checkpoint, supported_model_types
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {
@@ -24,11 +24,11 @@ TINY = {
 def saved(folder: Path, **more: object) -> Path:
     """A folder with a config.json, and random weights for the graph that it asks for."""
     (folder / "config.json").write_text(json.dumps({**TINY, **more}), encoding="utf-8")
-    graph = elaborated(open_spec(str(folder))).graph
+    graph = elaborate_spec(open_spec(str(folder))).graph
     rng = np.random.default_rng(0)
     made = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in wanted_of(graph)
+        for w in required_parameters(graph)
         if w.name != "vocab_projector.weight"  # tied, and so in no file
     }
     write_safetensors(folder / "model.safetensors", made)
@@ -57,25 +57,23 @@ def test_the_architecture_chooses_the_graph(
 @pytest.mark.parametrize("value", ["DistilBertForMaskedLM", None, []])
 def test_one_architecture_needs_no_list(value: object, tmp_path: Path) -> None:
     """And where none is named, the first graph is meant, as everywhere."""
-    assert elaborated(open_spec(str(saved(tmp_path, architectures=value)))).graph
+    assert elaborate_spec(open_spec(str(saved(tmp_path, architectures=value)))).graph
 
 
 @pytest.mark.parametrize("value", [[3], 3, {"a": 1}, ["DistilBertModel", 3]])
-def test_architectures_that_are_no_names_are_told(
-    value: object, tmp_path: Path
-) -> None:
+def test_architectures_that_are_no_names_are_told(value: object, tmp_path: Path) -> None:
     text = json.dumps({**TINY, "architectures": value})
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(Failed, match="E0420"):
-        elaborated(open_spec(str(tmp_path)))
+        elaborate_spec(open_spec(str(tmp_path)))
 
 
 def test_the_spec_that_a_type_is_listed_with_reads_it(tmp_path: Path) -> None:
     """Of several specs that read one type, the same is listed, drafted from and compiled."""
-    listed = types_read()
+    listed = supported_model_types()
     for kind in ("vit", "mt5", "camembert"):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        assert spec_for(str(tmp_path)) == listed[kind]
+        assert find_spec_for_checkpoint(str(tmp_path)) == listed[kind]
 
 
 def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
@@ -101,7 +99,7 @@ def test_a_graph_that_is_named_counts_more(tmp_path: Path) -> None:
 
 def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
     folder = saved(tmp_path, gate_bias=True, use_cache=True, qa_dropout=0.1)
-    warned = check(open_spec(str(folder))).warnings
+    warned = check_spec(open_spec(str(folder))).warnings
     assert [d.code for d in warned] == ["W0418"]
     assert "gate_bias" in warned[0].title
     assert "use_cache" not in warned[0].title
@@ -109,7 +107,7 @@ def test_keys_that_nothing_reads_are_told(tmp_path: Path) -> None:
 
 def test_weights_that_are_said_not_to_be_quantized(tmp_path: Path) -> None:
     folder = saved(tmp_path, quantization_config=None)
-    assert not check(open_spec(str(folder))).warnings
+    assert not check_spec(open_spec(str(folder))).warnings
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_keys_of_a_config_written_in_full_are_told_where_they_say_something(
     config = tmp_path / "config.json"
     for value, codes in ((idle, []), (other, ["W0418"])):
         config.write_text(json.dumps({"model_type": "m", key: value}), encoding="utf-8")
-        found = check(open_spec(str(tmp_path / "m.specc"), config=str(config)))
+        found = check_spec(open_spec(str(tmp_path / "m.specc"), config=str(config)))
         assert [d.code for d in found.warnings] == codes
 
 
@@ -166,7 +164,7 @@ def test_null_is_none_where_a_value_may_be_none(
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     (tmp_path / "config.json").write_text(json.dumps(data), encoding="utf-8")
     found = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
-    config = elaborated(found).config
+    config = elaborate_spec(found).config
     assert (config["window"], config["rows"]) == (window, rows)
 
 
@@ -181,29 +179,22 @@ def test_null_is_none_where_a_value_may_be_none(
 def test_a_list_of_parts_and_counts_is_written_out(
     parts: str, kinds: tuple[str, ...], tmp_path: Path
 ) -> None:
-    spec = SPEC.replace(
-        "rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int'
-    )
+    spec = SPEC.replace("rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int')
     (tmp_path / "m.specc").write_text(spec, encoding="utf-8")
     (tmp_path / "config.json").write_text(f'{{"k": {parts}}}', encoding="utf-8")
     found = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
-    assert list(elaborated(found).config["kinds"]) == list(kinds)
+    assert list(elaborate_spec(found).config["kinds"]) == list(kinds)
 
 
 @pytest.mark.parametrize(
-    "parts",
-    ['[["a", 2]]', "[]", '[[["a"], true]]', '[[["a"], -1]]', '[[["a"], 4097]]', '"a"'],
+    "parts", ['[["a", 2]]', "[]", '[[["a"], true]]', '[[["a"], -1]]', '[[["a"], 4097]]', '"a"']
 )
 def test_no_list_of_parts_and_counts_is_refused(parts: str, tmp_path: Path) -> None:
-    spec = SPEC.replace(
-        "rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int'
-    )
+    spec = SPEC.replace("rows: int", 'kinds: list[text] from repeated("k") = ["z"]\n rows: int')
     (tmp_path / "m.specc").write_text(spec, encoding="utf-8")
     (tmp_path / "config.json").write_text(f'{{"k": {parts}}}', encoding="utf-8")
     with pytest.raises(Failed, match="E0403"):
-        elaborated(
-            open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
-        )
+        elaborate_spec(open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json")))
 
 
 def test_a_spec_of_ones_own_reads_a_folder(tmp_path: Path) -> None:
@@ -211,6 +202,6 @@ def test_a_spec_of_ones_own_reads_a_folder(tmp_path: Path) -> None:
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck" / "config.json").write_text('{"rows": 7}', encoding="utf-8")
     found = open_spec(str(tmp_path / "ck"), own=str(tmp_path / "m.specc"))
-    assert elaborated(found).config["rows"] == 7
+    assert elaborate_spec(found).config["rows"] == 7
     with pytest.raises(Failed, match="E0222"):
         open_spec(str(tmp_path / "m.specc"), own=str(tmp_path / "m.specc"))

@@ -12,30 +12,30 @@ from hypothesis import given
 from hypothesis import settings as settings_of_test
 from hypothesis import strategies as st
 
-from specc.compiler import generation_file
-from specc.compiler.generation_file import KINDS, Told, as_published
-from specc.compiler.spec import elaborated, open_spec
-from specc.decode.settings import settings_of
+from specc.decode.generation_settings import merge_settings
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.huggingface import generation_config
+from specc.huggingface.generation_config import KINDS, PublishedGeneration, apply_generation_config
 from specc.ir.graph import Graph
-from specc.ir.model import Generation, Model
-from specc.text.diagnostic import Failed
+from specc.ir.model import GenerateSection, ModelDefinition
 
 NOTHING = Graph(
     name="g", inputs={}, input_facts={}, parameters={}, parameter_facts={}, nodes=(), outputs={},
 )  # fmt: skip
 
 
-def told(folder: Path, said: dict[str, Any], **keys: Any) -> Told:
+def told(folder: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
     (folder / "generation_config.json").write_text(json.dumps(keys))
-    generation = Generation("text", "ids", "logits", said)
-    model = Model(name="m", doc="", graph=NOTHING, generation=generation)
-    return as_published(model, [folder])
+    generation = GenerateSection("text", "ids", "logits", said)
+    model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
+    return apply_generation_config(model, [folder])
 
 
 def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
     generation = told(folder, said, **keys).model.generation
     assert generation
-    settings_of(generation.settings)
+    merge_settings(generation.settings)
     return dict(generation.settings)
 
 
@@ -163,11 +163,11 @@ BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
 KNOWN = st.integers(3, 30)
 
 
-def with_vocabulary(folder: Path, keys: dict[str, Any]) -> Told:
+def with_vocabulary(folder: Path, keys: dict[str, Any]) -> PublishedGeneration:
     (folder / "config.json").write_text(json.dumps(TINY))
     (folder / "generation_config.json").write_text(json.dumps(keys))
-    model = elaborated(open_spec("llama", config=str(folder)), "")
-    return as_published(model, [folder])
+    model = elaborate_spec(open_spec("llama", config=str(folder)), "")
+    return apply_generation_config(model, [folder])
 
 
 @given(st.sets(BEYOND, min_size=1, max_size=3), st.sets(KNOWN, max_size=3), st.data())
@@ -187,7 +187,7 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
         due = with_vocabulary(Path(folder), {key: clean} if clean else {})
     assert made.model.generation
     assert due.model.generation
-    word = generation_file.BESIDE.get(key, "banned")
+    word = generation_config.BESIDE.get(key, "banned")
     wanted = {**due.model.generation.settings, **({} if clean else {word: []})}
     assert made.model.generation.settings == wanted
     (said,) = set(made.remarks) - set(due.remarks)
@@ -196,8 +196,6 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
 
 
 @pytest.mark.parametrize("key", ["forced_eos_token_id", "decoder_start_token_id"])
-def test_tokens_beyond_the_vocabulary_cannot_be_generated(
-    key: str, tmp_path: Path
-) -> None:
+def test_tokens_beyond_the_vocabulary_cannot_be_generated(key: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=f"E0847.*{key}"):
         with_vocabulary(tmp_path, {key: 10**9})

@@ -11,8 +11,8 @@ import pytest
 from support.answers import Answers, write_checkpoint
 
 import specc
-from specc.compiler.spec import open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import open_spec
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 LEFT = [
@@ -52,9 +52,7 @@ def scores(folder: Path, out: Path) -> object:
 
 
 @pytest.mark.parity
-def test_what_lies_beside_the_weights_is_left_alone(
-    plain: Path, tmp_path: Path
-) -> None:
+def test_what_lies_beside_the_weights_is_left_alone(plain: Path, tmp_path: Path) -> None:
     wanted = scores(plain, tmp_path / "plain.onnx")
     full = tmp_path / "full"
     shutil.copytree(plain, full)

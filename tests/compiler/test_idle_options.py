@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.passes.quantize.plan import KINDS
+from specc.transforms.quantization_plan import QUANTIZATION_KINDS
 
 LATER = pytest.mark.parity
 MODEL = """\
@@ -66,7 +66,7 @@ def stored(path: Path) -> dict[str, object]:
     ("kind", "option"),
     [
         pytest.param(kind, o, marks=[] if (kind, o) in QUICK else LATER)
-        for kind in KINDS
+        for kind in QUANTIZATION_KINDS
         for o in OPTIONS
     ],
 )
@@ -78,9 +78,7 @@ def test_every_option_counts_or_is_told(
     np.savez("x.npz", ids=np.arange(12).reshape(2, 6))
     specc.compile("m.specc", "plain.onnx", init=0, quantize=kind)
     try:
-        made = specc.compile(
-            "m.specc", "m.onnx", init=0, quantize=kind, **OPTIONS[option]
-        )
+        made = specc.compile("m.specc", "m.onnx", init=0, quantize=kind, **OPTIONS[option])
     except specc.Failed as failed:
         (told,) = failed.diagnostics
         assert told.code in ("E0753", "E0951")
@@ -118,9 +116,7 @@ def test_words_of_a_spec_that_do_nothing_are_told(
     assert idle == any(line in remark for remark in made.remarks)
 
 
-def test_a_head_that_is_none_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_head_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(NO_HEAD)
     given = ["--quantize=int8", "--quantize-head=none", "--init=0"]

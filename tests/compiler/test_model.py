@@ -8,10 +8,9 @@ import onnx
 import pytest
 
 import specc
-from specc.artifact.chance import Chance
-from specc.artifact.manifest import KEY
+from specc.artifact.manifest import KEY, RandomWeights
 from specc.cli.main import main
-from specc.run.loaded import manifest_of
+from specc.runtime.loaded_model import read_manifest
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1
@@ -34,15 +33,10 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_absent_input_is_computed_from_the_others(
-    spec: Path, tmp_path: Path
-) -> None:
+def test_an_absent_input_is_computed_from_the_others(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
-    filled, given = (
-        model.run(ids=IDS)["tags"],
-        model.run(ids=IDS, keep=IDS != 0)["tags"],
-    )
+    filled, given = (model.run(ids=IDS)["tags"], model.run(ids=IDS, keep=IDS != 0)["tags"])
     np.testing.assert_array_equal(filled, given)
     assert np.abs(model.run(ids=IDS, keep=IDS >= 0)["tags"] - given).max() > 1e-3
 
@@ -51,50 +45,30 @@ def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> N
     outside, inside = tmp_path / "outside.onnx", tmp_path / "inside.onnx"
     specc.compile(spec, outside, init=0)
     assert (
-        main(
-            [
-                "compile",
-                str(spec),
-                "--init",
-                "0",
-                "--defaults",
-                "inside",
-                "-o",
-                str(inside),
-            ]
-        )
-        == 0
+        main(["compile", str(spec), "--init", "0", "--defaults", "inside", "-o", str(inside)]) == 0
     )
     assert [i.name for i in onnx.load(inside).graph.input] == ["ids"]
     np.testing.assert_allclose(
-        specc.load(inside).run(ids=IDS)["tags"],
-        specc.load(outside).run(ids=IDS)["tags"],
-        atol=1e-6,
+        specc.load(inside).run(ids=IDS)["tags"], specc.load(outside).run(ids=IDS)["tags"], atol=1e-6
     )
 
 
-def test_the_manifest_says_where_everything_came_from(
-    spec: Path, tmp_path: Path
-) -> None:
+def test_the_manifest_says_where_everything_came_from(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
-    manifest = manifest_of(str(tmp_path / "m.onnx"))
-    assert manifest.chance == Chance(7)
+    manifest = read_manifest(str(tmp_path / "m.onnx"))
+    assert manifest.chance == RandomWeights(7)
     assert manifest.config == {"vocab": 13, "d": 16}
     assert SPEC in manifest.sources.values()
     assert manifest.graph.inputs.keys() == {"ids", "keep"}
     assert manifest.graph.input_facts["keep"].keep == "right"
 
 
-def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(
-    spec: Path, tmp_path: Path
-) -> None:
+def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(spec: Path, tmp_path: Path) -> None:
     first = tmp_path / "first.onnx"
     specc.compile(spec, first, init=0)
     from_model = specc.load(first).weights()
     checkpoint = tmp_path / "w.safetensors"
-    write_safetensors(
-        checkpoint, {n: np.ascontiguousarray(a) for n, a in from_model.items()}, {}
-    )
+    write_safetensors(checkpoint, {n: np.ascontiguousarray(a) for n, a in from_model.items()}, {})
     second = tmp_path / "second.onnx"
     assert (
         main(
@@ -111,9 +85,9 @@ def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(
         )
         == 0
     )
-    facts = json.loads({p.key: p.value for p in onnx.load(second).metadata_props}[KEY])[
-        "weights"
-    ]["files"]
+    facts = json.loads({p.key: p.value for p in onnx.load(second).metadata_props}[KEY])["weights"][
+        "files"
+    ]
     assert [f["name"] for f in facts] == ["w.safetensors"]
     assert facts[0]["bytes"] == checkpoint.stat().st_size
     assert len(facts[0]["sha256"]) == 64
@@ -135,15 +109,11 @@ def test_inputs_come_from_arrays_and_json(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, model, init=0)
     np.save(tmp_path / "ids.npy", IDS)
     np.savez(tmp_path / "all.npz", ids=IDS, keep=IDS != 0)
-    (tmp_path / "ids.json").write_text(
-        json.dumps({"ids": IDS.tolist()}), encoding="utf-8"
-    )
+    (tmp_path / "ids.json").write_text(json.dumps({"ids": IDS.tolist()}), encoding="utf-8")
     want = specc.load(model).run(ids=IDS)["tags"]
     for given in ("ids.npy", "all.npz", "ids.json"):
         out = tmp_path / f"{given}.out.npz"
-        assert main(["run", str(model), str(tmp_path / given), "-o", str(out)]) == 0, (
-            given
-        )
+        assert main(["run", str(model), str(tmp_path / given), "-o", str(out)]) == 0, given
         np.testing.assert_array_equal(np.load(out)["tags"], want)
 
 
@@ -165,17 +135,12 @@ def test_a_broken_number_is_found_also_in_weights_that_stay_in_their_file(
     spec: Path, tmp_path: Path
 ) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set={"vocab": 40000})
-    weights = {
-        n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()
-    }
+    weights = {n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()}
     weights["words.weight"][3, 1] = np.nan
     write_safetensors(tmp_path / "w.safetensors", weights, {})
     with pytest.raises(specc.Failed, match="E0507") as failed:
         specc.compile(
-            spec,
-            tmp_path / "linked.onnx",
-            weights=tmp_path / "w.safetensors",
-            set={"vocab": 40000},
+            spec, tmp_path / "linked.onnx", weights=tmp_path / "w.safetensors", set={"vocab": 40000}
         )
     assert "words.weight" in "".join(failed.value.diagnostics[0].notes)
     assert not (tmp_path / "linked.onnx").exists()

@@ -12,25 +12,20 @@ import pytest
 from numpy.typing import NDArray
 
 import specc
-from specc.artifact.chance import Chance
+from specc.artifact.manifest import RandomWeights
 from specc.cli.main import main
-from specc.compiler.rules import wanted_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.text.diagnostic import Failed
-from specc.weights.drawn import fill
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.spec_weight_rules import required_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.initial import parse
+from specc.weights.initial_values import initial_values
+from specc.weights.initializers import parse_initializer
 
 TINY = {
     "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,
     "max_position_embeddings": 16, "architectures": ["DistilBertModel"],
 }  # fmt: skip
-HEAD = (
-    "classifier.bias",
-    "classifier.weight",
-    "pre_classifier.bias",
-    "pre_classifier.weight",
-)
+HEAD = ("classifier.bias", "classifier.weight", "pre_classifier.bias", "pre_classifier.weight")
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -38,10 +33,10 @@ def body(folder: Path) -> Arrays:
     """A bare body as it is saved: under names without the prefix that heads put before."""
     (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     rng = np.random.default_rng(0)
-    graph = elaborated(open_spec(str(folder))).graph
+    graph = elaborate_spec(open_spec(str(folder))).graph
     return {
         w.name.removeprefix("distilbert."): rng.standard_normal(w.shape).astype("f4")
-        for w in wanted_of(graph)
+        for w in required_parameters(graph)
     }
 
 
@@ -57,12 +52,12 @@ def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
     model = specc.load(out)
-    assert model.manifest.chance == Chance(7, 4)
+    assert model.manifest.chance == RandomWeights(7, 4)
     assert model.manifest.weights["drawn"] == {"seed": 7, "weights": sorted(HEAD)}
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
         if name in HEAD:
-            drawn = fill(parse(facts[name].initial), 7, name, array.shape)
+            drawn = initial_values(parse_initializer(facts[name].initial), 7, name, array.shape)
             assert np.array_equal(array, drawn)
         else:
             assert np.array_equal(array, tensors[name.removeprefix("distilbert.")])
@@ -84,23 +79,23 @@ def test_in_a_package_too(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     found = open_spec(str(tmp_path))
-    graph = elaborated(found, _first(found)).graph
+    graph = elaborate_spec(found, _first(found)).graph
     tensors = {
         w.name.removeprefix("model."): np.full(w.shape, 0.1, "f4")
-        for w in wanted_of(graph)
+        for w in required_parameters(graph)
         if w.name != "lm_head.weight"
     }
     saved(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_first(found), init_missing=3, parts="step")
-    assert specc.load(out).opened.chance == Chance(3, 1)
+    assert specc.load(out).opened.chance == RandomWeights(3, 1)
 
 
 def _first(found: Any) -> str:
     """The graph that writes, which stands first."""
-    from specc.elaborate.beside import graphs_of
+    from specc.frontend.generate_and_reading_sections import list_graphs
 
-    return graphs_of(found.program)[0].name
+    return list_graphs(found.program)[0].name
 
 
 @pytest.mark.parametrize(
@@ -115,18 +110,11 @@ def _first(found: Any) -> str:
 def test_of_a_body_nothing_is_drawn(left_out: str, why: str, tmp_path: Path) -> None:
     start, star, _ = left_out.partition("*")
     tensors = {
-        n: a
-        for n, a in body(tmp_path).items()
-        if not (n.startswith(start) if star else n == start)
+        n: a for n, a in body(tmp_path).items() if not (n.startswith(start) if star else n == start)
     }
     folder = saved(tmp_path, tensors)
     with pytest.raises(Failed) as failed:
-        specc.compile(
-            folder,
-            tmp_path / "m.onnx",
-            graph="sequence_classification",
-            init_missing=7,
-        )
+        specc.compile(folder, tmp_path / "m.onnx", graph="sequence_classification", init_missing=7)
     faults = [d for d in failed.value.diagnostics if d.code == "E0501"]
     assert faults
     assert any(why in str(d.notes) for d in faults)

@@ -10,15 +10,15 @@ import pytest
 from support.packed import manifest_text, values_of
 
 import specc
-from specc.backend import About, Part
-from specc.compiler import reading as readings
-from specc.compiler.package import PARTS
-from specc.compiler.spec import elaborated, open_spec
-from specc.compiler.taps import with_taps
-from specc.run.package import open_package
-from specc.run.verify import random_inputs, sizes_for
-from specc.run.verify_package import verify_package
-from specc_onnx import package_graphs, target
+from specc.backend import PackageGraph, PackageMetadata
+from specc.driver import reading_section as readings
+from specc.driver.compile_package import PARTS
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.taps import add_taps
+from specc.runtime.model_package import open_package
+from specc.verification.verify_model import random_inputs, sizes_for
+from specc.verification.verify_package import verify_package
+from specc_onnx import get_target, write_package
 
 SMALL = {
     "gpt2": {"layers": 2, "d": 16, "heads": 2, "vocab": 40, "context": 16},
@@ -31,21 +31,18 @@ TAPS = {"gpt2": "*.attn", "lstm_lm": "*"}
 def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
     spec = open_spec(name, sets=[f"{k}={v}" for k, v in config.items()])
-    model = elaborated(spec)
-    graphs = {
-        "score": model.graph,
-        "inside": with_taps(model.graph, (TAPS[name],)),
-    }
-    reading = readings.reading_of(spec.program, model)
+    model = elaborate_spec(spec)
+    graphs = {"score": model.graph, "inside": add_taps(model.graph, (TAPS[name],))}
+    reading = readings.build_record(spec.program, model)
     parts = {
-        role: Part(
+        role: PackageGraph(
             graph, f"{role}.onnx", manifest_text(model, graph, reading, {}, {"seed": 5})
         )
         for role, graph in graphs.items()
     }
     values = values_of(spec, list(graphs.values()), 5, "")
-    written = package_graphs(
-        parts, tmp_path / "both", values, target=target("ort-cpu"), about=About(name)
+    written = write_package(
+        parts, tmp_path / "both", values, target=get_target("ort-cpu"), about=PackageMetadata(name)
     )
     alone = tmp_path / "alone.onnx"
     specc.compile(name, alone, init=5, set=config, weights_as="copy")
@@ -55,17 +52,13 @@ def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None
     (other,) = tmp_path.glob("alone-*.data")
     assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
 
-    inputs = random_inputs(
-        model.graph, sizes_for(model.graph, 1), np.random.default_rng(0)
-    )
+    inputs = random_inputs(model.graph, sizes_for(model.graph, 1), np.random.default_rng(0))
     package = open_package(tmp_path / "both", contents=True)
     want = specc.load(alone).run(**inputs)
     for role in package.roles:
         got = package.load(role).run(**inputs)
         for result, array in want.items():
-            np.testing.assert_allclose(
-                got[result], array, rtol=0, atol=1e-5 * np.abs(array).max()
-            )
+            np.testing.assert_allclose(got[result], array, rtol=0, atol=1e-5 * np.abs(array).max())
     assert len(package.load("inside").session.outputs) > len(want)
     assert len(list(verify_package(package, rounds=1))) == 2
 
@@ -133,9 +126,7 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
     assert sorted([*named, *wanted]) == sorted({*PARTS} & {*named, *wanted})
     assert specc.load(tmp_path / "p").opened.package
     with pytest.raises(specc.Failed):
-        specc.compile(
-            name, tmp_path / "q", init=1, set=config, parts=["generate", "score"]
-        )
+        specc.compile(name, tmp_path / "q", init=1, set=config, parts=["generate", "score"])
     assert not (tmp_path / "q").exists()
 
 
@@ -143,13 +134,7 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
     """A generation_config.json with `typical_p`: all other parts, and the same tokens."""
     folder = tmp_path / "ck"
     folder.mkdir()
-    config = {
-        "model_type": "gpt2",
-        "n_layer": 1,
-        "n_embd": 8,
-        "n_head": 2,
-        "vocab_size": 9,
-    }
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 9}
     (folder / "config.json").write_text(json.dumps(config))
     keys = {"do_sample": True, "typical_p": 0.6, "max_new_tokens": 4}
     (folder / "generation_config.json").write_text(json.dumps(keys))
@@ -162,9 +147,7 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
     texts = [
         [
             list(r.tokens)
-            for r in specc.load(tmp_path / name)
-            .generate(input_ids=[[1, 2]])
-            .results()[0]
+            for r in specc.load(tmp_path / name).generate(input_ids=[[1, 2]]).results()[0]
         ]
         for name in ("p", "q")
     ]
@@ -205,17 +188,12 @@ def test_a_pointer_network_leaves_out_one_file(tmp_path: Path) -> None:
     points = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
     given = {"points": points, "ids": np.array([[1], [3]])}
     tokens = [
-        [
-            list(row[0].tokens)
-            for row in specc.load(tmp_path / name).generate(**given).results()
-        ]
+        [list(row[0].tokens) for row in specc.load(tmp_path / name).generate(**given).results()]
         for name in ("p", "full.onnx")
     ]
     assert tokens[0] == tokens[1]
     assert [len(row) for row in tokens[0]] == [5, 5]
     with pytest.raises(specc.Failed) as failed:
-        specc.compile(
-            tmp_path / "m.specc", tmp_path / "g.onnx", init=1, parts="generate"
-        )
+        specc.compile(tmp_path / "m.specc", tmp_path / "g.onnx", init=1, parts="generate")
     assert [d.code for d in failed.value.diagnostics] == ["E0703"]
     assert not (tmp_path / "g.onnx").exists()

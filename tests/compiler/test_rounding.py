@@ -7,9 +7,9 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler.rounding import Asked, Spoken, spoken
-from specc.elaborate.modules import program_of
-from specc.library.files import Files
+from specc.driver.quantize_section import QuantizeOptions, QuantizeRequest, merge_quantize_options
+from specc.frontend.spec_modules import build_program
+from specc.library.spec_files import SpecLibrary
 
 HEAD = "specc 1\nmodel m\nextends gpt2\n"
 SMALL = "config { layers = 2  d = 16  heads = 2  vocab = 64  context = 16 }\n"
@@ -36,10 +36,10 @@ quantize:
 """
 
 
-def told(path: Path, asked: Asked | None = None) -> Spoken:
-    library = Files()
-    program = program_of(library.open(str(path)), library)
-    return spoken(program, asked or Asked())
+def told(path: Path, asked: QuantizeOptions | None = None) -> QuantizeRequest:
+    library = SpecLibrary()
+    program = build_program(library.open(str(path)), library)
+    return merge_quantize_options(program, asked or QuantizeOptions())
 
 
 def written(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
@@ -99,17 +99,9 @@ graph main(x: float[batch, 4]) -> (y: float[batch, 4]) {
 
 @pytest.mark.parametrize("name", ["a[0]", "b?c*"])
 def test_weights_of_any_name_can_be_kept(name: str, tmp_path: Path) -> None:
-    specc.compile(
-        written(tmp_path, ODD),
-        tmp_path / "m.onnx",
-        init=0,
-        quantize="int8",
-        keep=[name],
-    )
+    specc.compile(written(tmp_path, ODD), tmp_path / "m.onnx", init=0, quantize="int8", keep=[name])
     rounded = specc.load(tmp_path / "m.onnx").manifest.rounded
-    assert {"a[0].weight", "b?c*.weight", "last.weight"} - rounded.keys() == {
-        f"{name}.weight"
-    }
+    assert {"a[0].weight", "b?c*.weight", "last.weight"} - rounded.keys() == {f"{name}.weight"}
 
 
 def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
@@ -148,13 +140,13 @@ def test_options_stand_in_place_of_words_and_say_so(
 @pytest.mark.parametrize(
     ("given", "kind", "option"),
     [
-        (Asked(), "int8", ""),
-        (Asked(kind="none"), "", "--quantize none"),
-        (Asked(kind="none", cache="int8"), "int8", "--cache"),
+        (QuantizeOptions(), "int8", ""),
+        (QuantizeOptions(kind="none"), "", "--quantize none"),
+        (QuantizeOptions(kind="none", cache="int8"), "int8", "--cache"),
     ],
 )
 def test_none_stands_in_place_of_every_word(
-    given: Asked, kind: str, option: str, tmp_path: Path
+    given: QuantizeOptions, kind: str, option: str, tmp_path: Path
 ) -> None:
     """`cache` is one of them; what an option says of it counts."""
     text = f"{HEAD}quantize {{ default = int8  cache = int8 }}\n"
@@ -203,9 +195,7 @@ def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 24, 512, 999999999])
-def test_a_block_of_another_size_is_told_of_at_its_word(
-    size: int, tmp_path: Path
-) -> None:
+def test_a_block_of_another_size_is_told_of_at_its_word(size: int, tmp_path: Path) -> None:
     words = f"quantize {{ default = int4  block = {size} }}\n"
     spec = written(tmp_path, HEAD + words)
     with pytest.raises(specc.Failed, match="E0853") as failed:
@@ -235,9 +225,7 @@ def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
     """What an empty text is drawn from goes with the rest of what was taken apart."""
     out = tmp_path / "lm.onnx"
     sizes = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24, "context": 32}
-    specc.compile(
-        "prefix_lm", out, set=sizes, init=1, parts="generate", quantize="int8"
-    )
+    specc.compile("prefix_lm", out, set=sizes, init=1, parts="generate", quantize="int8")
     writing = specc.load(out).generate(prompt=[[3, 4, 5]], ids=[[]], max_tokens=3)
     assert len(list(writing)) == 3
 
@@ -245,7 +233,7 @@ def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
 INPUTS = "quantize {{ default = int4  all = true  block = 16  {} }}\n"
 
 
-def told_by(path: Path, asked: Asked | None = None) -> tuple[int | None, str, str]:
+def told_by(path: Path, asked: QuantizeOptions | None = None) -> tuple[int | None, str, str]:
     by = told(path, asked).by
     return by.samples, Path(by.calibrate).name, by.option
 
@@ -260,15 +248,13 @@ def test_a_spec_says_what_it_is_rounded_by(tmp_path: Path) -> None:
     near = 'specc 1\nmodel n\nextends "m.specc"\nquantize { samples = 3 }\n'
     nearest = written(tmp_path, near, "n.specc")
     assert told_by(nearest) == (3, "", "")
-    assert told_by(nearest, Asked(calibrate="y.npz")) == (None, "y.npz", "--calibrate")
-    assert told_by(base, Asked(samples=0)) == (0, "", "--samples")
-    (line,) = told(base, Asked(samples=0)).remarks
+    assert told_by(nearest, QuantizeOptions(calibrate="y.npz")) == (None, "y.npz", "--calibrate")
+    assert told_by(base, QuantizeOptions(samples=0)) == (0, "", "--samples")
+    (line,) = told(base, QuantizeOptions(samples=0)).remarks
     assert line.startswith("`--samples` stands in place of `calibrate` in the spec")
 
 
-def test_its_samples_are_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_samples_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = written(tmp_path, HEAD + SMALL + INPUTS.format("samples = 2"))
     out = str(tmp_path / "m.onnx")
     assert main(["compile", str(spec), "--init=0", "-o", out]) == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 from specc.weights.formats.safetensors import write_safetensors
 
 DSL = """\
@@ -44,10 +44,7 @@ def test_rules_hold_only_when_they_say(name: str, text: str, tmp_path: Path) -> 
     spec = str(tmp_path / name)
     weight = np.arange(6, dtype=np.float32).reshape(3, 2)
     x = np.array([[1.0, -2.0]], np.float32)
-    files = {
-        "true": {"former": weight.T.copy(), "extra": weight},
-        "false": {"w.weight": weight},
-    }
+    files = {"true": {"former": weight.T.copy(), "extra": weight}, "false": {"w.weight": weight}}
     for old, tensors in files.items():
         path = tmp_path / f"{old}.safetensors"
         write_safetensors(path, tensors)

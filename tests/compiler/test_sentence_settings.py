@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specc.compiler.spec import open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import open_spec
 
 KIND = "sentence_transformers.models"
 FILES: dict[str, Any] = {
@@ -44,9 +44,7 @@ def outcome(folder: Path, files: dict[str, Any]) -> tuple[str, ...]:
         spec = open_spec(str(folder))
     except Failed as failed:
         return (failed.diagnostics[0].code,)
-    texts = [
-        m.file.span.source.text for m in spec.library.modules.values() if m.file.span
-    ]
+    texts = [m.file.span.source.text for m in spec.library.modules.values() if m.file.span]
     return (*texts, *spec.remarks)
 
 
@@ -57,9 +55,7 @@ def outcome(folder: Path, files: dict[str, Any]) -> tuple[str, ...]:
         *((n, "never_heard_of", 3) for n in CHANGED),
     ],
 )
-def test_no_setting_is_passed_over(
-    name: str, key: str, value: object, tmp_path: Path
-) -> None:
+def test_no_setting_is_passed_over(name: str, key: str, value: object, tmp_path: Path) -> None:
     plain = outcome(tmp_path, FILES)
     assert len(plain) > 1, plain
     changed = {**FILES, name: {**FILES[name], key: value}}

@@ -14,8 +14,8 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.run.small_states import as_near
-from specc_onnx.lower import cached
+from specc.verification.quantization_error import match_rounding_edge
+from specc_onnx.lower import kv_buffer_attention
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 PARTS = ["--for", "score,encode,step"]
@@ -80,17 +80,19 @@ def test_a_mistake_in_the_kernel_s_scales_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys read by the scales of values: planted, and caught."""
-    whole = cached._kept
-    first: list[cached.Value] = []
+    whole = kv_buffer_attention._split_scale
+    first: list[kv_buffer_attention.Value] = []
 
-    def swapped(value: cached.Value) -> tuple[cached.Value | None, cached.Value]:
+    def swapped(
+        value: kv_buffer_attention.Value,
+    ) -> tuple[kv_buffer_attention.Value | None, kv_buffer_attention.Value]:
         scale, joined = whole(value)
         if scale is None:
             return None, joined
         first.append(scale)
         return first[0], joined
 
-    monkeypatch.setattr(cached, "_kept", swapped)
+    monkeypatch.setattr(kv_buffer_attention, "_split_scale", swapped)
     assert compiled(tmp_path / "m", "gpt2", "--for", "encode,step") == 0
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 4
 
@@ -101,7 +103,7 @@ def test_only_numbers_on_the_edge_may_go_either_way() -> None:
     ours = np.rint(x / scale).astype(np.int8)
     assert ours.tolist() == [[[[1, 1, 1, -3]]]]
     theirs = np.array([2, 3, 2, -2], np.int8).reshape(1, 1, 1, 4)
-    assert as_near(ours, theirs, x, scale).tolist() == [[[[2, 1, 1, -2]]]]
+    assert match_rounding_edge(ours, theirs, x, scale).tolist() == [[[[2, 1, 1, -2]]]]
 
 
 @pytest.mark.slow
@@ -128,42 +130,22 @@ LATER = pytest.mark.parity
     ("spec", "more", "why"),
     [
         ("gpt2", [], "only a step keeps any"),
-        pytest.param(
-            "bert", ["--for", "step"], "only what writes texts keeps any", marks=LATER
-        ),
+        pytest.param("bert", ["--for", "step"], "only what writes texts keeps any", marks=LATER),
         ("gpt2", ["--for", "step", "--target", "onnx"], "`onnx` has no attention"),
         pytest.param(
-            "gpt2",
-            ["--for", "step", "--names", "hf"],
-            "know no such states",
-            marks=LATER,
+            "gpt2", ["--for", "step", "--names", "hf"], "know no such states", marks=LATER
         ),
         pytest.param(
-            "gpt2",
-            ["--for", "step", "--samples", "0"],
-            "`--samples 0` writes none",
-            marks=LATER,
+            "gpt2", ["--for", "step", "--samples", "0"], "`--samples 0` writes none", marks=LATER
         ),
         pytest.param(
-            "lstm_lm",
-            ["--for", "step"],
-            "no attention of this model writes",
-            marks=LATER,
+            "lstm_lm", ["--for", "step"], "no attention of this model writes", marks=LATER
         ),
-        pytest.param(
-            "gpt2",
-            ["--for", "step", "--opset", "17"],
-            "with these options",
-            marks=LATER,
-        ),
+        pytest.param("gpt2", ["--for", "step", "--opset", "17"], "with these options", marks=LATER),
     ],
 )
 def test_where_it_cannot_be(
-    spec: str,
-    more: list[str],
-    why: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    spec: str, more: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled(tmp_path / "m", spec, *more) == 1
     told = capsys.readouterr().err

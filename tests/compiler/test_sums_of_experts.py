@@ -9,15 +9,15 @@ import pytest
 from support.sums import factors
 
 import specc
-from specc.calibrate import stages
-from specc.calibrate.readers import readers_of
-from specc.compiler.job import Options, open_job
-from specc.compiler.rounding import Asked
-from specc.compiler.spec import open_spec
+from specc.calibration import calibration_stages
+from specc.calibration.weight_readers import find_weight_readers
+from specc.driver.compile_job import CompileOptions, open_job
+from specc.driver.quantize_section import QuantizeOptions
+from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights import gptq, lowbits
-from specc.weights.gptq import factor_of
-from specc.weights.values import array_of
+from specc.weights import gptq, int_quantization
+from specc.weights.gptq import cholesky_factor
+from specc.weights.parameter_values import read_parameter
 
 EXPERTS, NOBODY = 4, 2
 """Experts, and the one that no row is sent to."""
@@ -47,9 +47,7 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
     """The rows that each expert's matrices meet, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     up, gate, bias = (w[f"all.{n}"] for n in ("up.weight", "gate.weight", "gate.bias"))
-    met: dict[str, list[Array]] = {
-        f"all.{n}.weight": [] for n in ("up", "gate", "down")
-    }
+    met: dict[str, list[Array]] = {f"all.{n}.weight": [] for n in ("up", "gate", "down")}
     for expert in range(EXPERTS):
         rows = X[KEEP & (expert == IDS).any(-1)].astype(np.float64)
         inner = np.tanh(rows @ up[expert].T) * (rows @ gate[expert].T + bias[expert])
@@ -58,38 +56,34 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
     return met
 
 
-def test_each_expert_counts_its_own_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stage for each, too; what an expert that nobody is sent to is rounded by
     says nothing of any column.
     """
     (tmp_path / "m.specc").write_text(SPEC)
-    asked = Asked(kind="int4", every=True, block=16)
-    options = Options(output="", init=3, precision=asked)
+    asked = QuantizeOptions(kind="int4", every=True, block=16)
+    options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
-        weights = {n: array_of(job.values, n) for n in job.values.wanted}
-        readers = readers_of(job.simplified, job.precision.plan, {})
+        weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
+        readers = find_weight_readers(job.simplified, job.precision.plan, {})
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
         folder = tmp_path / f"{least}"
         folder.mkdir()
-        monkeypatch.setattr(stages, "WEIGHTS", least)
+        monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
         found = factors(readers, weights, SAMPLE, folder)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             for expert, x in enumerate(rows):
-                want = factor_of(x.T @ x)
+                want = cholesky_factor(x.T @ x)
                 assert np.allclose(found[name][expert], want, rtol=1e-6), name
         # nothing that experts waited for is left behind
         assert not list(folder.iterdir())
     assert not wanted["all.up.weight"][NOBODY].size
 
 
-@pytest.mark.parametrize(
-    "kind", ["npz", pytest.param("none", marks=pytest.mark.parity)]
-)
+@pytest.mark.parametrize("kind", ["npz", pytest.param("none", marks=pytest.mark.parity)])
 def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
     """What is stored is what each matrix alone becomes by its own rows."""
     (tmp_path / "m.specc").write_text(SPEC)
@@ -105,12 +99,12 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
         for expert, x in enumerate(rows):
             matrix = full.weights()[name][expert]
-            blocks = lowbits.in_blocks(matrix, 16)
+            blocks = int_quantization.split_groups(matrix, 16)
             if kind == "npz":
-                numbers, units = gptq.rounded(matrix, factor_of(x.T @ x), 16)
+                numbers, units = gptq.quantize_gptq(matrix, cholesky_factor(x.T @ x), 16)
             else:
-                units = lowbits.scales_of(blocks, 4)
-                numbers = lowbits.nearest(blocks, units, 4)
+                units = int_quantization.group_scales(blocks, 4)
+                numbers = int_quantization.round_to_grid(blocks, units, 4)
             want = (numbers * units[..., None]).reshape(len(matrix), -1)
             got = low.weights()[name][expert]
             # a number at an edge may become either: sums of float32 and float64 differ

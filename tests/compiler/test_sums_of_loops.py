@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from support.sums import factors
 
-from specc.calibrate import stages
-from specc.calibrate.readers import readers_of
-from specc.compiler.job import Options, open_job
-from specc.compiler.rounding import Asked
-from specc.compiler.spec import open_spec
+from specc.calibration import calibration_stages
+from specc.calibration.weight_readers import find_weight_readers
+from specc.driver.compile_job import CompileOptions, open_job
+from specc.driver.quantize_section import QuantizeOptions
+from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights.gptq import factor_of
-from specc.weights.values import array_of
+from specc.weights.gptq import cholesky_factor
+from specc.weights.parameter_values import read_parameter
 
 SPEC = """
 specc 1
@@ -39,27 +39,25 @@ X = RNG.normal(size=(2, 6, 3)).astype(np.float32)
 KEEP = np.arange(6) < np.array([[6], [4]])
 
 
-def test_every_turn_that_is_there_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a loop, in a loop of that, in a layer and behind it; with padding, and with a
     stage for each.
     """
     (tmp_path / "m.specc").write_text(SPEC)
-    asked = Asked(kind="int4", every=True, block=16)
-    options = Options(output="", init=3, precision=asked)
+    asked = QuantizeOptions(kind="int4", every=True, block=16)
+    options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
-        weights = {n: array_of(job.values, n) for n in job.values.wanted}
-        readers = readers_of(job.simplified, job.precision.plan, {})
+        weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
+        readers = find_weight_readers(job.simplified, job.precision.plan, {})
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
-        monkeypatch.setattr(stages, "WEIGHTS", least)
+        monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
         found = factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             x = np.array(rows)
-            assert np.allclose(found[name][0], factor_of(x.T @ x), rtol=1e-6), name
+            assert np.allclose(found[name][0], cholesky_factor(x.T @ x), rtol=1e-6), name
 
 
 def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:

@@ -82,9 +82,7 @@ def test_it_is_linked_and_computes_the_same(folder: Path) -> None:
         assert np.abs(given - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_diff_does_not_tell_of_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_does_not_tell_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compiled(folder, "copy")
     specc.compile(folder / "m.specc", folder / "drawn.onnx", init=0)
     assert not main(["diff", str(folder / "drawn.onnx"), str(folder / "copy.onnx")])

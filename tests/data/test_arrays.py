@@ -8,10 +8,14 @@ import zipfile
 import numpy as np
 import pytest
 
-from specc.data.arrays import exact, read_arrays
-from specc.data.json_arrays import nested_array, parse_json
-from specc.data.npy import parse_npy
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.array_files import (
+    cast_exactly,
+    nested_array,
+    parse_json_arrays,
+    read_arrays,
+)
+from specc.preprocessing.npy import parse_npy
 
 
 def code_of(action) -> str:
@@ -31,9 +35,7 @@ def saved(array: np.ndarray, **options: object) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    "dtype", ["<f4", ">f4", "<f8", ">i8", "<i4", "|b1", "<f2", ">u2"]
-)
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">i8", "<i4", "|b1", "<f2", ">u2"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3)])
 def test_an_npy_file_is_read_in_native_order(tmp_path, dtype, shape):
     array = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
@@ -74,13 +76,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "array",
-    [
-        np.array(["a"]),
-        np.array([1j]),
-        np.array([(1, 2)], "i4,i4"),
-        np.zeros(2, "M8[s]"),
-    ],
+    "array", [np.array(["a"]), np.array([1j]), np.array([(1, 2)], "i4,i4"), np.zeros(2, "M8[s]")]
 )
 def test_other_elements_are_refused(array):
     assert code_of(lambda: parse_npy(saved(array), "x")) == "E0905"
@@ -89,9 +85,7 @@ def test_other_elements_are_refused(array):
 def test_a_shape_that_the_file_cannot_hold_is_refused_before_memory_is_taken():
     data = saved(np.zeros(3))
     for shape in (b"(4,)", b"(2,)"):
-        assert (
-            code_of(lambda s=shape: parse_npy(data.replace(b"(3,)", s), "x")) == "E0905"
-        )
+        assert code_of(lambda s=shape: parse_npy(data.replace(b"(3,)", s), "x")) == "E0905"
     huge = data.replace(b"(3,), }            ", b"(3000000000000,), }")
     assert huge != data
     assert code_of(lambda: parse_npy(huge, "x")) == "E0905"
@@ -113,7 +107,7 @@ def test_damaged_bytes_never_escape_as_other_errors(tmp_path):
 
 
 def test_an_npz_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("specc.data.npy.MAX_ARRAY_BYTES", 100_000)
+    monkeypatch.setattr("specc.preprocessing.npy.MAX_ARRAY_BYTES", 100_000)
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", bytes(1_000_000))
     assert code_of(lambda: read_arrays(str(tmp_path / "b.npz"))) == "E0904"
@@ -122,9 +116,9 @@ def test_an_npz_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
 def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
     data = saved(np.zeros(4))
     (tmp_path / "a.npy").write_bytes(data)
-    monkeypatch.setattr("specc.data.arrays.MAX_ARRAY_BYTES", len(data))
+    monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", len(data))
     assert read_array(str(tmp_path / "a.npy")).shape == (4,)
-    monkeypatch.setattr("specc.data.arrays.MAX_ARRAY_BYTES", len(data) - 1)
+    monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", len(data) - 1)
     assert code_of(lambda: read_array(str(tmp_path / "a.npy"))) == "E0904"
 
 
@@ -152,15 +146,15 @@ def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
 )
 def test_json_that_is_no_array_says_where(text, why):
     with pytest.raises(Failed) as caught:
-        parse_json(text.encode(), "x.json")
+        parse_json_arrays(text.encode(), "x.json")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0906"
     assert why in diagnostic.title
 
 
 def test_json_may_have_a_byte_order_mark_but_must_be_utf8():
-    assert parse_json("[1]".encode("utf-8-sig"), "x")[""].tolist() == [1]
-    assert code_of(lambda: parse_json(b"\xff\xfe[\x00", "x")) == "E0906"
+    assert parse_json_arrays("[1]".encode("utf-8-sig"), "x")[""].tolist() == [1]
+    assert code_of(lambda: parse_json_arrays(b"\xff\xfe[\x00", "x")) == "E0906"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +176,7 @@ def test_json_may_have_a_byte_order_mark_but_must_be_utf8():
     ],
 )
 def test_what_converts(array, dtype):
-    result = exact(array, dtype, "x")
+    result = cast_exactly(array, dtype, "x")
     np.testing.assert_allclose(result.astype(float), array.astype(float), rtol=1e-7)
     assert result.dtype.isnative
 
@@ -205,19 +199,17 @@ def test_what_converts(array, dtype):
     ],
 )
 def test_what_does_not_convert(array, dtype):
-    assert code_of(lambda: exact(array, dtype, "x")) == "E0907"
+    assert code_of(lambda: cast_exactly(array, dtype, "x")) == "E0907"
 
 
 def test_json_round_trip_keeps_values():
     array = np.random.default_rng(0).normal(size=(3, 4))
     np.testing.assert_array_equal(
-        parse_json(json.dumps(array.tolist()).encode(), "x")[""], array
+        parse_json_arrays(json.dumps(array.tolist()).encode(), "x")[""], array
     )
 
 
 def test_tuples_are_lists_and_messages_name_what_is_read() -> None:
     assert nested_array([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(
-        Failed, match=r"cannot read numbers from what is given: \[0\] is no number"
-    ):
+    with pytest.raises(Failed, match=r"cannot read numbers from what is given: \[0\] is no number"):
         nested_array(["a"], "what is given")

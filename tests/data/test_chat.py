@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from specc.compiler.chats import chat_in
-from specc.data import chat
-from specc.data.chat import ChatTemplate, filled, messages_of
-from specc.data.reading import input_reading
-from specc.data.tokenizer import TextTokenizer, TokenizerFile
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.repository_files import read_chat_template
+from specc.preprocessing import chat_template
+from specc.preprocessing.chat_template import ChatTemplate, parse_messages, render_chat_template
+from specc.preprocessing.preprocessing_config import parse_input_record
+from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
 
 def said(template: str, messages: Any = HELLO, **tokens: str) -> str:
-    return filled(ChatTemplate(template, tokens), messages)
+    return render_chat_template(ChatTemplate(template, tokens), messages)
 
 
 def fault(template: str, messages: Any = HELLO) -> str:
@@ -43,9 +43,7 @@ def test_what_a_template_may_use() -> None:
 {% if add_generation_prompt %}>{% endif %}
 """
     wanted = '<s>[{"role": "user", "content": "hé<"}]>'
-    assert (
-        said(template, [{"role": "user", "content": "hé<"}], bos_token="<s>") == wanted
-    )
+    assert said(template, [{"role": "user", "content": "hé<"}], bos_token="<s>") == wanted
 
 
 HOSTILE = {
@@ -68,14 +66,14 @@ HOSTILE = {
 def test_hostile_templates_end_soon(what: str) -> None:
     start = time.monotonic()
     note = fault(HOSTILE[what])
-    assert time.monotonic() - start < 4 * chat.SECONDS + 10
+    assert time.monotonic() - start < 4 * chat_template.SECONDS + 10
     assert note
     assert "\x1b" not in note
 
 
 @pytest.mark.slow
 def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "SECONDS", 1)
+    monkeypatch.setattr(chat_template, "SECONDS", 1)
     turns = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
     start = time.monotonic()
     assert "too much time" in fault(turns) or "seconds" in fault(turns)
@@ -91,7 +89,7 @@ def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_what_is_no_chat(given: object) -> None:
     with pytest.raises(Failed, match="E0425"):
-        messages_of(given)
+        parse_messages(given)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +97,7 @@ def test_what_is_no_chat(given: object) -> None:
     [
         ("a\nb\n{% for %}", 3),
         ("a\n\n{{ 1 / 0 }}", 3),
-        (
-            "{% macro f() %}\n{{ raise_exception('x') }}\n{% endmacro %}\n\n{{ f() }}",
-            2,
-        ),
+        ("{% macro f() %}\n{{ raise_exception('x') }}\n{% endmacro %}\n\n{{ f() }}", 2),
     ],
 )
 def test_a_fault_names_its_line(template: str, line: int) -> None:
@@ -110,7 +105,7 @@ def test_a_fault_names_its_line(template: str, line: int) -> None:
 
 
 def test_without_the_package_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "find_spec", lambda name: None)
+    monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
     with pytest.raises(Failed, match="E0426"):
         said("x")
 
@@ -138,7 +133,7 @@ def test_where_a_template_is_said(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **more}))
     if own is not None:
         (tmp_path / "chat_template.jinja").write_text(own)
-    found = chat_in(tmp_path, None)
+    found = read_chat_template(tmp_path, None)
     assert (found and found.text) == wanted
     if found:
         assert found.tokens == {"bos_token": "<s>", "eos_token": "</s>"}
@@ -157,13 +152,13 @@ DAMAGED = [
 def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(Failed, match="E0423"):
-        chat_in(tmp_path, None)
+        read_chat_template(tmp_path, None)
 
 
 def test_a_model_carries_it() -> None:
     file = TokenizerFile.of("{}")
     record = TextTokenizer(file=file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
-    assert input_reading(record.to_json(), files={file.sha256: file}) == record
+    assert parse_input_record(record.to_json(), files={file.sha256: file}) == record
 
 
 @pytest.mark.parametrize(
@@ -176,4 +171,4 @@ def test_a_foreign_model_may_say_anything(data: object) -> None:
     file = TokenizerFile.of("{}")
     record = {"kind": "tokenizer", "file": file.sha256, "chat": data}
     with pytest.raises(Failed, match="E0915"):
-        input_reading(record, files={file.sha256: file})
+        parse_input_record(record, files={file.sha256: file})

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from specc.data.check import Bound, InputSpec, check_inputs
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 
 SOURCE = InputSpec("source", "i64", ("batch", "src"), below=100)
 TARGET = InputSpec("target", "i64", ("batch", "tgt"), below=50)
@@ -58,9 +58,7 @@ def test_computed_lengths_ask_the_caller():
     given = {"patches": np.zeros((1, 10)), "source": ids(1, 3)}
     assert check_inputs([spec, SOURCE], given, solve=solve)["patches"].shape == (1, 10)
     (fault,) = faults([spec, SOURCE], given | {"source": ids(1, 2)}, solve=solve)
-    assert (
-        fault.title == "axis 1 of `patches` has length 10, and `src ** 2 + 1` is 5 here"
-    )
+    assert fault.title == "axis 1 of `patches` has length 10, and `src ** 2 + 1` is 5 here"
     # no solver, no opinion
     assert check_inputs([spec, SOURCE], given | {"source": ids(1, 2)})
 
@@ -90,9 +88,7 @@ def test_objects_are_refused():
     assert faults([SOURCE], {"source": np.array([[None]])})[0].code == "E0907"
 
 
-@pytest.mark.parametrize(
-    ("value", "fits"), [(0, True), (99, True), (100, False), (-1, False)]
-)
+@pytest.mark.parametrize(("value", "fits"), [(0, True), (99, True), (100, False), (-1, False)])
 def test_ids_stay_inside_their_table(value, fits):
     array = ids(2, 3)
     array[1, 2] = value
@@ -113,7 +109,7 @@ def test_nan_is_refused_with_its_place():
 
 
 def test_bounds():
-    bounds = {"src": Bound(1, 4, "the table of positions has 4 rows")}
+    bounds = {"src": LengthBound(1, 4, "the table of positions has 4 rows")}
     for length in (1, 4):
         check_inputs([SOURCE], {"source": ids(2, length)}, bounds=bounds)
     for length, text in ((0, "at least 1"), (5, "at most 4")):
@@ -124,16 +120,9 @@ def test_bounds():
 
 
 def test_an_empty_batch_is_fine_unless_the_model_says_otherwise():
-    assert (
-        check_inputs([PIXELS], {"pixels": np.zeros((0, 1, 8, 8))})["pixels"].shape[0]
-        == 0
-    )
+    assert check_inputs([PIXELS], {"pixels": np.zeros((0, 1, 8, 8))})["pixels"].shape[0] == 0
 
 
 def test_all_faults_are_reported():
     given = {"source": ids(1, 2) * 100, "target": np.zeros((2, 2)), "more": ids(1)}
-    assert {fault.code for fault in faults([SOURCE, TARGET], given)} == {
-        "E0907",
-        "E0910",
-        "E0913",
-    }
+    assert {fault.code for fault in faults([SOURCE, TARGET], given)} == {"E0907", "E0910", "E0913"}

@@ -5,20 +5,20 @@ them; pages in the middle of one, black around them.
 import numpy as np
 import pytest
 
-from specc.data.image import prepare
-from specc.data.record import Image
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.images import normalize_image
+from specc.preprocessing.records import ImageRecord
 
 MEAN = (0.485, 0.456, 0.406)
 
 
-def framed(size: tuple[int, int], **more: object) -> Image:
+def framed(size: tuple[int, int], **more: object) -> ImageRecord:
     told = {"mean": MEAN, "fitted": (64, 96), "rounded": True} | more
-    return Image(size=size, **told)
+    return ImageRecord(size=size, **told)
 
 
-def paged(size: tuple[int, int], **more: object) -> Image:
-    return Image(size=size, centered=True, rounded=True, **more)
+def paged(size: tuple[int, int], **more: object) -> ImageRecord:
+    return ImageRecord(size=size, centered=True, rounded=True, **more)
 
 
 def drawn(rows: int, columns: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def drawn(rows: int, columns: int) -> np.ndarray:
     ],
 )
 def test_proportions_are_kept(size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    made = prepare(drawn(*size), framed((96, 96)))
+    made = normalize_image(drawn(*size), framed((96, 96)))
     assert made.shape == (1, 3, 96, 96)
     there = np.abs(made).max(axis=(0, 1)) > 0
     assert (there.sum(0).max(), there.sum(1).max()) == wanted
@@ -47,7 +47,7 @@ def test_proportions_are_kept(size: tuple[int, int], wanted: tuple[int, int]) ->
 
 
 def test_sides_are_whole_multiples() -> None:
-    made = prepare(drawn(48, 90), framed((96, 96), multiple=16))
+    made = normalize_image(drawn(48, 90), framed((96, 96), multiple=16))
     there = np.abs(made).max(axis=(0, 1)) > 0
     assert (there.sum(0).max(), there.sum(1).max()) == (48, 96)
 
@@ -62,7 +62,7 @@ def test_no_pixel_is_0() -> None:
 @pytest.mark.parametrize("size", [(40, 64), (64, 96), (95, 95)])
 def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(Failed, match="E0990") as failed:
-        prepare(drawn(90, 48), framed(size))
+        normalize_image(drawn(90, 48), framed(size))
     assert "becomes 96 × 51" in str(failed.value)
     assert "--set image=[96, " in str(failed.value)
 
@@ -72,11 +72,7 @@ def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> No
     [
         ((40, 30), (40, 30), (0, 0)),  # as it should be
         ((20, 20), (30, 30), (5, 0)),  # the shorter side as long as the frame's
-        (
-            (10, 40),
-            (7, 30),
-            (16, 0),
-        ),  # 30 rows would be 120 columns: these are cut to 30
+        ((10, 40), (7, 30), (16, 0)),  # 30 rows would be 120 columns: these are cut to 30
         ((41, 10), (40, 9), (0, 10)),  # 123 rows of 30: 40 of 30 * 40 / 123 = 9.8
         ((1, 4000), (1, 30), (19, 0)),
     ],
@@ -84,7 +80,7 @@ def test_a_picture_larger_than_its_frame_is_refused(size: tuple[int, int]) -> No
 def test_a_page_lies_in_the_middle(
     size: tuple[int, int], wanted: tuple[int, int], place: tuple[int, int]
 ) -> None:
-    made = prepare(drawn(*size) | 1, paged((40, 30)))
+    made = normalize_image(drawn(*size) | 1, paged((40, 30)))
     there = made[0].max(axis=0) > 0
     rows, columns = np.flatnonzero(there.any(1)), np.flatnonzero(there.any(0))
     assert (len(rows), len(columns)) == wanted
@@ -108,6 +104,6 @@ def test_a_page_is_turned_as_its_frame_is(
 ) -> None:
     """To the right: what was at the left is above."""
     pixels = drawn(*size)
-    made = prepare(pixels, paged(frame, aligned=True))
+    made = normalize_image(pixels, paged(frame, aligned=True))
     given = np.ascontiguousarray(pixels[::-1].swapaxes(0, 1)) if turned else pixels
-    np.testing.assert_array_equal(made, prepare(given, paged(frame)))
+    np.testing.assert_array_equal(made, normalize_image(given, paged(frame)))

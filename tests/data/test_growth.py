@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from specc.data.growth import MOST_GROWTH, growth
-from specc.data.tokenizing import checked_file
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.tokenizer_growth import MOST_GROWTH, max_text_growth
+from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 
 def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
     return {
         "type": "Sequence",
         "normalizers": [
-            {"type": "Replace", "pattern": pattern, "content": content}
-            for _ in range(count)
+            {"type": "Replace", "pattern": pattern, "content": content} for _ in range(count)
         ],
     }
 
@@ -44,14 +43,7 @@ def file(**parts: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        {"String": "a"},
-        {"Regex": "a"},
-        {"Regex": "a*"},
-        {"Regex": "."},
-        {"Regex": "(?<x"},
-    ],
+    "pattern", [{"String": "a"}, {"Regex": "a"}, {"Regex": "a*"}, {"Regex": "."}, {"Regex": "(?<x"}]
 )
 @pytest.mark.parametrize("where", ["normalizer", "decoder"])
 def test_replacements_that_multiply(pattern: dict[str, str], where: str) -> None:
@@ -59,16 +51,14 @@ def test_replacements_that_multiply(pattern: dict[str, str], where: str) -> None
     if where == "decoder":
         step = {"type": "Sequence", "decoders": step["normalizers"]}
     with pytest.raises(Failed) as failed:
-        checked_file(file(**{where: step}), "tokenizer.json")
+        check_tokenizer_file(file(**{where: step}), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
 
 def test_the_limit_itself() -> None:
-    assert growth({"normalizer": replaced(10, "aa", {"String": "a"})}) == MOST_GROWTH
-    assert (
-        growth({"normalizer": replaced(11, "aa", {"String": "a"})}) == 2 * MOST_GROWTH
-    )
-    assert checked_file(
+    assert max_text_growth({"normalizer": replaced(10, "aa", {"String": "a"})}) == MOST_GROWTH
+    assert max_text_growth({"normalizer": replaced(11, "aa", {"String": "a"})}) == 2 * MOST_GROWTH
+    assert check_tokenizer_file(
         file(normalizer=replaced(10, "aa", {"String": "a"})), "tokenizer.json"
     )
 
@@ -83,21 +73,12 @@ def test_the_limit_itself() -> None:
         ("\u2581", {"Regex": "\\s*"}),
     ],
 )
-def test_what_published_files_do_is_no_growth(
-    content: str, pattern: dict[str, str]
-) -> None:
-    assert growth({"normalizer": replaced(30, content, pattern)}) == 1
+def test_what_published_files_do_is_no_growth(content: str, pattern: dict[str, str]) -> None:
+    assert max_text_growth({"normalizer": replaced(30, content, pattern)}) == 1
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [
-        None,
-        [],
-        {"type": "Replace"},
-        {"type": "Sequence", "normalizers": [None, 3]},
-        "a",
-    ],
+    "broken", [None, [], {"type": "Replace"}, {"type": "Sequence", "normalizers": [None, 3]}, "a"]
 )
 def test_broken_parts_are_left_to_the_library(broken: Any) -> None:
-    assert growth({"normalizer": broken, "decoder": broken}) >= 1
+    assert max_text_growth({"normalizer": broken, "decoder": broken}) >= 1

@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from specc.data import image as module
-from specc.data.image import decode, prepare, read_image, resize, restore
-from specc.data.record import Image
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing import images as module
+from specc.preprocessing.images import (
+    decode_image,
+    denormalize_image,
+    normalize_image,
+    read_image,
+    resize_image,
+)
+from specc.preprocessing.records import ImageRecord
 
 RNG = np.random.default_rng(1)
-GRAY = Image(size=(4, 4), channels=1, resize="nearest")
+GRAY = ImageRecord(size=(4, 4), channels=1, resize="nearest")
 
 
 def encoded(picture: Pillow.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -39,7 +45,7 @@ def test_a_file_becomes_a_batch_of_one(tmp_path):
     path = tmp_path / "p.png"
     Pillow.fromarray(original).save(path)
     result = read_image(
-        str(path), Image(size=(5, 7), mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
+        str(path), ImageRecord(size=(5, 7), mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
     )
     expected = (original / 255 - [0.5, 0.4, 0.3]) / [0.5, 0.25, 0.2]
     assert result.shape == (1, 3, 5, 7)
@@ -50,10 +56,12 @@ def test_a_file_becomes_a_batch_of_one(tmp_path):
 
 def test_gray_and_color_convert_to_what_the_model_takes():
     color = pixels(4, 4, 3)
-    gray = prepare(decode(encoded(Pillow.fromarray(color)), "x"), GRAY)[0, 0]
+    gray = normalize_image(decode_image(encoded(Pillow.fromarray(color)), "x"), GRAY)[0, 0]
     np.testing.assert_allclose(gray * 255, color @ [0.299, 0.587, 0.114], atol=1e-3)
     flat = pixels(4, 4)
-    three = prepare(decode(encoded(Pillow.fromarray(flat)), "x"), Image(size=(4, 4)))[0]
+    three = normalize_image(
+        decode_image(encoded(Pillow.fromarray(flat)), "x"), ImageRecord(size=(4, 4))
+    )[0]
     for plane in three:
         np.testing.assert_allclose(plane * 255, flat, atol=1e-3)
 
@@ -62,7 +70,7 @@ def test_transparent_parts_are_white():
     rgba = np.zeros((2, 2, 4), np.uint8)
     rgba[0, 0] = (10, 20, 30, 255)
     rgba[0, 1] = (0, 0, 0, 128)
-    result = decode(encoded(Pillow.fromarray(rgba)), "x")
+    result = decode_image(encoded(Pillow.fromarray(rgba)), "x")
     np.testing.assert_allclose(result[0, 0], [10, 20, 30])
     np.testing.assert_allclose(result[0, 1], 255 - 128, atol=1e-3)
     np.testing.assert_allclose(result[1, 1], 255)
@@ -72,19 +80,15 @@ def test_palettes_and_their_transparency():
     picture = Pillow.new("P", (2, 1))
     picture.putpalette([255, 0, 0, 0, 0, 255])
     picture.putpixel((1, 0), 1)
-    result = decode(encoded(picture, transparency=1), "x")
+    result = decode_image(encoded(picture, transparency=1), "x")
     np.testing.assert_allclose(result[0], [[255, 0, 0], [255, 255, 255]])
 
 
 def test_one_bit_and_sixteen_bit_gray():
     bits = Pillow.fromarray(np.array([[0, 255], [255, 0]], np.uint8)).convert("1")
-    np.testing.assert_array_equal(
-        decode(encoded(bits), "x")[:, :, 0], [[0, 255], [255, 0]]
-    )
+    np.testing.assert_array_equal(decode_image(encoded(bits), "x")[:, :, 0], [[0, 255], [255, 0]])
     deep = Pillow.fromarray(np.array([[0, 65535], [257, 32896]], np.uint16))
-    np.testing.assert_allclose(
-        decode(encoded(deep), "x")[:, :, 0], [[0, 255], [1, 128]]
-    )
+    np.testing.assert_allclose(decode_image(encoded(deep), "x")[:, :, 0], [[0, 255], [1, 128]])
 
 
 def test_exif_orientation_is_honored():
@@ -92,7 +96,7 @@ def test_exif_orientation_is_honored():
     picture.paste((0, 0, 0), (0, 0, 8, 8))  # left half black
     exif = Pillow.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise: left becomes top
-    result = decode(encoded(picture, "JPEG", exif=exif, quality=95), "x")
+    result = decode_image(encoded(picture, "JPEG", exif=exif, quality=95), "x")
     assert result.shape[:2] == (16, 8)
     assert result[:6].mean() < 20
     assert result[-6:].mean() > 235
@@ -101,7 +105,7 @@ def test_exif_orientation_is_honored():
 @pytest.mark.parametrize("kind", ["bilinear", "bicubic", "box", "nearest"])
 def test_resizing_agrees_with_pillow_up_to_its_rounding(kind):
     plane = pixels(37, 23)
-    ours = resize(plane.astype(np.float32), (10, 12), kind)
+    ours = resize_image(plane.astype(np.float32), (10, 12), kind)
     theirs = Pillow.fromarray(plane).resize((12, 10), Pillow.Resampling[kind.upper()])
     assert np.abs(np.clip(ours, 0, 255) - np.asarray(theirs, float)).max() <= 1.01
 
@@ -109,62 +113,54 @@ def test_resizing_agrees_with_pillow_up_to_its_rounding(kind):
 def test_box_averages_areas():
     plane = pixels(8, 12).astype(np.float32)
     blocks = plane.reshape(4, 2, 4, 3).mean(axis=(1, 3))
-    np.testing.assert_allclose(resize(plane, (4, 4), "box"), blocks, rtol=1e-5)
+    np.testing.assert_allclose(resize_image(plane, (4, 4), "box"), blocks, rtol=1e-5)
 
 
 def test_crop_keeps_the_middle_and_the_proportions():
     wide = np.zeros((4, 12, 1), np.float32)
     wide[:, 4:8] = 255
     np.testing.assert_allclose(
-        prepare(wide, Image(size=(4, 4), channels=1, crop=True)), 1
+        normalize_image(wide, ImageRecord(size=(4, 4), channels=1, crop=True)), 1
     )
-    assert prepare(wide, Image(size=(4, 4), channels=1, resize="box")).min() == 0
+    assert normalize_image(wide, ImageRecord(size=(4, 4), channels=1, resize="box")).min() == 0
 
 
 def test_invert_auto_looks_at_the_border():
     paper = np.full((9, 9, 1), 250, np.float32)
     paper[3:6, 3:6] = 10
-    record = Image(size=(9, 9), channels=1, invert="auto")
-    dark_ground = prepare(paper, record)[0, 0]
+    record = ImageRecord(size=(9, 9), channels=1, invert="auto")
+    dark_ground = normalize_image(paper, record)[0, 0]
     assert dark_ground[0, 0] < 0.1 < 0.9 < dark_ground[4, 4]
     # already light on dark
-    np.testing.assert_allclose(prepare(255 - paper, record)[0, 0], dark_ground)
+    np.testing.assert_allclose(normalize_image(255 - paper, record)[0, 0], dark_ground)
     np.testing.assert_allclose(
-        prepare(paper, Image(size=(9, 9), channels=1, invert=True))[0, 0], dark_ground
+        normalize_image(paper, ImageRecord(size=(9, 9), channels=1, invert=True))[0, 0], dark_ground
     )
 
 
 def test_restore_undoes_prepare():
     original = pixels(6, 5, 3)
-    record = Image(
-        size=(6, 5), mean=(0.48, 0.45, 0.4), std=(0.26, 0.27, 0.28), invert=True
-    )
+    record = ImageRecord(size=(6, 5), mean=(0.48, 0.45, 0.4), std=(0.26, 0.27, 0.28), invert=True)
     np.testing.assert_array_equal(
-        restore(prepare(original, record)[0], record), original
+        denormalize_image(normalize_image(original, record)[0], record), original
     )
 
 
 def test_pictures_of_one_pixel_and_of_one_line():
     for shape in ((1, 1, 1), (1, 9, 3), (9, 1, 3)):
-        assert prepare(
-            np.zeros(shape, np.float32), Image(size=(3, 3), invert="auto", crop=True)
-        ).shape == (
-            1,
-            3,
-            3,
-            3,
-        )
+        assert normalize_image(
+            np.zeros(shape, np.float32), ImageRecord(size=(3, 3), invert="auto", crop=True)
+        ).shape == (1, 3, 3, 3)
 
 
 # --- files that are not what they should be -------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(20), b"\x93NUMPY\x01\x00"],
+    "data", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(20), b"\x93NUMPY\x01\x00"]
 )
 def test_what_is_no_picture_is_refused(data):
-    assert code_of(lambda: decode(data, "x")) == "E0903"
+    assert code_of(lambda: decode_image(data, "x")) == "E0903"
 
 
 def test_a_truncated_picture_is_refused_wherever_it_ends():
@@ -173,7 +169,7 @@ def test_a_truncated_picture_is_refused_wherever_it_ends():
         encoded(Pillow.fromarray(pixels(40, 40)), "JPEG"),
     ):
         for end in range(0, len(data) - 40, 97):
-            assert code_of(lambda d=data[:end]: decode(d, "x")) == "E0903"
+            assert code_of(lambda d=data[:end]: decode_image(d, "x")) == "E0903"
 
 
 def test_damaged_bytes_never_escape_as_other_errors():
@@ -186,21 +182,19 @@ def test_damaged_bytes_never_escape_as_other_errors():
             for place in RNG.integers(0, len(hurt), 3):
                 hurt[place] = RNG.integers(0, 256)
             with contextlib.suppress(Failed):
-                decode(bytes(hurt), "x")
+                decode_image(bytes(hurt), "x")
 
 
 def test_the_size_limit_holds_before_anything_is_decoded(monkeypatch):
     assert module.MAX_PIXELS == 64 << 20
     at = encoded(Pillow.new("1", (8192, 8192)))
     monkeypatch.setattr(module, "_pixels", lambda picture: picture.size)
-    assert decode(at, "x") == (8192, 8192)
-    assert (
-        code_of(lambda: decode(encoded(Pillow.new("1", (8193, 8192))), "x")) == "E0904"
-    )
+    assert decode_image(at, "x") == (8192, 8192)
+    assert code_of(lambda: decode_image(encoded(Pillow.new("1", (8193, 8192))), "x")) == "E0904"
     bomb = bytearray(encoded(Pillow.new("1", (1, 1))))
     bomb[16:24] = (2**30).to_bytes(4, "big") * 2
     bomb[29:33] = zlib.crc32(bytes(bomb[12:29])).to_bytes(4, "big")
-    assert code_of(lambda: decode(bytes(bomb), "x")) == "E0904"
+    assert code_of(lambda: decode_image(bytes(bomb), "x")) == "E0904"
 
 
 def test_missing_files_folders_and_devices(tmp_path):
@@ -213,7 +207,7 @@ def test_missing_files_folders_and_devices(tmp_path):
 def test_without_pillow_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(Failed) as caught:
-        decode(b"", "x")
+        decode_image(b"", "x")
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0902"
     assert 'pip install "specc-onnx[image]"' in diagnostic.helps

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from specc.data.image import decode, prepare, read_image
-from specc.data.record import Image
+from specc.preprocessing.images import decode_image, normalize_image, read_image
+from specc.preprocessing.records import ImageRecord
 
 FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "digits"
-DIGIT = Image(size=(8, 8), channels=1, resize="box", scale=1 / 255, invert="auto")
+DIGIT = ImageRecord(size=(8, 8), channels=1, resize="box", scale=1 / 255, invert="auto")
 HALF_LEVEL = 0.5 / 255 + 1e-6
 
 
@@ -26,9 +26,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def script(digits):
-    spec = importlib.util.spec_from_file_location(
-        "make_samples", FOLDER / "make_samples.py"
-    )
+    spec = importlib.util.spec_from_file_location("make_samples", FOLDER / "make_samples.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,5 +54,5 @@ def test_the_way_there_and_back_is_exact_for_other_digits_too(script, digits):
     for values in digits.images[5:60:11]:
         stream = io.BytesIO()
         Pillow.fromarray(script.picture(values)).save(stream, "PNG")
-        result = prepare(decode(stream.getvalue(), "x"), DIGIT)[0, 0]
+        result = normalize_image(decode_image(stream.getvalue(), "x"), DIGIT)[0, 0]
         assert np.abs(result - values / 16).max() <= HALF_LEVEL

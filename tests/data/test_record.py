@@ -4,26 +4,26 @@ import json
 
 import pytest
 
-from specc.data.reading import Reading, input_reading
-from specc.data.record import (
-    Choice,
-    ClassMap,
-    Image,
-    ImageOf,
-    Numbers,
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig, parse_input_record
+from specc.preprocessing.records import (
+    ClassMapOutput,
+    ImageOutput,
+    ImageRecord,
+    LabelsOutput,
+    NumbersOutput,
     TextBytes,
     TextCharacters,
-    TextOf,
-    of_rank,
+    TextOutput,
+    labels_for_rank,
 )
-from specc.data.words import TextWords
-from specc.text.diagnostic import Failed
+from specc.preprocessing.word_tokens import TextWords
 
-EVERYTHING = Reading(
+EVERYTHING = PreprocessingConfig(
     inputs=(
         (
             "pixels",
-            Image(
+            ImageRecord(
                 size=(8, 8),
                 channels=1,
                 resize="box",
@@ -37,32 +37,32 @@ EVERYTHING = Reading(
         ("source", TextCharacters(("<end>", "a", "b"), end=0, unknown=0)),
         ("raw", TextBytes(offset=3, end=1)),
         ("spoken", TextWords(("<end>", "cat"), end=0, lower=True)),
-        ("state", Numbers()),
+        ("state", NumbersOutput()),
     ),
     shows=(
-        ("logits", Choice(("cat", "dog"), top=2)),
-        ("text", TextOf(TextBytes(3, 1))),
-        ("told", TextOf(TextWords(("cat", "[UNK]"), unknown=1))),
-        ("spelled", TextOf(TextCharacters(("a", "é")))),
-        ("score", Numbers(digits=6)),
-        ("rebuilt", ImageOf(Image(size=(16, 16)))),
-        ("mask", ClassMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
+        ("logits", LabelsOutput(("cat", "dog"), top=2)),
+        ("text", TextOutput(TextBytes(3, 1))),
+        ("told", TextOutput(TextWords(("cat", "[UNK]"), unknown=1))),
+        ("spelled", TextOutput(TextCharacters(("a", "é")))),
+        ("score", NumbersOutput(digits=6)),
+        ("rebuilt", ImageOutput(ImageRecord(size=(16, 16)))),
+        ("mask", ClassMapOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))),
     ),
 )
 
 
 def test_a_record_survives_json_exactly():
     text = json.dumps(EVERYTHING.to_json())
-    assert Reading.from_json(json.loads(text)) == EVERYTHING
+    assert PreprocessingConfig.from_json(json.loads(text)) == EVERYTHING
 
 
 def test_an_input_without_a_reading_is_an_array():
-    assert EVERYTHING.of_input("other") == Numbers()
+    assert EVERYTHING.of_input("other") == NumbersOutput()
 
 
 def refused(value: object) -> str:
     with pytest.raises(Failed) as caught:
-        Reading.from_json(value)
+        PreprocessingConfig.from_json(value)
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.code == "E0915"
     return diagnostic.notes[0]
@@ -104,9 +104,7 @@ def test_the_outer_shape_is_fixed(value):
 )
 def test_a_field_out_of_line_is_named(change, what):
     image = {"kind": "image", "size": [8, 8], "channels": 3, **change}
-    assert f"`reading.inputs.x.{what}`" in refused(
-        {"inputs": {"x": image}, "shows": {}}
-    )
+    assert f"`reading.inputs.x.{what}`" in refused({"inputs": {"x": image}, "shows": {}})
 
 
 @pytest.mark.parametrize(
@@ -142,25 +140,21 @@ def test_the_compiler_brings_its_own_complaint():
         raise KeyError
 
     with pytest.raises(KeyError):
-        input_reading(
-            {"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain
-        )
-    assert told == [
-        (("resize",), "is none of bilinear, bicubic, box, nearest, lanczos, hamming")
-    ]
+        parse_input_record({"kind": "image", "size": [8, 8], "resize": "cubic"}, (), complain)
+    assert told == [(("resize",), "is none of bilinear, bicubic, box, nearest, lanczos, hamming")]
 
 
 def test_labels_follow_the_axes_of_a_result():
     """One line of a spec is for a head that scores a picture and one that scores its places."""
     labels = ("sky", "sea", "land", "road")
-    places = ClassMap(labels)
-    assert of_rank(Choice(labels, top=2), 4) == places
-    assert of_rank(places, 2) == Choice(labels, top=3)
-    assert of_rank(ClassMap(labels[:2]), 2) == Choice(labels[:2], top=2)
+    places = ClassMapOutput(labels)
+    assert labels_for_rank(LabelsOutput(labels, top=2), 4) == places
+    assert labels_for_rank(places, 2) == LabelsOutput(labels, top=3)
+    assert labels_for_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top=2)
     for record, rank in (
-        (Choice(labels), 2),
-        (Choice(labels), 3),
+        (LabelsOutput(labels), 2),
+        (LabelsOutput(labels), 3),
         (places, 4),
         (places, 3),
     ):
-        assert of_rank(record, rank) is record
+        assert labels_for_rank(record, rank) is record

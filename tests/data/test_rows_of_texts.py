@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from specc.data.batch import encode_each, with_texts
-from specc.data.reading import Reading
-from specc.data.record import TextCharacters
+from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import TextCharacters
+from specc.preprocessing.text_batches import encode_each, encode_text_inputs
 
 RECORD = TextCharacters(("a", "b"))
 
@@ -34,13 +34,11 @@ def test_each_text_is_ids_or_says_what_is_wrong() -> None:
         (["a", 3], "E0906", "a value of type int stands there, among texts"),
     ],
 )
-def test_a_fault_says_in_which_text_it_is(
-    texts: list[object], code: str, note: str
-) -> None:
+def test_a_fault_says_in_which_text_it_is(texts: list[object], code: str, note: str) -> None:
     made = Builder()
     n = Dim.symbol("n")
     made.input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
     graph = made.finish("g", {})
     with pytest.raises(Failed, match=code) as failed:
-        with_texts(graph, Reading((("ids", RECORD),)), {"ids": texts})
+        encode_text_inputs(graph, PreprocessingConfig((("ids", RECORD),)), {"ids": texts})
     assert failed.value.diagnostics[0].notes[-1] == note

@@ -10,9 +10,9 @@ import pytest
 
 import specc
 from specc.api import Model
+from specc.batch_inference.row_inputs import RowReader
 from specc.cli.run_inputs import read_arguments
-from specc.map.inputs import Taking
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 SPEC = """specc 1
 model s
@@ -64,11 +64,7 @@ IN_PYTHON: dict[str, tuple[Any, Any, list[list[float]]]] = {
     "a list": ("x", [PATHS[:2]], [[0.2, 0.4]]),
     "an array in a row": ("x", np.stack([A, B]), [[0.2, 0.4]]),
     "an array for each": (["x", "y"], np.stack([A, B]), [[0.2], [0.4]]),
-    "arrays": (
-        ["x", "y"],
-        [np.stack([A, B]), np.stack([C])],
-        [[0.2, 0.4], [1.0, -1.0]],
-    ),
+    "arrays": (["x", "y"], [np.stack([A, B]), np.stack([C])], [[0.2, 0.4], [1.0, -1.0]]),
     "a whole array": (["x", "y"], np.stack([[A, B], [C, A]]), [[0.2, 0.4], [1, 0.2]]),
 }
 
@@ -89,20 +85,15 @@ WORDS: list[tuple[list[str], list[list[float]]]] = [
 
 
 @pytest.mark.parametrize(("words", "wanted"), WORDS)
-def test_on_the_command_line(
-    words: list[str], wanted: list[list[float]], model: Model
-) -> None:
+def test_on_the_command_line(words: list[str], wanted: list[list[float]], model: Model) -> None:
     given = read_arguments(model.entrance, words)
     assert {w for w in given.files if w.endswith("png")} == set(given.files)
     np.testing.assert_allclose(model.run(**given.inputs)["y"], wanted)
 
 
 def test_in_a_table(model: Model) -> None:
-    taking = Taking(model.entrance, {"ids": "text", "pixels": "image"})
-    table = {
-        "text": ["x", "y", "z"],
-        "image": [["51.png", "102.png"], "255.png", []],
-    }
+    taking = RowReader(model.entrance, {"ids": "text", "pixels": "image"})
+    table = {"text": ["x", "y", "z"], "image": [["51.png", "102.png"], "255.png", []]}
     one, other, none = taking.rows(table, 3)
     assert one.arrays["pixels"].shape == (2, 1, 2, 2)
     assert other.arrays["pixels"].shape == (1, 1, 2, 2)
@@ -134,10 +125,7 @@ def test_a_list_without_paths(word: str, model: Model) -> None:
 
 def test_a_model_that_cannot_tell_which_are_there(tmp_path: Path) -> None:
     blind = compiled(tmp_path, "", "pixels[:, :, 0, 0, 0]")
-    assert blind.run(ids=["x", "y"], pixels=[PATHS[:1], PATHS[1:2]])["y"].shape == (
-        2,
-        1,
-    )
+    assert blind.run(ids=["x", "y"], pixels=[PATHS[:1], PATHS[1:2]])["y"].shape == (2, 1)
     with pytest.raises(Failed) as failed:
         blind.run(ids=["x", "y"], pixels=[PATHS[:2], PATHS[2:]])
     assert failed.value.diagnostics[0].code == "E0912"

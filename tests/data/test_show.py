@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from specc.data.reading import Reading
-from specc.data.record import (
-    Choice,
-    ClassMap,
-    Image,
-    ImageOf,
-    Numbers,
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import (
+    ClassMapOutput,
+    ImageOutput,
+    ImageRecord,
+    LabelsOutput,
+    NumbersOutput,
     TextBytes,
     TextCharacters,
-    TextOf,
+    TextOutput,
 )
-from specc.data.show import percent, probabilities, show, show_output
-from specc.text.diagnostic import Failed
+from specc.preprocessing.show_results import (
+    format_percent,
+    probabilities,
+    show_output,
+    show_results,
+)
 
 
 def opened(data: bytes) -> np.ndarray:
@@ -30,93 +35,78 @@ def logits(*shares: float) -> np.ndarray:
 
 
 def test_a_choice_is_a_label_and_its_share():
-    reading = Reading(shows=(("logits", Choice(tuple("0123456789"))),))
+    reading = PreprocessingConfig(shows=(("logits", LabelsOutput(tuple("0123456789"))),))
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
-    assert show(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
+    assert show_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
 
 
 def test_several_labels_line_up():
     one = show_output(
-        "logits", Choice(("cat", "horse", "emu"), top=3), logits(0.2, 0.75, 0.05)
+        "logits", LabelsOutput(("cat", "horse", "emu"), top=3), logits(0.2, 0.75, 0.05)
     )
     assert one.lines == ("horse  75 %", "cat    20 %", "emu     5 %")
 
 
 def test_a_batch_is_numbered():
     rows = np.concatenate([logits(0.9, 0.1), logits(0.3, 0.7)])
-    assert show_output("l", Choice(("a", "b")), rows).lines == (
-        "0:  a  90 %",
-        "1:  b  70 %",
-    )
+    assert show_output("l", LabelsOutput(("a", "b")), rows).lines == ("0:  a  90 %", "1:  b  70 %")
 
 
 def test_classes_without_labels_go_by_number():
-    assert show_output("l", Choice(), logits(0.2, 0.8)).lines == ("1  80 %",)
+    assert show_output("l", LabelsOutput(), logits(0.2, 0.8)).lines == ("1  80 %",)
 
 
 def test_more_labels_wanted_than_there_are():
-    assert len(show_output("l", Choice(("a", "b"), top=5), logits(0.2, 0.8)).lines) == 2
+    assert len(show_output("l", LabelsOutput(("a", "b"), top=5), logits(0.2, 0.8)).lines) == 2
 
 
 def test_control_characters_in_labels_are_shown_not_sent():
-    assert show_output("l", Choice(("\x1b[31m",)), logits(1.0)).lines == (
-        "\\x1b[31m  100 %",
-    )
+    assert show_output("l", LabelsOutput(("\x1b[31m",)), logits(1.0)).lines == ("\\x1b[31m  100 %",)
 
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [
-        (0.0, "0 %"),
-        (0.004, "< 1 %"),
-        (0.984, "98 %"),
-        (0.997, "99.7 %"),
-        (1.0, "100 %"),
-    ],
+    [(0.0, "0 %"), (0.004, "< 1 %"), (0.984, "98 %"), (0.997, "99.7 %"), (1.0, "100 %")],
 )
 def test_shares_are_never_rounded_to_certainty_too_early(share, text):
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 def test_softmax_is_stable_and_a_probability():
     rows = probabilities(
-        np.array(
-            [[1e30, 1e30, -1e30], [-np.inf, 0, -np.inf], [-np.inf] * 3], np.float32
-        )
+        np.array([[1e30, 1e30, -1e30], [-np.inf, 0, -np.inf], [-np.inf] * 3], np.float32)
     )
     np.testing.assert_allclose(rows, [[0.5, 0.5, 0], [0, 1, 0], [1 / 3] * 3])
 
 
 def test_numbers_are_compact():
     lines = show_output(
-        "out", Numbers(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
+        "out", NumbersOutput(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
     ).lines
     assert lines == ("out  float32[2, 2]", "[[0.123  2]", " [1e-09  -4]]")
-    assert show_output("n", Numbers(), np.array(7)).lines == ("n  7",)
-    assert len(show_output("big", Numbers(), np.zeros((1000, 1000))).lines) < 20
+    assert show_output("n", NumbersOutput(), np.array(7)).lines == ("n  7",)
+    assert len(show_output("big", NumbersOutput(), np.zeros((1000, 1000))).lines) < 20
 
 
 def test_what_is_not_shown_is_not_printed_and_nothing_shown_is_everything():
-    assert show(Reading(), {"a": np.array(1), "b": np.array(True)}).lines == (
+    assert show_results(PreprocessingConfig(), {"a": np.array(1), "b": np.array(True)}).lines == (
         "a  1",
         "b  true",
     )
 
 
 def test_ids_and_scores_become_text():
-    record = TextOf(TextCharacters(("<end>", "a", "b"), end=0))
+    record = TextOutput(TextCharacters(("<end>", "a", "b"), end=0))
     assert show_output("t", record, np.array([[2, 1, 0, 1]])).lines == ("ba",)
     scores = np.eye(3, dtype=np.float32)[[1, 2, 0]][None]
     assert show_output("t", record, scores).lines == ("ab",)
-    assert show_output("t", TextOf(TextBytes()), np.array([[104, 10]])).lines == (
-        "h\\n",
-    )
+    assert show_output("t", TextOutput(TextBytes()), np.array([[104, 10]])).lines == ("h\\n",)
 
 
 def test_pixels_become_a_picture():
     original = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
-    record = ImageOf(Image(size=(2, 4), mean=(0.5,), std=(0.5,)))
+    record = ImageOutput(ImageRecord(size=(2, 4), mean=(0.5,), std=(0.5,)))
     values = ((original / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
     ((name, data),) = show_output("rebuilt", record, values).pictures
     assert name == "rebuilt.png"
@@ -124,7 +114,7 @@ def test_pixels_become_a_picture():
 
 
 def test_a_class_map_is_a_legend_and_a_picture():
-    record = ClassMap(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
+    record = ClassMapOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
     ids = np.array([[[0, 0], [1, 0]]])
     shown = show_output("mask", record, ids)
     assert shown.lines == ("sky   75 %  #0000ff", "sea   25 %  #00ffff")
@@ -133,27 +123,22 @@ def test_a_class_map_is_a_legend_and_a_picture():
     assert show_output("mask", record, scores) == shown
     assert [
         name
-        for name, _ in show_output(
-            "../m", ClassMap(), np.array([ids[0], ids[0]])
-        ).pictures
-    ] == [
-        "___m-0.png",
-        "___m-1.png",
-    ]
+        for name, _ in show_output("../m", ClassMapOutput(), np.array([ids[0], ids[0]])).pictures
+    ] == ["___m-0.png", "___m-1.png"]
 
 
 @pytest.mark.parametrize(
     ("record", "value"),
     [
-        (Choice(("a", "b")), np.zeros((1, 3), np.float32)),
-        (Choice(), np.zeros((1, 3), np.int64)),
-        (TextOf(TextBytes()), np.zeros((1, 3), np.float32)),
-        (TextOf(TextBytes()), np.array(3)),
-        (ImageOf(Image(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
-        (ClassMap(("a",)), np.array([[[1]]])),
-        (ClassMap(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
-        (ClassMap(), np.array([[[-1]]])),
-        (ClassMap(), np.zeros(3, np.float32)),
+        (LabelsOutput(("a", "b")), np.zeros((1, 3), np.float32)),
+        (LabelsOutput(), np.zeros((1, 3), np.int64)),
+        (TextOutput(TextBytes()), np.zeros((1, 3), np.float32)),
+        (TextOutput(TextBytes()), np.array(3)),
+        (ImageOutput(ImageRecord(size=(2, 2))), np.zeros((1, 1, 2, 2), np.float32)),
+        (ClassMapOutput(("a",)), np.array([[[1]]])),
+        (ClassMapOutput(("a",)), np.zeros((1, 2, 3, 3), np.float32)),
+        (ClassMapOutput(), np.array([[[-1]]])),
+        (ClassMapOutput(), np.zeros(3, np.float32)),
     ],
 )
 def test_outputs_that_are_not_what_their_reading_says(record, value):
@@ -164,5 +149,5 @@ def test_outputs_that_are_not_what_their_reading_says(record, value):
 
 def test_an_output_that_is_missing():
     with pytest.raises(Failed) as caught:
-        show(Reading(shows=(("y", Numbers()),)), {"x": np.array(1)})
+        show_results(PreprocessingConfig(shows=(("y", NumbersOutput()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

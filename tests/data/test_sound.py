@@ -8,14 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.compiler.sidefiles import heard_as, spoken_by, unread_keys
-from specc.data.reading import Reading, input_reading, output_reading
-from specc.data.show import show
-from specc.data.sound import heard, log_mel, slaney_filters
-from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
-from specc.data.transcript import Transcript, said
-from specc.data.wav import Recording
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.processor_files import (
+    audio_reading_options,
+    ctc_transcript_options,
+    unused_preprocessor_keys,
+)
+from specc.preprocessing.audio import audio_features, log_mel_spectrogram, slaney_filters
+from specc.preprocessing.audio_records import (
+    CtcTranscript,
+    FilterBanks,
+    LogMel,
+    Sound,
+    Waveform,
+    decode_ctc,
+)
+from specc.preprocessing.preprocessing_config import (
+    PreprocessingConfig,
+    parse_input_record,
+    parse_output_record,
+)
+from specc.preprocessing.show_results import show_results
+from specc.preprocessing.wav import AudioRecording
 
 RNG = np.random.default_rng(3)
 SMALL = LogMel(bins=3, frames=5, window=8, hop=4, rate=16_000)
@@ -32,7 +46,7 @@ def code_of(action) -> str:
 
 
 def test_a_normalized_waveform_has_mean_0_and_variance_1() -> None:
-    made = heard(Recording(3 + 2 * sound(999), 16_000), Waveform(), "x")
+    made = audio_features(AudioRecording(3 + 2 * sound(999), 16_000), Waveform(), "x")
     assert abs(made.mean()) < 1e-6
     assert abs(made.var() - 1) < 1e-5
 
@@ -49,30 +63,32 @@ def test_a_log_mel_spectrogram_is_its_equation() -> None:
         rows.append(np.log10(np.maximum(slaney_filters(3, 8, 16_000).T @ power, 1e-10)))
     wanted = np.stack(rows, axis=1)
     wanted = (np.maximum(wanted, wanted.max() - 8) + 4) / 4
-    np.testing.assert_allclose(log_mel(given, SMALL), wanted, rtol=1e-5)
+    np.testing.assert_allclose(log_mel_spectrogram(given, SMALL), wanted, rtol=1e-5)
 
 
 def test_silence_stands_behind_what_is_short_and_what_is_long_is_refused() -> None:
     short = sound(9)
     whole = np.concatenate([short, np.zeros(11, np.float32)])
-    made = heard(Recording(short, 16_000), SMALL, "x")
-    assert (made == log_mel(whole, SMALL)).all()
-    assert code_of(lambda: heard(Recording(sound(21), 16_000), SMALL, "x")) == "E0843"
+    made = audio_features(AudioRecording(short, 16_000), SMALL, "x")
+    assert (made == log_mel_spectrogram(whole, SMALL)).all()
+    assert code_of(lambda: audio_features(AudioRecording(sound(21), 16_000), SMALL, "x")) == "E0843"
     cut = LogMel(bins=3, frames=5, window=8, hop=4, cut=True)
     long = np.concatenate([whole, sound(9)])
-    assert (heard(Recording(long, 16_000), cut, "x") == log_mel(whole, SMALL)).all()
+    assert (
+        audio_features(AudioRecording(long, 16_000), cut, "x") == log_mel_spectrogram(whole, SMALL)
+    ).all()
 
 
 def test_less_than_a_window_of_sound_is_no_frame() -> None:
-    made = heard(
-        Recording(sound(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
+    made = audio_features(
+        AudioRecording(sound(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
     )
     assert (made == np.float32(4.2677393 / 2)).all()
 
 
 @pytest.mark.parametrize("record", [Waveform(), LogMel(), FilterBanks()])
 def test_another_rate_is_refused(record: Sound) -> None:
-    assert code_of(lambda: heard(Recording(sound(9), 8000), record, "x")) == "E0842"
+    assert code_of(lambda: audio_features(AudioRecording(sound(9), 8000), record, "x")) == "E0842"
 
 
 @pytest.mark.parametrize(
@@ -84,43 +100,43 @@ def test_another_rate_is_refused(record: Sound) -> None:
     ],
 )
 def test_records_are_read_as_they_are_written(record: Sound) -> None:
-    assert input_reading(json.loads(json.dumps(record.to_json()))) == record
+    assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 
-SPOKEN = Transcript(vocab=("-", "|", "a", "b"), keep="there", lower=True)
+SPOKEN = CtcTranscript(vocab=("-", "|", "a", "b"), keep="there", lower=True)
 
 
 def test_a_transcript_is_read_as_it_is_written() -> None:
-    assert output_reading(json.loads(json.dumps(SPOKEN.to_json()))) == SPOKEN
+    assert parse_output_record(json.loads(json.dumps(SPOKEN.to_json()))) == SPOKEN
 
 
 def test_a_transcript_takes_repeated_tokens_as_one() -> None:
     """And passes over rows that are not there."""
     ids = [1, 2, 2, 0, 2, 3, 1, 1, 9, 0, 1]
-    assert said(ids, SPOKEN) == "aab <unk>"
+    assert decode_ctc(ids, SPOKEN) == "aab <unk>"
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
     there = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
-    reading = Reading(shows=(("y", SPOKEN),))
-    assert show(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
+    reading = PreprocessingConfig(shows=(("y", SPOKEN),))
+    assert show_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
 
 
 def test_options_come_from_the_file_beside_the_weights(tmp_path: Path) -> None:
     file = tmp_path / "preprocessor_config.json"
     file.write_text('{"sampling_rate": 8000, "chunk_length": 2, "odd": 1}')
-    made = heard_as("log_mel", {"frames": 100}, [tmp_path], None)
+    made = audio_reading_options("log_mel", {"frames": 100}, [tmp_path], None)
     assert made == {"frames": 100, "rate": 8000}
-    assert unread_keys("log_mel", [tmp_path]) == ("odd",)
+    assert unused_preprocessor_keys("log_mel", [tmp_path]) == ("odd",)
     whole = {"feature_extractor": {"do_normalize": False}, "tokenizer": 1}
     file.unlink()
     (tmp_path / "processor_config.json").write_text(json.dumps(whole))
-    assert heard_as("waveform", {}, [tmp_path], None) == {"normalize": False}
+    assert audio_reading_options("waveform", {}, [tmp_path], None) == {"normalize": False}
 
 
 def test_a_vocabulary_of_many_languages_is_read_in_one(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"eng": {"a": 0, "<pad>": 2}, "deu": {}}')
     (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
     (tmp_path / "added_tokens.json").write_text('{"<s>": 3}')
-    told = spoken_by([tmp_path], None)
+    told = ctc_transcript_options([tmp_path], None)
     assert told is not None
     assert told["vocab"] == ["a", "<unk>", "<pad>", "<s>"]
     assert told["blank"] == 2

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specc.data.reading import Reading
-from specc.data.record import Image, TextCharacters
-from specc.data.taken import as_array, taken
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import convert_input, convert_to_array
+from specc.preprocessing.records import ImageRecord, TextCharacters
 
 VOCAB = TextCharacters(tuple("abcdefgh"))
-READING = Reading(inputs=(("text", VOCAB), ("pixels", Image(size=(2, 2), channels=1))))
+READING = PreprocessingConfig(
+    inputs=(("text", VOCAB), ("pixels", ImageRecord(size=(2, 2), channels=1)))
+)
 NUMBERS = [[0.0, 1.0], [2.0, 3.0]]
 TEXTS = ["ab", "c"]
 
@@ -28,11 +30,7 @@ def seen(array: Any, device: int = 1, **methods: Any) -> Fake:
     def dlpack(self: Fake, **options: Any) -> Any:
         return array.__dlpack__(**options)
 
-    known = {
-        "__dlpack__": dlpack,
-        "__dlpack_device__": lambda self: (device, 0),
-        **methods,
-    }
+    known = {"__dlpack__": dlpack, "__dlpack_device__": lambda self: (device, 0), **methods}
     return type("Tensor", (Fake,), known)()
 
 
@@ -96,20 +94,20 @@ AS_TEXTS = {
 
 @pytest.mark.parametrize("kind", AS_NUMBERS)
 def test_numbers_of_every_type_are_the_same_array(kind: str) -> None:
-    array = as_array(taken(READING, "x", AS_NUMBERS[kind]()), "x")
+    array = convert_to_array(convert_input(READING, "x", AS_NUMBERS[kind]()), "x")
     np.testing.assert_array_equal(array, F32)
 
 
 @pytest.mark.parametrize("kind", AS_TEXTS)
 def test_texts_of_every_type_are_the_same_texts(kind: str) -> None:
-    made = taken(READING, "text", AS_TEXTS[kind]())
+    made = convert_input(READING, "text", AS_TEXTS[kind]())
     assert isinstance(made, list | tuple)
     assert [str(text) for text in made] == TEXTS
     assert all(isinstance(text, str) for text in made)
 
 
 def test_one_text_of_numpy_is_one_text() -> None:
-    made = taken(READING, "text", np.str_("ab"))
+    made = convert_input(READING, "text", np.str_("ab"))
     assert made == "ab"
     assert type(made) is str
 
@@ -119,9 +117,9 @@ def test_a_picture_is_open_or_a_path(tmp_path: Path) -> None:
     page = np.arange(16, dtype=np.uint8).reshape(4, 4) * 10
     pillow.fromarray(page).save(tmp_path / "a.png")
     with pillow.open(tmp_path / "a.png") as picture:
-        opened = taken(READING, "pixels", picture)
-    read = taken(READING, "pixels", tmp_path / "a.png")
-    both = taken(READING, "pixels", [tmp_path / "a.png", pillow.fromarray(page)])
+        opened = convert_input(READING, "pixels", picture)
+    read = convert_input(READING, "pixels", tmp_path / "a.png")
+    both = convert_input(READING, "pixels", [tmp_path / "a.png", pillow.fromarray(page)])
     assert np.shape(both) == (2, 1, 2, 2)
     np.testing.assert_array_equal(opened, read)
     np.testing.assert_array_equal(np.asarray(both)[1:], read)
@@ -148,7 +146,7 @@ def test_what_would_lose_something_is_refused_by_name(kind: str) -> None:
     make, said = REFUSED[kind]
     value = make()
     with pytest.raises(Failed, match=said):
-        as_array(taken(READING, "x", value), "x")
+        convert_to_array(convert_input(READING, "x", value), "x")
 
 
 def test_a_stranger_that_raises_is_no_exception() -> None:
@@ -159,7 +157,7 @@ def test_a_stranger_that_raises_is_no_exception() -> None:
         __dlpack__ = __dlpack_device__
 
     with pytest.raises(Failed, match=r"E0907.*cannot be seen") as failed:
-        taken(READING, "x", Broken())
+        convert_input(READING, "x", Broken())
     assert "\x1b" not in str(failed.value)
 
 
@@ -170,7 +168,7 @@ def test_many_numbers_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) 
         asked.append(value)
         return False
 
-    monkeypatch.setattr("specc.data.taken._seen", noted)
+    monkeypatch.setattr("specc.preprocessing.python_values._seen", noted)
     many = [[1.0] * 100, [2] * 100]
-    assert taken(READING, "x", many) is many
+    assert convert_input(READING, "x", many) is many
     assert len(asked) == 2

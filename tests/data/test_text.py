@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.data.record import TextBytes, TextCharacters
-from specc.data.text import decode, encode, pad
-from specc.data.vocabulary import read_vocabulary, write_vocabulary
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.preprocessing.records import TextBytes, TextCharacters
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_rows
+from specc.preprocessing.vocabulary import read_vocabulary, write_vocabulary
 
 LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end=2, start=1)
 characters = st.characters(exclude_categories=["Cs"])
@@ -22,70 +22,68 @@ def fault(action):
 
 
 def test_a_text_stands_between_start_and_end():
-    assert encode("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
-    assert encode("ab", LETTERS).dtype == np.int64
-    assert encode("", TextCharacters(("a",))).shape == (0,)
+    assert encode_text_ids("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
+    assert encode_text_ids("ab", LETTERS).dtype == np.int64
+    assert encode_text_ids("", TextCharacters(("a",))).shape == (0,)
 
 
 def test_decoding_stops_at_the_end_and_skips_specials():
-    assert decode([1, 3, 0, 4, 2, 5, 5], LETTERS) == "ab"
+    assert decode_text([1, 3, 0, 4, 2, 5, 5], LETTERS) == "ab"
 
 
 @given(st.text(alphabet="abc 1"))
 def test_characters_round_trip(text):
-    assert decode(encode(text, LETTERS), LETTERS) == text
+    assert decode_text(encode_text_ids(text, LETTERS), LETTERS) == text
 
 
 @given(st.text(characters), st.integers(0, 10))
 def test_bytes_round_trip(text, offset):
-    record = TextBytes(
-        offset, end=1 if offset >= 2 else None, start=0 if offset >= 2 else None
-    )
-    assert decode(encode(text, record), record) == text
+    record = TextBytes(offset, end=1 if offset >= 2 else None, start=0 if offset >= 2 else None)
+    assert decode_text(encode_text_ids(text, record), record) == text
 
 
 def test_byte_ids_are_those_of_byt5():
-    assert encode("hi", TextBytes(3, end=1)).tolist() == [107, 108, 1]
+    assert encode_text_ids("hi", TextBytes(3, end=1)).tolist() == [107, 108, 1]
 
 
 def test_an_unknown_character_is_shown_with_its_place():
-    diagnostic = fault(lambda: encode("abA", LETTERS))
+    diagnostic = fault(lambda: encode_text_ids("abA", LETTERS))
     assert diagnostic.code == "E0908"
     assert "`A` (U+0041)" in diagnostic.title
     assert "`a` is in it" in diagnostic.title
     assert diagnostic.primary.span.column == 3
-    assert "\x1b" not in fault(lambda: encode("\x1b[31m", LETTERS)).title
+    assert "\x1b" not in fault(lambda: encode_text_ids("\x1b[31m", LETTERS)).title
 
 
 def test_unknown_stands_for_what_is_missing():
     record = TextCharacters(("?!", "a"), unknown=0)
-    assert encode("axa", record).tolist() == [1, 0, 1]
-    assert decode([1, 0, 1], record) == "a\ufffda"
+    assert encode_text_ids("axa", record).tolist() == [1, 0, 1]
+    assert decode_text([1, 0, 1], record) == "a\ufffda"
 
 
 def test_half_a_pair_has_no_bytes():
-    assert fault(lambda: encode("a\ud800", TextBytes())).code == "E0908"
-    assert fault(lambda: encode("a\ud800", LETTERS)).code == "E0908"
+    assert fault(lambda: encode_text_ids("a\ud800", TextBytes())).code == "E0908"
+    assert fault(lambda: encode_text_ids("a\ud800", LETTERS)).code == "E0908"
 
 
 def test_ids_outside_the_vocabulary_are_refused():
-    assert fault(lambda: decode([8], LETTERS)).code == "E0916"
-    assert fault(lambda: decode([-1], TextBytes())).code == "E0916"
+    assert fault(lambda: decode_text([8], LETTERS)).code == "E0916"
+    assert fault(lambda: decode_text([-1], TextBytes())).code == "E0916"
 
 
 def test_bytes_that_are_no_text_are_shown_as_such():
-    assert decode([0xC3, 0x28], TextBytes()) == "\ufffd("
+    assert decode_text([0xC3, 0x28], TextBytes()) == "\ufffd("
 
 
 def test_padding_says_which_places_exist():
-    rows = [encode("a", LETTERS), encode("abc", LETTERS)]
-    ids, keep = pad(rows, 0)
+    rows = [encode_text_ids("a", LETTERS), encode_text_ids("abc", LETTERS)]
+    ids, keep = pad_rows(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
     assert keep.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    ids, keep = pad(rows, 0, left=True)
+    ids, keep = pad_rows(rows, 0, left=True)
     assert ids[0].tolist() == [0, 0, 1, 3, 2]
     assert keep[0].tolist() == [False, False, True, True, True]
-    assert pad([], 0)[0].shape == (0, 0)
+    assert pad_rows([], 0)[0].shape == (0, 0)
 
 
 def vocabulary(text: str) -> tuple[str, ...]:
@@ -93,26 +91,12 @@ def vocabulary(text: str) -> tuple[str, ...]:
 
 
 def test_a_vocabulary_has_one_token_a_line():
-    assert vocabulary('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == (
-        "<end>",
-        "a",
-        " ",
-        "\n",
-        '"',
-        "#",
-    )
+    assert vocabulary('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == ("<end>", "a", " ", "\n", '"', "#")
     assert vocabulary("a\r\nb\r\n") == ("a", "b")
     assert vocabulary("a\nb") == ("a", "b")
 
 
-@given(
-    st.lists(
-        st.text(characters, min_size=1, max_size=5),
-        min_size=1,
-        max_size=20,
-        unique=True,
-    )
-)
+@given(st.lists(st.text(characters, min_size=1, max_size=5), min_size=1, max_size=20, unique=True))
 def test_vocabularies_round_trip(tokens):
     assert vocabulary(write_vocabulary(tokens)) == tuple(tokens)
 

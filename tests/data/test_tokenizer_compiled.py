@@ -14,10 +14,10 @@ from support.tokenizer_files import LINES, trained
 import specc
 from specc.artifact.manifest import Manifest
 from specc.cli.main import main
-from specc.data.record import Numbers
-from specc.data.text import decode, encode
-from specc.data.tokenizer import MAX_BYTES, MAX_INSIDE, TextTokenizer
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.records import NumbersOutput
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.tokenizer_files import MAX_BYTES, MAX_INSIDE, TextTokenizer
 
 SPEC = """specc 1
 model words
@@ -37,18 +37,12 @@ reading {{
 
 
 def written(
-    folder: Path,
-    path: str = '"words.json"',
-    inputs: str = "",
-    options: str = "",
-    size: int = 0,
+    folder: Path, path: str = '"words.json"', inputs: str = "", options: str = "", size: int = 0
 ) -> Path:
     data = json.loads(trained("wordpiece"))
     data["model"]["vocab"] |= {f"{n:x}" * 40: 200 + n for n in range(size)}
     (folder / "words.json").write_text(json.dumps(data))
-    (folder / "words.specc").write_text(
-        SPEC.format(path=path, inputs=inputs, options=options)
-    )
+    (folder / "words.specc").write_text(SPEC.format(path=path, inputs=inputs, options=options))
     return folder / "words.specc"
 
 
@@ -67,7 +61,7 @@ def test_a_small_tokenizer_is_part_of_the_model(
     model = specc.load(tmp_path / "m.onnx")
     record = model.manifest.reading.of_input("ids")
     assert isinstance(record, TextTokenizer)
-    assert decode(model.run(ids="Attention is")["count"][0], record) == "attention is"
+    assert decode_text(model.run(ids="Attention is")["count"][0], record) == "attention is"
     assert main(["run", str(tmp_path / "m.onnx"), "Attention is all you need"]) == 0
     assert capsys.readouterr().out == "attention is all you need\n"
 
@@ -82,7 +76,7 @@ def test_a_large_one_lies_beside_it_under_its_hash(tmp_path: Path) -> None:
     assert beside.stat().st_size > MAX_INSIDE
     assert beside.read_bytes() == (tmp_path / "words.json").read_bytes()
     (record,) = {r for _, r in specc.load(out / "m.onnx").manifest.reading.inputs}
-    assert encode("fox", record).tolist()[0] == 2
+    assert encode_text_ids("fox", record).tolist()[0] == 2
     assert beside.name == f"m-{record.file.sha256[:16]}.tokenizer.json"
     beside.write_bytes(beside.read_bytes().replace(b"[UNK]", b"[UNX]"))
     assert fault(lambda: specc.load(out / "m.onnx")).code == "E0942"
@@ -107,22 +101,16 @@ def test_a_compile_that_fails_leaves_no_tokenizer(
 
 def test_options_are_those_of_characters(tmp_path: Path) -> None:
     specc.compile(
-        written(tmp_path, options=", special=false, start=7, end=8"),
-        tmp_path / "m.onnx",
-        init=0,
+        written(tmp_path, options=", special=false, start=7, end=8"), tmp_path / "m.onnx", init=0
     )
     made = specc.load(tmp_path / "m.onnx").run(ids="fox")["count"][0].tolist()
     assert (made[0], made[-1]) == (7, 8)
     assert 2 not in made
     bad = written(tmp_path, options=", unknown=3")
-    assert (
-        fault(lambda: specc.compile(bad, tmp_path / "m.onnx", init=0)).code == "E0203"
-    )
+    assert fault(lambda: specc.compile(bad, tmp_path / "m.onnx", init=0)).code == "E0203"
 
 
-@pytest.mark.parametrize(
-    ("side", "left"), [("", False), (" left", True), (" right", False)]
-)
+@pytest.mark.parametrize(("side", "left"), [("", False), (" left", True), (" right", False)])
 def test_texts_of_unequal_length_are_padded_as_keep_declares(
     tmp_path: Path, side: str, left: bool
 ) -> None:
@@ -136,7 +124,7 @@ def test_texts_of_unequal_length_are_padded_as_keep_declares(
     assert keep[0, 0] != left
     record = model.manifest.reading.of_input("ids")
     assert isinstance(record, TextTokenizer)
-    assert given["ids"][0][keep[0]].tolist() == encode("fox", record).tolist()
+    assert given["ids"][0][keep[0]].tolist() == encode_text_ids("fox", record).tolist()
 
 
 def test_without_keep_only_texts_of_one_length_go_together(tmp_path: Path) -> None:
@@ -150,9 +138,7 @@ def test_without_keep_only_texts_of_one_length_go_together(tmp_path: Path) -> No
 SMALL = {"vocab": 400, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context": 64}
 
 
-def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(
-    tmp_path: Path,
-) -> None:
+def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
@@ -161,20 +147,16 @@ def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(
     assert any("tokenizer.json" in remark for remark in made.remarks)
     model = specc.load(tmp_path / "m.onnx")
     given = model.prepared({"input_ids": [LINES[0], "a fox"]})
-    assert given["attention_mask"][:, -1].all(), (
-        "texts that grow are padded on the left"
-    )
+    assert given["attention_mask"][:, -1].all(), "texts that grow are padded on the left"
     assert not given["attention_mask"][1, 0]
     whole = model.run(input_ids=[LINES[0], "a fox"])["logits"][1, -1]
-    np.testing.assert_allclose(
-        whole, model.run(input_ids="a fox")["logits"][0, -1], atol=1e-5
-    )
+    np.testing.assert_allclose(whole, model.run(input_ids="a fox")["logits"][0, -1], atol=1e-5)
 
 
 def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m.onnx", set=SMALL, init=0)
     model = specc.load(tmp_path / "m.onnx")
-    assert model.manifest.reading.of_input("input_ids") == Numbers()
+    assert model.manifest.reading.of_input("input_ids") == NumbersOutput()
     assert model.run(input_ids=[[1, 2, 3]])["logits"].shape == (1, 3, 400)
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -188,19 +170,14 @@ def test_no_file_but_the_specs_own(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "words.json").write_text(trained("wordpiece"))
     spec = written(folder, path='"../words.json"')
-    assert (
-        fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
-    )
+    assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
     (folder / "inside.json").symlink_to(tmp_path / "words.json")
     spec = written(folder, path='"inside.json"')
-    assert (
-        fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
-    )
+    assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
 
 
 @pytest.mark.parametrize(
-    "path",
-    ['"circle.json"', f'"{"x" * 5000}"', '"nothing.json"', '"large.json"', '"."'],
+    "path", ['"circle.json"', f'"{"x" * 5000}"', '"nothing.json"', '"large.json"', '"."']
 )
 def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
     (tmp_path / "circle.json").symlink_to(tmp_path / "circle.json")

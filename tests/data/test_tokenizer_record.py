@@ -8,23 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from specc.data.reading import Reading
-from specc.data.record import TextOf
-from specc.data.text import encode
-from specc.data.tokenizer import MAX_INSIDE, TextTokenizer, TokenizerFile
-from specc.data.tokenizing import checked_file
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import TextOutput
+from specc.preprocessing.text_codec import encode_text_ids
+from specc.preprocessing.tokenizer_files import MAX_INSIDE, TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 SMALL = TokenizerFile.of('{"model": {"type": "WordLevel"}}')
-LARGE = TokenizerFile.of(
-    json.dumps({"model": {"note": "é" * MAX_INSIDE}}, ensure_ascii=False)
-)
-READING = Reading(
+LARGE = TokenizerFile.of(json.dumps({"model": {"note": "é" * MAX_INSIDE}}, ensure_ascii=False))
+READING = PreprocessingConfig(
     (
         ("ids", TextTokenizer(file=SMALL, end=1)),
         ("other", TextTokenizer(file=LARGE, start=2, special=False, spread=(7, 4))),
     ),
-    (("logits", TextOf(TextTokenizer(file=SMALL))),),
+    (("logits", TextOutput(TextTokenizer(file=SMALL))),),
 )
 
 
@@ -39,7 +37,7 @@ def test_a_file_is_carried_once():
     data = READING.to_json()
     assert list(data["tokenizers"]) == [SMALL.sha256, LARGE.sha256]
     assert json.dumps(data).count("WordLevel") == 1
-    assert Reading.from_json(json.loads(json.dumps(data))) == READING
+    assert PreprocessingConfig.from_json(json.loads(json.dumps(data))) == READING
 
 
 def test_a_large_one_lies_beside_the_model_and_is_opened_there(tmp_path: Path):
@@ -47,7 +45,7 @@ def test_a_large_one_lies_beside_the_model_and_is_opened_there(tmp_path: Path):
     small, large = placed.files
     assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
     (tmp_path / large.name).write_bytes(large.content)
-    closed = Reading.from_json(json.loads(json.dumps(placed.to_json())))
+    closed = PreprocessingConfig.from_json(json.loads(json.dumps(placed.to_json())))
     assert closed != placed
     assert closed.opened(tmp_path) == placed
 
@@ -56,32 +54,24 @@ def test_a_package_gives_its_own_names():
     (one, other) = READING.named({SMALL.sha256: "tokenizer.json"}).files
     assert (one.name, other.name) == ("tokenizer.json", "")
     assert (
-        Reading.from_json(READING.named({SMALL.sha256: "tokenizer.json"}).to_json())
+        PreprocessingConfig.from_json(READING.named({SMALL.sha256: "tokenizer.json"}).to_json())
         .files[0]
         .size
         == SMALL.size
     )
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "]
-)
+@pytest.mark.parametrize("content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "])
 def test_another_file_is_refused(tmp_path: Path, content):
     placed = READING.placed("m")
     if content is not None:
         (tmp_path / placed.files[1].name).write_bytes(content)
-    closed = Reading.from_json(placed.to_json())
+    closed = PreprocessingConfig.from_json(placed.to_json())
     assert fault(lambda: closed.opened(tmp_path)) == "E0942"
 
 
 def with_file(sha, data) -> object:
-    record = {
-        "kind": "tokenizer",
-        "file": sha,
-        "end": None,
-        "start": None,
-        "special": True,
-    }
+    record = {"kind": "tokenizer", "file": sha, "end": None, "start": None, "special": True}
     return {"inputs": {"ids": record}, "shows": {}, "tokenizers": {sha: data}}
 
 
@@ -119,7 +109,7 @@ SHA = SMALL.sha256
     ],
 )
 def test_what_a_model_says_of_its_tokenizer_is_not_believed(value):
-    assert fault(lambda: Reading.from_json(value)) == "E0915"
+    assert fault(lambda: PreprocessingConfig.from_json(value)) == "E0915"
 
 
 @pytest.mark.parametrize(
@@ -135,13 +125,11 @@ def test_what_a_model_says_of_its_tokenizer_is_not_believed(value):
     ],
 )
 def test_files_that_are_no_tokenizer(data):
-    assert fault(lambda: checked_file(data, "tokenizer.json")) == "E0941"
+    assert fault(lambda: check_tokenizer_file(data, "tokenizer.json")) == "E0941"
 
 
-def test_without_the_package_files_are_carried_and_texts_refused(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_without_the_package_files_are_carried_and_texts_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    file = checked_file(SMALL.content, "tokenizer.json")
+    file = check_tokenizer_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
-    assert fault(lambda: encode("some words", TextTokenizer(file=file))) == "E0940"
+    assert fault(lambda: encode_text_ids("some words", TextTokenizer(file=file))) == "E0940"

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from specc.data.wav import parse_wav
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.wav import parse_wav
 
 SAMPLES = np.array([[0.5, -0.25], [-1.0, 0.75], [0.0, 0.125]])
 EXACT = SAMPLES.mean(axis=1)
@@ -51,8 +51,7 @@ def code_of(data: bytes) -> str:
 
 @pytest.mark.parametrize("extensible", [False, True])
 @pytest.mark.parametrize(
-    ("bits", "floats"),
-    [(8, False), (16, False), (24, False), (32, False), (32, True), (64, True)],
+    ("bits", "floats"), [(8, False), (16, False), (24, False), (32, False), (32, True), (64, True)]
 )
 def test_every_coding_gives_the_mean_of_its_channels(
     bits: int, floats: bool, extensible: bool
@@ -107,9 +106,7 @@ def test_a_sample_that_float32_cannot_hold_is_no_warning() -> None:
     assert code_of(data) == "E0841"
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"ID3\4", b"fLaC", b"    ftypM4A ", b"RIFF1234AVI "]
-)
+@pytest.mark.parametrize("data", [b"", b"ID3\4", b"fLaC", b"    ftypM4A ", b"RIFF1234AVI "])
 def test_other_files_are_none(data: bytes) -> None:
     assert code_of(data) == "E0840"
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specc
-from specc.data.text import decode, encode, symbol
-from specc.data.words import SPECIAL, TextWords, unreached, word_ids
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, token_label
+from specc.preprocessing.word_tokens import SPECIAL, TextWords, find_unreachable_words, word_ids
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
@@ -22,7 +22,7 @@ known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
 
 def fault(text: str, record: TextWords) -> Diagnostic:
     with pytest.raises(Failed) as caught:
-        encode(text, record)
+        encode_text_ids(text, record)
     return caught.value.diagnostics[0]
 
 
@@ -38,34 +38,34 @@ def fault(text: str, record: TextWords) -> Diagnostic:
     ],
 )
 def test_a_text_is_cut_into_words(text: str, ids: list[int]) -> None:
-    assert encode(text, WORDS).tolist() == ids
+    assert encode_text_ids(text, WORDS).tolist() == ids
 
 
 @given(st.lists(known, max_size=20))
 def test_words_round_trip(words: list[str]) -> None:
     text = " ".join(words)
-    assert decode(encode(text, WORDS), WORDS) == text
+    assert decode_text(encode_text_ids(text, WORDS), WORDS) == text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_with_a_word_for_others_every_text_is_read(text: str) -> None:
-    ids = encode(text, TextWords(LISTED, unknown=8))
+    ids = encode_text_ids(text, TextWords(LISTED, unknown=8))
     assert len(ids) <= len(text)
     assert set(ids.tolist()) <= {*range(1, 9)}
 
 
 def test_start_end_and_unknown() -> None:
     record = TextWords(LISTED, end=0, start=1, unknown=8)
-    ids = encode("cat Dog", record)
+    ids = encode_text_ids("cat Dog", record)
     assert ids.tolist() == [1, 2, 8, 0]
-    assert decode(ids, record) == "cat \ufffd"
+    assert decode_text(ids, record) == "cat \ufffd"
 
 
 def test_nobody_writes_a_special() -> None:
     """`<pad>` in a text is three pieces, not the number of the padding."""
     assert fault("<pad>", WORDS).code == "E0959"
-    assert encode("<pad>", TextWords(LISTED, unknown=8)).tolist() == [8, 8, 8]
-    assert symbol(0, WORDS) == "·"
+    assert encode_text_ids("<pad>", TextWords(LISTED, unknown=8)).tolist() == [8, 8, 8]
+    assert token_label(0, WORDS) == "·"
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,7 @@ def test_nobody_writes_a_special() -> None:
         ("the \x1b[31m", WORDS, "leave it out"),
     ],
 )
-def test_an_unknown_word_is_shown_with_its_place(
-    text: str, record: TextWords, help: str
-) -> None:
+def test_an_unknown_word_is_shown_with_its_place(text: str, record: TextWords, help: str) -> None:
     told = fault(text, record)
     assert told.code == "E0959"
     assert told.primary is not None
@@ -121,12 +119,12 @@ def test_words_beside_the_weights(tmp_path: Path) -> None:
 
 def test_words_that_no_text_is_read_as() -> None:
     vocab = ("<end>", "cat", "Dog", "new york", "u.s.", "[UNK]", "\u00a0x", "ÉTÉ")
-    assert unreached(TextWords(vocab)) == ["new york", "\u00a0x"]
+    assert find_unreachable_words(TextWords(vocab)) == ["new york", "\u00a0x"]
     small = TextWords(vocab, lower=True)
-    assert unreached(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
+    assert find_unreachable_words(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
     for record in (TextWords(vocab), small):
         for number, word in enumerate(vocab):
-            told = word in unreached(record) or SPECIAL.fullmatch(word) is not None
+            told = word in find_unreachable_words(record) or SPECIAL.fullmatch(word) is not None
             try:
                 read = word_ids(word, record)
             except Failed:

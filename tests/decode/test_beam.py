@@ -9,42 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.toy_steppers import Toy, every_text, following, hashed, log_probability
 
-from specc.decode.beam import searched
-from specc.decode.sampling import written
-from specc.decode.settings import Settings
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
 
-BEAM = Settings(strategy="beam", beams=3, max_tokens=5, stop=(0,), n_best=3)
+BEAM = GenerationSettings(strategy="beam", beams=3, max_tokens=5, stop=(0,), n_best=3)
 WIDE = 300
 """Beams enough to keep every text of four tokens out of four."""
 
 
 def found(
-    table: Any, prompt: list[list[int]], said: Settings
+    table: Any, prompt: list[list[int]], said: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
-    return [
-        [h.tokens for h in row] for row in searched(Toy(table), np.array(prompt), said)
-    ]
+    return [[h.tokens for h in row] for row in search_beams(Toy(table), np.array(prompt), said)]
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.6, 1.0, 2.0]))
 @settings(max_examples=25, deadline=None)
-def test_a_beam_as_wide_as_everything_finds_the_best_text(
-    seed: int, penalty: float
-) -> None:
+def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: float) -> None:
     table = hashed(seed, 4)
     said = replace(
-        BEAM,
-        beams=WIDE,
-        max_tokens=4,
-        length_penalty=penalty,
-        early_stopping="never",
-        n_best=5,
+        BEAM, beams=WIDE, max_tokens=4, length_penalty=penalty, early_stopping="never", n_best=5
     )
-    (made,) = searched(Toy(table), np.array([[2, 1]]), said)
-    scores = [
-        log_probability(table, (2, 1), t) / len(t) ** penalty
-        for t in every_text(4, 4, 0)
-    ]
+    (made,) = search_beams(Toy(table), np.array([[2, 1]]), said)
+    scores = [log_probability(table, (2, 1), t) / len(t) ** penalty for t in every_text(4, 4, 0)]
     # logits are float32: the log of a probability near 1 is known to some 1e-7, however
     # small it is itself
     assert [h.score for h in made] == pytest.approx(
@@ -58,12 +46,10 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
     # a stop among the candidates of a single beam is taken only where it is the best,
     # as greedy decoding does
     table, prompt = hashed(seed, 6), np.array([[2, 3], [4, 1]])
-    said = Settings(max_tokens=5, stop=(0,), length_penalty=penalty)
-    steps = np.stack([m.tokens for m in written(Toy(table), prompt, said)], axis=1)
+    said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
+    steps = np.stack([m.tokens for m in decode_steps(Toy(table), prompt, said)], axis=1)
     beams = found(
-        table,
-        prompt.tolist(),
-        replace(said, strategy="beam", beams=1, early_stopping=True),
+        table, prompt.tolist(), replace(said, strategy="beam", beams=1, early_stopping=True)
     )
     for row, (text,) in zip(steps, beams, strict=True):
         assert row[: len(text)].tolist() == list(text)
@@ -72,9 +58,7 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
 
 @given(st.integers(0, 10_000), st.booleans())
 @settings(deadline=None)
-def test_texts_of_a_batch_are_searched_by_themselves(
-    seed: int, penalized: bool
-) -> None:
+def test_texts_of_a_batch_are_searched_by_themselves(seed: int, penalized: bool) -> None:
     prompt = [[1, 2], [3, 3], [5, 1]]
     said = replace(BEAM, repetition_penalty=1.4 if penalized else 1.0)
     whole = found(hashed(seed, 6), prompt, said)
@@ -85,10 +69,8 @@ def test_texts_of_a_batch_are_searched_by_themselves(
 @settings(deadline=None)
 def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
     table = hashed(seed, 6)
-    (made,) = searched(
-        Toy(table),
-        np.array([[1]]),
-        replace(BEAM, length_penalty=0.6, log_probabilities=True),
+    (made,) = search_beams(
+        Toy(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probabilities=True)
     )
     assert len(made) == 3
     assert [h.score for h in made] == sorted((h.score for h in made), reverse=True)
@@ -108,19 +90,17 @@ def test_ties_are_decided_the_same_way_every_time(seed: int) -> None:
 
 
 def test_of_equal_scores_the_lower_token_goes_first() -> None:
-    assert found(
-        lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=1)
-    ) == [[(0,), (1,), (2,)]]
-    assert found(
-        lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=2)
-    ) == [[(0, 0), (0, 1), (0, 2)]]
+    assert found(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=1)) == [
+        [(0,), (1,), (2,)]
+    ]
+    assert found(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=2)) == [
+        [(0, 0), (0, 1), (0, 2)]
+    ]
 
 
 def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
     toy = Toy(following("ab", "bcdef"))
-    made = searched(
-        toy, np.array([[1], [2]]), replace(BEAM, beams=2, n_best=1, max_tokens=9)
-    )
+    made = search_beams(toy, np.array([[1], [2]]), replace(BEAM, beams=2, n_best=1, max_tokens=9))
     assert [row[0].tokens for row in made] == [(2, 0), (3, 4, 5, 6, 0)]
     assert toy.fed[:2] == [(2, 1), (4, 1)]
     assert toy.fed[-1] == (2, 1)
@@ -136,7 +116,7 @@ def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
     lengths = {}
     for early in (True, False, "never"):
         toy = Toy(table)
-        ((best,),) = searched(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
+        ((best,),) = search_beams(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
         lengths[early] = len(best.tokens), len(toy.fed)
     assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
     assert lengths["never"][0] == 12
@@ -151,27 +131,22 @@ def test_where_few_texts_exist_few_are_given() -> None:
 
 def test_a_text_can_end_for_reasons_of_its_own() -> None:
     said = replace(BEAM, beams=2, n_best=1, max_tokens=9)
-    made = searched(
-        Toy(following("abcdef")),
-        np.array([[1]]),
-        said,
-        ends=lambda t: tuple(t[-2:]) == (3, 4),
+    made = search_beams(
+        Toy(following("abcdef")), np.array([[1]]), said, ends=lambda t: tuple(t[-2:]) == (3, 4)
     )
     assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
 
 
 def test_no_rows_and_no_padding() -> None:
-    assert searched(Toy(hashed(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
+    assert search_beams(Toy(hashed(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
     flat = Toy(lambda text: [3.0, 2.9, 2.8, 2.7])
-    said = replace(
-        BEAM, stop=(), max_tokens=1, beams=1, n_best=1, repetition_penalty=1.2
-    )
+    said = replace(BEAM, stop=(), max_tokens=1, beams=1, n_best=1, repetition_penalty=1.2)
     keep = np.array([[False, True]])
-    assert searched(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
+    assert search_beams(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
 
 
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
 def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
     said = replace(BEAM, beams=2, n_best=1, max_tokens=30, length_penalty=penalty)
-    ((best,),) = searched(Toy(hashed(0, 4)), np.array([[1]]), said)
+    ((best,),) = search_beams(Toy(hashed(0, 4)), np.array([[1]]), said)
     assert best.tokens

@@ -5,25 +5,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.decode.choose import best, draw, kept, log_softmax, uniforms
-from specc.decode.penalties import repetition, seen_in, tempered
-from specc.decode.settings import Settings
-from specc.decode.stepper import Floats
-from specc.weights.random import fold, key_of, uniform_block
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Floats
+from specc.decode.token_choice import (
+    apply_repetition_penalty,
+    apply_temperature,
+    filter_candidates,
+    log_softmax_f32,
+    sample_token,
+    sampling_uniforms,
+    tokens_in_prompt,
+    top_k_indices,
+)
+from specc.weights.random_stream import fold_key, stream_key, uniform_block
 
 LOGITS = np.log(np.array([[0.05, 0.4, 0.1, 0.3, 0.15]], np.float32))
 
 
 def rows(width: int = 9) -> st.SearchStrategy[Floats]:
     row = st.lists(st.integers(-6, 6), min_size=width, max_size=width)
-    return st.lists(row, min_size=1, max_size=4).map(
-        lambda x: np.array(x, np.float32) / 2
-    )
+    return st.lists(row, min_size=1, max_size=4).map(lambda x: np.array(x, np.float32) / 2)
 
 
 def chances(**settings: float) -> dict[int, float]:
     """What may be drawn from LOGITS, rescaled to sum to 1."""
-    found = kept(LOGITS, Settings(strategy="sample", **settings))  # type: ignore[arg-type]
+    found = filter_candidates(LOGITS, GenerationSettings(strategy="sample", **settings))  # type: ignore[arg-type]
     total = found.chances.sum()
     pairs = zip(found.tokens[0], found.chances[0], strict=True)
     return {int(t): round(float(c / total), 4) for t, c in pairs if c}
@@ -41,65 +47,59 @@ def test_each_cut_keeps_what_its_paper_says() -> None:
 
 
 def test_top_p_counts_what_top_k_left() -> None:
-    assert list(chances(top_k=3, top_p=0.83)) == [
-        1,
-        3,
-        4,
-    ]  # 0.7 / 0.85 is less than 0.83
+    assert list(chances(top_k=3, top_p=0.83)) == [1, 3, 4]  # 0.7 / 0.85 is less than 0.83
     assert list(chances(top_k=2, top_p=0.83)) == [1, 3]
 
 
 def test_temperature_divides_logits() -> None:
     assert chances(temperature=0.5)[1] == round(0.16 / 0.285, 4)
     assert list(chances(temperature=1e-4)) == [1]
-    assert tempered(LOGITS, 1.0) is LOGITS
+    assert apply_temperature(LOGITS, 1.0) is LOGITS
 
 
 def test_of_equals_the_lower_token_is_first() -> None:
     same = np.zeros((1, 4000), np.float32)
-    assert best(same, 3).tolist() == [[0, 1, 2]]
-    assert best(same, 4000)[0].tolist() == list(range(4000))
+    assert top_k_indices(same, 3).tolist() == [[0, 1, 2]]
+    assert top_k_indices(same, 4000)[0].tolist() == list(range(4000))
 
 
 @given(rows(40), st.integers(1, 50))
 def test_the_best_are_those_of_a_stable_sort(values: Floats, k: int) -> None:
     assert np.array_equal(
-        best(values, k), np.argsort(-values, axis=1, kind="stable")[:, :k]
+        top_k_indices(values, k), np.argsort(-values, axis=1, kind="stable")[:, :k]
     )
 
 
 def test_without_top_k_top_p_looks_at_a_thousand_tokens() -> None:
     flat = np.zeros((1, 3000), np.float32)
-    assert kept(flat, Settings(top_p=0.999)).tokens.shape == (1, 1000)
-    assert kept(flat, Settings(min_p=0.5)).tokens.shape == (1, 1000)
-    assert kept(flat, Settings()).tokens.shape == (1, 3000)
-    assert kept(flat, Settings(top_k=2000, top_p=0.999)).tokens.shape == (1, 2000)
+    assert filter_candidates(flat, GenerationSettings(top_p=0.999)).tokens.shape == (1, 1000)
+    assert filter_candidates(flat, GenerationSettings(min_p=0.5)).tokens.shape == (1, 1000)
+    assert filter_candidates(flat, GenerationSettings()).tokens.shape == (1, 3000)
+    assert filter_candidates(flat, GenerationSettings(top_k=2000, top_p=0.999)).tokens.shape == (
+        1,
+        2000,
+    )
 
 
 def test_a_uniform_number_picks_by_cumulative_sums() -> None:
-    among = kept(np.repeat(LOGITS, 5, axis=0), Settings(top_k=3))
-    drawn = draw(among, np.array([0.0, 0.46, 0.48, 0.83, 1 - 2**-24], np.float32))
+    among = filter_candidates(np.repeat(LOGITS, 5, axis=0), GenerationSettings(top_k=3))
+    drawn = sample_token(among, np.array([0.0, 0.46, 0.48, 0.83, 1 - 2**-24], np.float32))
     assert drawn.tolist() == [1, 1, 3, 4, 4]
 
 
-@given(
-    rows(),
-    st.floats(0, 1, exclude_max=True, width=32),
-    st.floats(0.01, 1),
-    st.floats(0, 1),
-)
+@given(rows(), st.floats(0, 1, exclude_max=True, width=32), st.floats(0.01, 1), st.floats(0, 1))
 def test_what_was_dropped_is_never_drawn(
     logits: Floats, u: float, top_p: float, min_p: float
 ) -> None:
-    among = kept(logits, Settings(top_p=top_p, min_p=min_p))
-    drawn = draw(among, np.full(len(logits), u, np.float32))
+    among = filter_candidates(logits, GenerationSettings(top_p=top_p, min_p=min_p))
+    drawn = sample_token(among, np.full(len(logits), u, np.float32))
     for row, token in enumerate(drawn):
         assert among.chances[row][among.tokens[row] == token] > 0
 
 
 def test_draws_come_as_often_as_they_are_probable() -> None:
-    among = kept(np.repeat(LOGITS, 20_000, axis=0), Settings())
-    drawn = draw(among, uniforms(5, 20_000, 0))
+    among = filter_candidates(np.repeat(LOGITS, 20_000, axis=0), GenerationSettings())
+    drawn = sample_token(among, sampling_uniforms(5, 20_000, 0))
     assert np.bincount(drawn, minlength=5) / 20_000 == pytest.approx(
         [0.05, 0.4, 0.1, 0.3, 0.15], abs=0.012
     )
@@ -107,33 +107,33 @@ def test_draws_come_as_often_as_they_are_probable() -> None:
 
 def test_a_uniform_belongs_to_seed_row_and_step() -> None:
     row, step = 3, 7
-    expected = uniform_block(fold(fold(key_of(11, "sample"), row), step), 0, 1)
-    assert uniforms(11, 4, step)[row] == expected[0]
-    assert uniforms(11, 4, step).tolist() == uniforms(11, 9, step)[:4].tolist()
-    assert uniforms(11, 4, step + 1)[row] != expected[0]
+    expected = uniform_block(fold_key(fold_key(stream_key(11, "sample"), row), step), 0, 1)
+    assert sampling_uniforms(11, 4, step)[row] == expected[0]
+    assert sampling_uniforms(11, 4, step).tolist() == sampling_uniforms(11, 9, step)[:4].tolist()
+    assert sampling_uniforms(11, 4, step + 1)[row] != expected[0]
 
 
 @given(rows())
 def test_log_probabilities_are_of_a_distribution(logits: Floats) -> None:
-    assert np.exp(log_softmax(logits)).sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert np.exp(log_softmax_f32(logits)).sum(axis=1) == pytest.approx(1, abs=1e-5)
 
 
 def test_repetition_makes_tokens_less_likely_on_either_side_of_zero() -> None:
     logits = np.array([[2.0, -2.0, 3.0, 0.0]], np.float32)
     seen = np.array([[True, True, False, True]])
-    assert repetition(logits, seen, 2.0).tolist() == [[1.0, -4.0, 3.0, 0.0]]
-    assert repetition(logits, seen, 1.0) is logits
+    assert apply_repetition_penalty(logits, seen, 2.0).tolist() == [[1.0, -4.0, 3.0, 0.0]]
+    assert apply_repetition_penalty(logits, seen, 1.0) is logits
 
 
 def test_padding_of_a_prompt_was_not_seen() -> None:
     prompt = np.array([[0, 0, 2], [1, 3, 9]])
     keep = np.array([[False, True, True], [True, True, True]])
-    assert np.argwhere(seen_in(prompt, 4, keep)).tolist() == [
+    assert np.argwhere(tokens_in_prompt(prompt, 4, keep)).tolist() == [
         [0, 0],
         [0, 2],
         [1, 1],
         [1, 3],
     ]
-    assert seen_in(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
+    assert tokens_in_prompt(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
         [False, False, True, False]
     ]

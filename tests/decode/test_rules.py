@@ -5,10 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specc.decode.beam import searched
-from specc.decode.rules import Place, lengths_of, ruled, texts_of
-from specc.decode.sampling import written
-from specc.decode.settings import Settings
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.token_rules import (
+    DecodePosition,
+    mask_disallowed_tokens,
+    prompt_lengths,
+    prompt_tokens,
+)
 
 VOCAB = 6
 
@@ -27,39 +32,39 @@ class Same:
         """Every row is the same."""
 
 
-def text(settings: Settings, prompt: tuple[int, ...] = (1,)) -> list[int]:
+def text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[int]:
     """What is written greedily behind a prompt, the liked ones being 2, 3 and 4."""
-    made = written(Same([2, 3, 4]), np.array([prompt]), settings)
+    made = decode_steps(Same([2, 3, 4]), np.array([prompt]), settings)
     return [int(step.tokens[0]) for step in made]
 
 
 def test_what_is_suppressed_is_never_written() -> None:
-    assert text(Settings(max_tokens=3, suppress=(2, 99))) == [3, 3, 3]
-    assert text(Settings(max_tokens=3, begin_suppress=(2,))) == [3, 2, 2]
+    assert text(GenerationSettings(max_tokens=3, suppress=(2, 99))) == [3, 3, 3]
+    assert text(GenerationSettings(max_tokens=3, begin_suppress=(2,))) == [3, 2, 2]
 
 
 def test_what_a_text_begins_with_is_written() -> None:
     """A token at a place, or the best of several; `begin_suppress` counts behind it."""
-    begun = Settings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress=(2,))
+    begun = GenerationSettings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress=(2,))
     assert text(begun) == [5, 3, 3, 2]
-    suppressed = Settings(max_tokens=3, begin=((5,), (4, 3)), suppress=(2, 3, 5))
+    suppressed = GenerationSettings(max_tokens=3, begin=((5,), (4, 3)), suppress=(2, 3, 5))
     assert text(suppressed) == [5, 3, 4]
 
 
 def test_no_stop_comes_too_early() -> None:
-    assert text(Settings(max_tokens=9, stop=(2,))) == [2]
-    assert text(Settings(max_tokens=9, stop=(2,), min_tokens=2)) == [3, 3, 2]
-    assert text(Settings(max_tokens=9, stop=(2,), min_length=2)) == [3, 2]
+    assert text(GenerationSettings(max_tokens=9, stop=(2,))) == [2]
+    assert text(GenerationSettings(max_tokens=9, stop=(2,), min_tokens=2)) == [3, 3, 2]
+    assert text(GenerationSettings(max_tokens=9, stop=(2,), min_length=2)) == [3, 2]
 
 
 def test_the_last_token_comes_at_the_greatest_length() -> None:
-    assert text(Settings(max_tokens=3, last_token=0)) == [2, 2, 0]
+    assert text(GenerationSettings(max_tokens=3, last_token=0)) == [2, 2, 0]
 
 
 def test_runs_do_not_repeat_those_of_the_prompt_included() -> None:
     """Two in a row: behind 1 2 no 2 may follow a 1, and so on."""
-    assert text(Settings(max_tokens=5, no_repeat=2), (1, 2, 1)) == [3, 2, 2, 3, 3]
-    assert text(Settings(max_tokens=4, no_repeat=1)) == [2, 3, 4, 0]
+    assert text(GenerationSettings(max_tokens=5, no_repeat=2), (1, 2, 1)) == [3, 2, 2, 3, 3]
+    assert text(GenerationSettings(max_tokens=4, no_repeat=1)) == [2, 3, 4, 0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -67,8 +72,10 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(50):
         past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
-        place = Place(step=1, prompts=np.array([len(past)]), texts=[past])
-        made = ruled(np.zeros((1, 3), np.float32), Settings(no_repeat=size), place)
+        place = DecodePosition(step=1, prompts=np.array([len(past)]), texts=[past])
+        made = mask_disallowed_tokens(
+            np.zeros((1, 3), np.float32), GenerationSettings(no_repeat=size), place
+        )
         runs = {tuple(past[n : n + size]) for n in range(len(past) - size + 1)}
         wanted = [tuple([*past, t][-size:]) in runs for t in range(3)]
         assert np.isneginf(made[0]).tolist() == wanted
@@ -76,16 +83,16 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
 
 def test_runs_that_are_banned_are_not_written_to_their_end() -> None:
     """The prompt may have their beginning; a single token is a run, too."""
-    assert text(Settings(max_tokens=2, banned=((1, 2),)), (1,)) == [3, 2]
-    assert text(Settings(max_tokens=4, banned=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
-    assert text(Settings(max_tokens=2, banned=((2,), (99,), (9, 9, 9, 1, 3)))) == [3, 3]
+    assert text(GenerationSettings(max_tokens=2, banned=((1, 2),)), (1,)) == [3, 2]
+    assert text(GenerationSettings(max_tokens=4, banned=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
+    assert text(GenerationSettings(max_tokens=2, banned=((2,), (99,), (9, 9, 9, 1, 3)))) == [3, 3]
 
 
 def test_a_search_adds_up_chances_that_are_left() -> None:
     """Behind what may not come, the others share all of it."""
-    settings = Settings(strategy="beam", beams=2, max_tokens=1, suppress=(2,))
+    settings = GenerationSettings(strategy="beam", beams=2, max_tokens=1, suppress=(2,))
     plain, made = (
-        searched(Same([2, 3, 4]), np.array([[1]]), s)[0][0].score
+        search_beams(Same([2, 3, 4]), np.array([[1]]), s)[0][0].score
         for s in (settings, replace(settings, renormalize=True))
     )
     chances = np.exp(Same([2, 3, 4]).row.astype(np.float64))
@@ -96,17 +103,17 @@ def test_a_search_adds_up_chances_that_are_left() -> None:
 
 def test_padding_of_a_prompt_does_not_count() -> None:
     prompt, keep = np.array([[0, 0, 4, 3]]), np.array([[False, False, True, True]])
-    assert lengths_of(prompt, keep).tolist() == [2]
-    assert texts_of(prompt, keep) == [[4, 3]]
+    assert prompt_lengths(prompt, keep).tolist() == [2]
+    assert prompt_tokens(prompt, keep) == [[4, 3]]
 
 
 def test_a_search_keeps_to_the_rules() -> None:
     """What is forced costs nothing."""
     prompt = np.array([[1], [1]])
-    settings = Settings(
+    settings = GenerationSettings(
         strategy="beam", beams=2, max_tokens=3, begin=((5,),), no_repeat=1, last_token=0
     )
-    found = searched(Same([2, 3, 4]), prompt, settings)
+    found = search_beams(Same([2, 3, 4]), prompt, settings)
     assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]
     row = Same([2, 3, 4]).row
     share = float(row[2] - np.log(np.exp(row).sum()))

@@ -11,56 +11,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_steppers import Toy, following, hashed, log_probability
 
-from specc.decode.sampling import written
-from specc.decode.settings import Settings
-from specc.decode.stepper import Bools, Ints
-from specc.text.diagnostic import Failed
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Bools, Ints
+from specc.diagnostics.diagnostic import Failed
 
 VOCAB = 7
-SAMPLED = Settings(
+SAMPLED = GenerationSettings(
     strategy="sample", max_tokens=6, temperature=0.8, top_k=5, stop=(0,), seed=3
 )
 
 
 def tokens_of(
     prompt: Sequence[Sequence[int]],
-    settings: Settings,
+    settings: GenerationSettings,
     seed: int = 0,
     spread: float = 2.0,
 ) -> Ints:
     """i64[rows steps]: what the toy model of this seed writes."""
-    steps = written(Toy(hashed(seed, VOCAB, spread)), np.array(prompt), settings)
+    steps = decode_steps(Toy(hashed(seed, VOCAB, spread)), np.array(prompt), settings)
     return np.stack([made.tokens for made in steps], axis=1)
 
 
 prompts = st.integers(1, 3).flatmap(
     lambda n: st.lists(
-        st.lists(st.integers(1, VOCAB - 1), min_size=n, max_size=n),
-        min_size=1,
-        max_size=4,
+        st.lists(st.integers(1, VOCAB - 1), min_size=n, max_size=n), min_size=1, max_size=4
     )
 )
 
 
 def test_the_prompt_is_fed_once_and_the_last_token_never() -> None:
     toy = Toy(following("abcd", "aabb"))
-    steps = list(written(toy, np.array([[1, 2], [1, 1]]), Settings(stop=(0,))))
+    steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
-    assert [made.ended.tolist() for made in steps] == [
-        [False] * 2,
-        [False] * 2,
-        [True] * 2,
-    ]
+    assert [made.ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
     assert toy.fed == [(2, 2), (2, 1), (2, 1)]
 
 
 def test_behind_its_end_a_row_is_filled() -> None:
     prompt = np.array([[1], [2]])
     steps = list(
-        written(
+        decode_steps(
             Toy(following("ab", "bcde")),
             prompt,
-            Settings(stop=(0,), pad=5, log_probabilities=True),
+            GenerationSettings(stop=(0,), pad=5, log_probabilities=True),
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [0, 4], [5, 5], [5, 0]]
@@ -72,8 +66,8 @@ def test_behind_its_end_a_row_is_filled() -> None:
 
 def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
     steps = list(
-        written(
-            Toy(following("ab", "bcd")), np.array([[1], [2]]), Settings(stop=(4, 2))
+        decode_steps(
+            Toy(following("ab", "bcd")), np.array([[1], [2]]), GenerationSettings(stop=(4, 2))
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [4, 4]]
@@ -81,9 +75,9 @@ def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
 
 def test_a_text_is_never_longer_than_asked_for() -> None:
     toy = Toy(following("abcdefgh"))
-    assert len(list(written(toy, np.array([[1]]), Settings(max_tokens=3)))) == 3
+    assert len(list(decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
     assert len(toy.fed) == 3
-    assert list(written(toy, np.zeros((0, 1), np.int64), Settings())) == []
+    assert list(decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
 
 
 def test_whoever_watches_can_end_a_row() -> None:
@@ -91,10 +85,10 @@ def test_whoever_watches_can_end_a_row() -> None:
         return tokens == 3
 
     steps = list(
-        written(
+        decode_steps(
             Toy(following("abcd", "bcde")),
             np.array([[1], [2]]),
-            Settings(stop=(0,)),
+            GenerationSettings(stop=(0,)),
             watch=enough,
         )
     )
@@ -104,11 +98,9 @@ def test_whoever_watches_can_end_a_row() -> None:
 def test_log_probabilities_are_the_models_own() -> None:
     table = hashed(4, VOCAB)
     settings = replace(SAMPLED, repetition_penalty=1.5, log_probabilities=True, stop=())
-    steps = list(written(Toy(table), np.array([[3, 1]]), settings))
+    steps = list(decode_steps(Toy(table), np.array([[3, 1]]), settings))
     text = [int(made.tokens[0]) for made in steps]
-    total = sum(
-        float(made.log_probs[0]) for made in steps if made.log_probs is not None
-    )
+    total = sum(float(made.log_probs[0]) for made in steps if made.log_probs is not None)
     assert total == pytest.approx(log_probability(table, (3, 1), text), abs=1e-5)
 
 
@@ -117,10 +109,10 @@ def test_a_penalty_sees_the_prompt_and_what_is_written_but_no_padding() -> None:
         return [3.0, 2.9, 2.8, 2.7]
 
     def write(keep: Bools | None) -> list[int]:
-        settings = Settings(repetition_penalty=1.2, max_tokens=4)
+        settings = GenerationSettings(repetition_penalty=1.2, max_tokens=4)
         return [
             int(m.tokens[0])
-            for m in written(Toy(flat), np.array([[0, 1]]), settings, keep=keep)
+            for m in decode_steps(Toy(flat), np.array([[0, 1]]), settings, keep=keep)
         ]
 
     assert write(None) == [2, 3, 0, 0]
@@ -128,21 +120,16 @@ def test_a_penalty_sees_the_prompt_and_what_is_written_but_no_padding() -> None:
 
 
 @given(prompts, st.integers(0, 50), st.integers(0, 2**64 - 1))
-def test_drawing_from_the_best_one_is_greedy(
-    prompt: list[list[int]], seed: int, key: int
-) -> None:
+def test_drawing_from_the_best_one_is_greedy(prompt: list[list[int]], seed: int, key: int) -> None:
     one = replace(SAMPLED, top_k=1, seed=key)
     assert np.array_equal(
-        tokens_of(prompt, one, seed),
-        tokens_of(prompt, replace(one, strategy="greedy"), seed),
+        tokens_of(prompt, one, seed), tokens_of(prompt, replace(one, strategy="greedy"), seed)
     )
 
 
 @given(prompts, st.integers(0, 50))
-def test_greedy_rows_do_not_influence_one_another(
-    prompt: list[list[int]], seed: int
-) -> None:
-    greedy = Settings(max_tokens=5, stop=(0,), repetition_penalty=1.3)
+def test_greedy_rows_do_not_influence_one_another(prompt: list[list[int]], seed: int) -> None:
+    greedy = GenerationSettings(max_tokens=5, stop=(0,), repetition_penalty=1.3)
     whole = tokens_of(prompt, greedy, seed)
     for row, made in zip(prompt, whole, strict=True):
         alone = tokens_of([row], greedy, seed)[0]
@@ -157,9 +144,7 @@ def test_a_drawn_row_hangs_on_its_number_not_on_the_others(
     whole = tokens_of(prompt, SAMPLED, seed)
     others = [[(t % (VOCAB - 1)) + 1 for t in row] for row in prompt]
     for row in range(len(prompt)):
-        mixed = tokens_of(
-            [*others[:row], prompt[row], *others[row + 1 :]], SAMPLED, seed
-        )[row]
+        mixed = tokens_of([*others[:row], prompt[row], *others[row + 1 :]], SAMPLED, seed)[row]
         shared = min(len(mixed), whole.shape[1])
         assert mixed[:shared].tolist() == whole[row][:shared].tolist()
         assert not mixed[shared:].any()
@@ -171,28 +156,22 @@ def test_a_seed_says_what_is_drawn() -> None:
         seed: tokens_of([[1], [1]], replace(SAMPLED, seed=seed), spread=0.1).tolist()
         for seed in range(6)
     }
-    assert (
-        drawn[2] == tokens_of([[1], [1]], replace(SAMPLED, seed=2), spread=0.1).tolist()
-    )
+    assert drawn[2] == tokens_of([[1], [1]], replace(SAMPLED, seed=2), spread=0.1).tolist()
     assert len({str(d) for d in drawn.values()}) > 1
-    assert any(rows[0] != rows[1] for rows in drawn.values()), (
-        "rows of one prompt are drawn apart"
-    )
+    assert any(rows[0] != rows[1] for rows in drawn.values()), "rows of one prompt are drawn apart"
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("strategy", ["greedy", "sample"])
-def test_scores_that_are_no_numbers_fail_with_e0961(
-    wrong: float, strategy: str
-) -> None:
+def test_scores_that_are_no_numbers_fail_with_e0961(wrong: float, strategy: str) -> None:
     def table(text: tuple[int, ...]) -> list[float]:
         if len(text) < 3:
             return [0.0, 0.0]
         return [wrong, wrong if wrong < 0 else 0.0]
 
-    settings = Settings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
+    settings = GenerationSettings(strategy=strategy, max_tokens=9)  # type: ignore[arg-type]
     with pytest.raises(Failed) as caught:
-        list(written(Toy(table), np.array([[1]]), settings))
+        list(decode_steps(Toy(table), np.array([[1]]), settings))
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 
 
@@ -206,7 +185,7 @@ def test_a_row_that_has_ended_may_score_anything() -> None:
             else [0, 0, 3.0]
         )
 
-    steps = list(written(Toy(table), np.array([[1], [2]]), Settings(stop=(0,))))
+    steps = list(decode_steps(Toy(table), np.array([[1], [2]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[0, 2], [0, 2], [0, 2], [0, 0]][
         : len(steps)
     ]

@@ -5,71 +5,48 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specc.decode.options import OPTIONS
-from specc.decode.settings import Settings, settings_of
-from specc.decode.wishes import Wishes
-from specc.text.diagnostic import Failed
+from specc.decode.generation_settings import GenerationArguments, GenerationSettings, merge_settings
+from specc.decode.setting_table import OPTIONS
+from specc.diagnostics.diagnostic import Failed
 
-BEAM = {
-    "start": 1,
-    "stop": 2,
-    "strategy": {"kind": "beam", "width": 12, "length_penalty": 0.6},
-}
+BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "width": 12, "length_penalty": 0.6}}
 
 
 def refusal(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
     with pytest.raises(Failed) as caught:
-        settings_of(said, **given)
+        merge_settings(said, **given)
     return [(d.code, d.title) for d in caught.value.diagnostics]
 
 
 def test_a_spec_that_says_nothing_writes_greedily() -> None:
-    assert settings_of({}) == Settings()
-    assert settings_of({"stop": None, "strategy": None}) == Settings()
+    assert merge_settings({}) == GenerationSettings()
+    assert merge_settings({"stop": None, "strategy": None}) == GenerationSettings()
 
 
 def test_words_of_a_spec_become_settings() -> None:
-    made = settings_of(BEAM)
+    made = merge_settings(BEAM)
     assert (made.strategy, made.beams, made.length_penalty) == ("beam", 12, 0.6)
     assert (made.start, made.stop, made.filler) == ((1,), (2,), 2)
-    drawn = settings_of(
-        {
-            "strategy": {"kind": "sample", "temperature": 1, "top_k": 5},
-            "pad": 7,
-            "stop": [3, 4],
-        }
+    drawn = merge_settings(
+        {"strategy": {"kind": "sample", "temperature": 1, "top_k": 5}, "pad": 7, "stop": [3, 4]}
     )
-    assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.filler) == (
-        1.0,
-        5,
-        (3, 4),
-        7,
-    )
+    assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.filler) == (1.0, 5, (3, 4), 7)
     assert type(drawn.temperature) is float
-    assert settings_of({"strategy": "sample"}).strategy == "sample"
+    assert merge_settings({"strategy": "sample"}).strategy == "sample"
 
 
 def test_what_the_caller_gives_goes_first_and_none_is_not_given() -> None:
-    made = settings_of(
-        BEAM, beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n"
-    )
-    assert (made.beams, made.length_penalty, made.stop, made.max_tokens) == (
-        3,
-        0.6,
-        (),
-        256,
-    )
+    made = merge_settings(BEAM, beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n")
+    assert (made.beams, made.length_penalty, made.stop, made.max_tokens) == (3, 0.6, (), 256)
     assert made.stop_strings == ("\n",)
     assert type(made.beams) is int
 
 
 def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
-    said = {
-        "strategy": {"kind": "sample", "temperature": 0.5, "repetition_penalty": 1.3}
-    }
-    assert settings_of(said, top_k=3).temperature == 0.5
-    assert settings_of(said, strategy="greedy") == Settings()
-    assert settings_of(said, strategy="beam") == Settings(strategy="beam")
+    said = {"strategy": {"kind": "sample", "temperature": 0.5, "repetition_penalty": 1.3}}
+    assert merge_settings(said, top_k=3).temperature == 0.5
+    assert merge_settings(said, strategy="greedy") == GenerationSettings()
+    assert merge_settings(said, strategy="beam") == GenerationSettings(strategy="beam")
 
 
 @pytest.mark.parametrize(
@@ -77,15 +54,13 @@ def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
     [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"beams": 2}, "beam"), ({"n_best": 2}, "beam"),
      ({"repetition_penalty": 1.2}, "greedy")],
 )  # fmt: skip
-def test_an_option_of_one_strategy_asks_for_it(
-    given: dict[str, Any], strategy: str
-) -> None:
-    assert settings_of({}, **given).strategy == strategy
+def test_an_option_of_one_strategy_asks_for_it(given: dict[str, Any], strategy: str) -> None:
+    assert merge_settings({}, **given).strategy == strategy
 
 
 def test_asking_for_many_texts_keeps_as_many_beams() -> None:
-    assert settings_of({}, n_best=9).beams == 9
-    assert settings_of({}, n_best=2).beams == 4
+    assert merge_settings({}, n_best=9).beams == 9
+    assert merge_settings({}, n_best=2).beams == 4
 
 
 @pytest.mark.parametrize(
@@ -107,9 +82,7 @@ def test_a_message_says_the_range() -> None:
     assert refusal({}, top_p=1.5) == [
         ("E0732", "`top_p` cannot be 1.5: it is a number above 0 and at most 1")
     ]
-    assert refusal({}, strategy="\x1b[31m")[0][1].startswith(
-        '`strategy` cannot be "\\x1b[31m"'
-    )
+    assert refusal({}, strategy="\x1b[31m")[0][1].startswith('`strategy` cannot be "\\x1b[31m"')
 
 
 @pytest.mark.parametrize(
@@ -119,7 +92,7 @@ def test_a_message_says_the_range() -> None:
 )  # fmt: skip
 def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
     with pytest.raises(Failed) as caught:
-        settings_of({}, **{name: 1})
+        merge_settings({}, **{name: 1})
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0731", (f"did you mean `{meant}`?",))
 
@@ -134,9 +107,7 @@ def test_what_does_not_go_together() -> None:
         ("E0733", "3 texts are asked for, and the search keeps 2")
     ]
     assert refusal(BEAM, n_best=13)[0][0] == "E0733"
-    assert refusal({}, seed=3) == [
-        ("E0733", "`seed` means nothing to the strategy `greedy`")
-    ]
+    assert refusal({}, seed=3) == [("E0733", "`seed` means nothing to the strategy `greedy`")]
     assert refusal(BEAM, seed=3)[0][0] == "E0733"
     # a search is not begun for it
     assert refusal({}, renormalize=True)[0][0] == "E0733"
@@ -148,13 +119,7 @@ def test_what_a_manifest_says_is_trusted_no_more() -> None:
         "limit": 3,
         "strategy": {"kind": "beam", "args": [4], "top_k": 2, "width": "wide"},
     }
-    assert [code for code, _ in refusal(said)] == [
-        "E0732",
-        "E0731",
-        "E0731",
-        "E0731",
-        "E0732",
-    ]
+    assert [code for code, _ in refusal(said)] == ["E0732", "E0731", "E0731", "E0731", "E0732"]
     assert refusal({"strategy": 3})[0][0] == "E0732"
     assert refusal({"strategy": {"width": 3}})[0][0] == "E0732"
 
@@ -164,5 +129,5 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 def test_type_checkers_know_every_setting() -> None:
-    """`Wishes` names what `options` checks, no more and no less."""
-    assert set(Wishes.__annotations__) == {option.name for option in OPTIONS}
+    """`GenerationArguments` names what `options` checks, no more and no less."""
+    assert set(GenerationArguments.__annotations__) == {option.name for option in OPTIONS}

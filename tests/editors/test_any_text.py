@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from specc.editors import offers, offers_yaml, shown
-from specc.editors.analysis import analyses, analyze
-from specc.editors.meaning import meaning
-from specc.editors.mends import mends
-from specc.lang.dsl.lalr import load
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import read_file, shipped
+from specc.library.spec_files import list_builtin_specs, read_spec_file
+from specc.lsp import dsl_completion, inlay_hints, yaml_completion
+from specc.lsp.document_analysis import analyze_document, analyze_incrementally
+from specc.lsp.hover import find_meaning
+from specc.lsp.quick_fixes import find_quick_fixes
+from specc.syntax.dsl.lalr import load_lalr_table
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 SMALL = (
     "elman",
@@ -28,7 +28,7 @@ SMALL = (
 )
 PIECES = [
     *"(){}[]=,.:@\"'#&*|-> \n\t0aé𝔁\x00\x0c\u2028",
-    *load().words,
+    *load_lalr_table().words,
     "  - ",
     "do:",
     "specc: 1\n",
@@ -50,26 +50,26 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
     """Every feature at some characters of a text that is broken in some way."""
     chance = random.Random(seed)
     name = chance.choice(names)
-    path = shipped()[name]
+    path = list_builtin_specs()[name]
     yaml = path.suffix == ".yaml"
     text = path.read_text(encoding="utf-8")
     if not yaml and chance.random() < 0.4:
-        text, yaml = write_yaml(read_file(path, path.name)), True
+        text, yaml = print_yaml(read_spec_file(path, path.name)), True
     text = changed(text, chance)
-    known = next(analyses(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
+    known = next(analyze_incrementally(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
     for _ in range(8):
         offset = chance.randrange(len(text) + 1)
-        found = meaning(known, offset)
+        found = find_meaning(known, offset)
         if found is not None:
             assert 0 <= found.start <= found.end <= len(text)
-            shown.markdown(found)
-        give = offers_yaml.offers if yaml else offers.offers
+            inlay_hints.meaning_as_markdown(found)
+        give = yaml_completion.complete_yaml if yaml else dsl_completion.complete_dsl
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
-    list(shown.hints(known, 0, len(text)))
-    list(shown.outline(known))
+    list(inlay_hints.find_inlay_hints(known, 0, len(text)))
+    list(inlay_hints.document_outline(known))
     for fault in known.diagnostics[:1]:
-        for edit in mends(known, fault):
+        for edit in find_quick_fixes(known, fault):
             assert edit.applied(text) != text
 
 
@@ -81,7 +81,7 @@ def test_no_text_is_too_broken(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1400))
 def test_no_text_of_any_spec_is_too_broken(seed: int) -> None:
-    everything(seed, tuple(shipped()))
+    everything(seed, tuple(list_builtin_specs()))
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "small_translator", "xor"])
@@ -90,14 +90,14 @@ def test_what_ships_has_no_errors(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_builtin_specs())
 def test_nothing_that_ships_has_errors(name: str) -> None:
     _no_errors(name)
 
 
 def _no_errors(name: str) -> None:
-    path = shipped()[name]
-    known = analyze(path, path.read_text(encoding="utf-8"))
+    path = list_builtin_specs()[name]
+    known = analyze_document(path, path.read_text(encoding="utf-8"))
     assert [d.title for d in known.diagnostics if d.severity == "error"] == []
 
 
@@ -116,8 +116,8 @@ items:
 
 
 def test_shapes_of_yaml_stand_at_the_end_of_lines() -> None:
-    known = analyze(Path("/nowhere/a.yaml"), YAML)
-    (hint,) = shown.hints(known, 0, len(YAML))
+    known = analyze_document(Path("/nowhere/a.yaml"), YAML)
+    (hint,) = inlay_hints.find_inlay_hints(known, 0, len(YAML))
     assert YAML[: hint.offset].endswith("weights: w}}")
     assert hint.text.strip() == "float[b, n, 8]"
 
@@ -133,17 +133,17 @@ graph g(x: float[b, d]) -> (y: float[b, d]) { return x * 1.0 / d }
 
 
 def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
-    known = analyze(Path("/nowhere/a.specc"), HOSTILE)
-    found = meaning(known, HOSTILE.index("/ d }") + 2)
+    known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
+    found = find_meaning(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
-    text = shown.markdown(found)
+    text = inlay_hints.meaning_as_markdown(found)
     assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
     assert "<img" not in text.replace("\\<img", "")
     assert "](http" not in text.replace("\\](http", "")
 
 
 def test_nothing_closes_a_fence() -> None:
-    text = shown.fenced("a ```` b\n```\nc")
+    text = inlay_hints.fence_code("a ```` b\n```\nc")
     fence = text.split("specc\n")[0]
     assert fence == "`" * 5
     assert text.count(fence) == 2

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from specc.editors import desk as desks
-from specc.editors.analysis import Analysis, analyses, analyze
-from specc.editors.desk import Desk
-from specc.editors.mends import mends
-from specc.editors.positions import Lines
-from specc.editors.stdin import MOST_BYTES, Bounded
+from specc.lsp import documents as desks
+from specc.lsp.document_analysis import DocumentAnalysis, analyze_document, analyze_incrementally
+from specc.lsp.documents import OpenDocuments
+from specc.lsp.protocol import DocumentLines
+from specc.lsp.quick_fixes import find_quick_fixes
+from specc.lsp.server import MOST_BYTES, BoundedInput
 
 GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return x }\n"
 
@@ -23,19 +23,19 @@ GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return
 def test_a_bug_is_told_and_the_server_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from specc.editors.server import Server
+    from specc.lsp.server import SpeccLanguageServer
 
     class Loop:
         def call_soon_threadsafe(self, call: Callable[..., None], *given: Any) -> None:
             call(*given)
 
-    def broken(path: Path, text: str, unsaved: object) -> Iterator[Analysis]:
+    def broken(path: Path, text: str, unsaved: object) -> Iterator[DocumentAnalysis]:
         raise RecursionError("too deep") if "bug" in text else StopIteration
 
     said: dict[int, list[str]] = {}
-    server = Server()
+    server = SpeccLanguageServer()
     server.loop = cast(Any, Loop())
-    monkeypatch.setattr(desks, "analyses", broken)
+    monkeypatch.setattr(desks, "analyze_incrementally", broken)
     monkeypatch.setattr(
         server,
         "_publish",
@@ -59,16 +59,16 @@ def test_a_newer_text_stops_the_reading_of_an_older(
     reads: list[str] = []
     inside, go = threading.Event(), threading.Event()
 
-    def slow(path: Path, text: str, unsaved: Any) -> Iterator[Analysis]:
-        for known in (*analyses(path, text, unsaved),) * 3:
+    def slow(path: Path, text: str, unsaved: Any) -> Iterator[DocumentAnalysis]:
+        for known in (*analyze_incrementally(path, text, unsaved),) * 3:
             reads.append(text)
             inside.set()
             assert go.wait(10)
             yield known
 
     told: list[int] = []
-    monkeypatch.setattr(desks, "analyses", slow)
-    desk = Desk(lambda uri, version: told.append(version), lambda *given: None)
+    monkeypatch.setattr(desks, "analyze_incrementally", slow)
+    desk = OpenDocuments(lambda uri, version: told.append(version), lambda *given: None)
     desk.put("u", tmp_path / "a.specc", GOOD, 1)
     assert inside.wait(10)
     desk.put("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
@@ -78,11 +78,9 @@ def test_a_newer_text_stops_the_reading_of_an_older(
     assert told == [2, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "column"), [("utf-8", 9), ("utf-16", 5), ("utf-32", 4)]
-)
+@pytest.mark.parametrize(("encoding", "column"), [("utf-8", 9), ("utf-16", 5), ("utf-32", 4)])
 def test_columns_are_counted_as_was_agreed(encoding: str, column: int) -> None:
-    lines = Lines("one\r\n é𝔁\x0c|x\rthree\u2028", encoding)
+    lines = DocumentLines("one\r\n é𝔁\x0c|x\rthree\u2028", encoding)
     offset = lines.text.index("|")
     assert lines.place(offset) == (1, column - (encoding == "utf-8"))
     assert lines.offset(*lines.place(offset)) == offset
@@ -92,7 +90,7 @@ def test_columns_are_counted_as_was_agreed(encoding: str, column: int) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
 def test_every_character_has_a_place_of_its_own(encoding: str) -> None:
     text = "a𝔁\ud800\n\n\tb\r\nc\r"
-    lines = Lines(text, encoding)
+    lines = DocumentLines(text, encoding)
     for offset in range(len(text) + 1):
         back = lines.offset(*lines.place(offset))
         # between the two characters of a line end nothing stands
@@ -102,9 +100,7 @@ def test_every_character_has_a_place_of_its_own(encoding: str) -> None:
     assert lines.offset(0, 99) == text.index("\n")
 
 
-HEAD = (
-    "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, n, 8]) {\n"
-)
+HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, n, 8]) {\n"
 
 
 @pytest.mark.parametrize(
@@ -120,21 +116,21 @@ HEAD = (
     ],
 )
 def test_advice_becomes_an_edit_where_it_mends(wrong: str, right: str | None) -> None:
-    known = analyze(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
+    known = analyze_document(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
     fault = known.diagnostics[0]
-    made = [edit.applied(known.source.text) for edit in mends(known, fault)]
+    made = [edit.applied(known.source.text) for edit in find_quick_fixes(known, fault)]
     assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
 
 
 def test_advice_that_does_not_mend_is_no_edit() -> None:
     text = f"{HEAD}  return x + reshape(x, [2])\n}}\n"
-    known = analyze(Path("/nowhere/a.specc"), text)
+    known = analyze_document(Path("/nowhere/a.specc"), text)
     assert known.diagnostics[0].helps
-    assert mends(known, known.diagnostics[0]) == []
+    assert find_quick_fixes(known, known.diagnostics[0]) == []
 
 
 def test_a_message_that_is_too_long_is_the_end() -> None:
-    given = Bounded(io.BytesIO(b"Content-Length: 9\r\n\r\nxxxxxxxxx" + b"y" * 9000))
+    given = BoundedInput(io.BytesIO(b"Content-Length: 9\r\n\r\nxxxxxxxxx" + b"y" * 9000))
     assert given.readline() == b"Content-Length: 9\r\n"
     assert given.readline() == b"\r\n"
     assert given.read(9) == b"x" * 9

@@ -10,10 +10,10 @@ from cli.test_advice import CASES, GOLDEN, guesses
 from support.mends import DONE
 from support.told import _parts, write
 
-from specc.editors.analysis import Analysis, analyses
-from specc.editors.mends import mends
-from specc.editors.placing import Edit
-from specc.text.diagnostic import Diagnostic
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
+from specc.lsp.fix_placement import FixEdit
+from specc.lsp.quick_fixes import find_quick_fixes
 
 EXACT = sorted({*DONE, *(guess[0] for guess in guesses())})
 """Cases of which a help says what to write."""
@@ -53,10 +53,10 @@ def specs_of(name: str, folder: Path) -> Iterator[Path]:
             yield folder / file
 
 
-def heard(path: Path) -> Iterator[tuple[Analysis, Diagnostic]]:
+def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
     """What an editor says of a text, each message once."""
     seen = set()
-    for known in analyses(path, path.read_text(encoding="utf-8")):
+    for known in analyze_incrementally(path, path.read_text(encoding="utf-8")):
         for fault in known.diagnostics:
             here = fault.primary is not None and known.is_here(fault.primary.span)
             if here and (fault.code, fault.title) not in seen:
@@ -64,17 +64,17 @@ def heard(path: Path) -> Iterator[tuple[Analysis, Diagnostic]]:
                 yield known, fault
 
 
-def offered(name: str, folder: Path) -> list[tuple[Path, Diagnostic, Edit]]:
+def offered(name: str, folder: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
     """Every edit that is offered for the messages of a case."""
     return [
         (path, fault, edit)
         for path in specs_of(name, folder)
         for known, fault in heard(path)
-        for edit in mends(known, fault)
+        for edit in find_quick_fixes(known, fault)
     ]
 
 
-def check_helps(path: Path, fault: Diagnostic, edit: Edit) -> None:
+def check_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
     """What was said is said no more, or less often, of the text with the edit."""
     text = path.read_text(encoding="utf-8")
     before, after = (
@@ -86,7 +86,7 @@ def check_helps(path: Path, fault: Diagnostic, edit: Edit) -> None:
 
 def _said(path: Path, text: str) -> Iterator[tuple[int, Diagnostic]]:
     """The messages of all graphs of a text."""
-    for n, known in enumerate(analyses(path, text)):
+    for n, known in enumerate(analyze_incrementally(path, text)):
         yield from ((n, d) for d in known.diagnostics)
 
 

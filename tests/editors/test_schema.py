@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from support.yaml_values import values
 
-from specc.editors import schema
-from specc.lang import tree
-from specc.lang.read import read
-from specc.lang.yaml.config import FIELD
-from specc.lang.yaml.items import LISTED
-from specc.lang.yaml.read import TOP
-from specc.lang.yaml.statements import KEYS
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import read_file, root, shipped
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.library.spec_files import get_specs_directory, list_builtin_specs, read_spec_file
+from specc.lsp import json_schema
+from specc.syntax import ast
+from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_config import FIELD_KEYS
+from specc.syntax.yaml.yaml_items import LISTED_ITEM_PARSERS
+from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
+from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.syntax.yaml.yaml_statements import STATEMENT_KEYS
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -46,13 +46,9 @@ def wrong() -> list[object]:
             # of several codes one may be of what no schema sees
             if codes and codes <= set(CODES) and path.stem != NAMED:
                 texts = [
-                    t
-                    for t in re.split(r"^=== .*\n", case, flags=re.M)
-                    if t.startswith("specc: 1")
+                    t for t in re.split(r"^=== .*\n", case, flags=re.M) if t.startswith("specc: 1")
                 ]
-                found += [
-                    pytest.param(t, id=f"{path.stem}-{n}") for n, t in enumerate(texts)
-                ]
+                found += [pytest.param(t, id=f"{path.stem}-{n}") for n, t in enumerate(texts)]
     return found
 
 
@@ -60,7 +56,7 @@ def test_it_is_a_schema_of_draft_7() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
-YAML = {name: path for name, path in shipped().items() if path.suffix == ".yaml"}
+YAML = {name: path for name, path in list_builtin_specs().items() if path.suffix == ".yaml"}
 
 
 @pytest.mark.parametrize("name", YAML)
@@ -70,21 +66,21 @@ def test_shipped_yaml_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "encoder_decoder", "llava"])
 def test_a_shipped_spec_turned_into_yaml_is_taken(name: str) -> None:
-    path = shipped()[name]
-    assert not faults(write_yaml(read_file(path, path.name)))
+    path = list_builtin_specs()[name]
+    assert not faults(print_yaml(read_spec_file(path, path.name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
-        *sorted(root().rglob("*.specc")),
+        *sorted(get_specs_directory().rglob("*.specc")),
         *sorted((ROOT / "tests" / "lang" / "examples").glob("*.specc")),
     ],
     ids=lambda p: p.stem,
 )
 def test_any_spec_turned_into_yaml_is_taken(path: Path) -> None:
-    assert not faults(write_yaml(read_file(path, path.name)))
+    assert not faults(print_yaml(read_spec_file(path, path.name)))
 
 
 @pytest.mark.parametrize("text", wrong())
@@ -97,12 +93,12 @@ def test_there_are_such_cases() -> None:
 
 
 def test_every_key_of_the_reader_is_in_it() -> None:
-    """A key that the language has got since is written into `specc.editors.schema`."""
-    assert set(schema.TOP_KEYS) == set(schema.TOP_DOCS) == set(TOP)
-    assert set(schema.ITEMS) == set(LISTED)
-    assert set(schema.STATEMENT_DOCS) == set(KEYS)
+    """A key that the language has got since is written into `specc.lsp.json_schema`."""
+    assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
+    assert set(json_schema.ITEMS) == set(LISTED_ITEM_PARSERS)
+    assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_KEYS)
     field = SCHEMA["definitions"]["field"]["properties"]
-    assert set(field) == set(FIELD)
+    assert set(field) == set(FIELD_KEYS)
 
 
 HEAD = "specc: 1\nmodel: m\n"
@@ -131,7 +127,7 @@ def test_a_slip_is_underlined(text: str) -> None:
     if "out: float" not in text:
         return
     with pytest.raises(Failed):
-        read(Source("a.yaml", text))
+        parse_spec(Source("a.yaml", text))
 
 
 @pytest.mark.parametrize(
@@ -148,4 +144,4 @@ def test_a_slip_is_underlined(text: str) -> None:
 )  # fmt: skip
 def test_nothing_that_may_be_meant_is_refused(text: str) -> None:
     assert not faults(text)
-    assert isinstance(read(Source("a.yaml", text)), tree.File)
+    assert isinstance(parse_spec(Source("a.yaml", text)), ast.File)

@@ -59,9 +59,7 @@ def opened(editor: Editor) -> Iterator[Editor]:
     """The editor with SPEC open."""
     assert editor.open("a.specc", SPEC) == []
     yield editor
-    editor.tell(
-        "textDocument/didClose", {"textDocument": {"uri": editor.uri("a.specc")}}
-    )
+    editor.tell("textDocument/didClose", {"textDocument": {"uri": editor.uri("a.specc")}})
     editor.published.clear()
 
 
@@ -137,9 +135,7 @@ def test_completion_says_what_may_stand_there(opened: Editor) -> None:
     inside = offered("twice(x) @ maps", "twice(", "h = twice(^", 2)
     assert {"x", "linear", "d", "n"} <= set(inside)
     assert "block" not in inside
-    assert {"q", "mask", "scale"} <= set(
-        offered("h, mask=near(3))", "h, ", "h, h, ^", 3)
-    )
+    assert {"q", "mask", "scale"} <= set(offered("h, mask=near(3))", "h, ", "h, h, ^", 3))
     items = offered("dims b, n\n", "dims b, n\n\n", "n\n^\n", 4)
     assert {"graph", "weights"} <= set(items)
     assert "h" not in items
@@ -165,17 +161,14 @@ def test_completion_inside_items(editor: Editor, item: str, word: str) -> None:
     assert editor.open("d.specc", SPEC) == []
     text = SPEC + "\n" + item.replace("^", "")
     editor.change("d.specc", text, 2)
-    found = labels(
-        editor.at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0])
-    )
+    found = labels(editor.at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0]))
     assert word in found
     editor.published.clear()
 
 
 def test_a_block_that_grows_keeps_its_names(opened: Editor) -> None:
     grown = SPEC.replace(
-        "  return layer_norm(a, eps=1e-5) @ norm\n}\n",
-        "  # so\n" * 20 + "  return layer_norm(",
+        "  return layer_norm(a, eps=1e-5) @ norm\n}\n", "  # so\n" * 20 + "  return layer_norm("
     )
     opened.change("a.specc", grown, 2)
     found = labels(opened.at("completion", "a.specc", grown, "layer_norm(^"))
@@ -191,9 +184,7 @@ def test_completion_of_yaml(editor: Editor) -> None:
     assert {"hidden", "score", "vocab"} <= set(
         labels(editor.at("completion", "b.yaml", text, "local_p\n  ^\n"))
     )
-    assert "local_m" in labels(
-        editor.at("completion", "b.yaml", text, "place: ^local_p")
-    )
+    assert "local_m" in labels(editor.at("completion", "b.yaml", text, "place: ^local_p"))
     text = YAML.replace("luong", "lu")
     editor.change("b.yaml", text, 3)
     assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
@@ -202,9 +193,7 @@ def test_completion_of_yaml(editor: Editor) -> None:
 def test_a_block_of_yaml_that_grows_keeps_its_names(editor: Editor) -> None:
     text = "specc: 1\nmodel: m\ndims: [b, n]\nitems:\n  - graph: g\n    in: {x: 'float[b, n]'}\n    out: {y: 'float[b, n]'}\n    do:\n      - h: relu(x)\n      - return: h\n"
     assert editor.open("e.yaml", text, "yaml") == []
-    grown = text.replace(
-        "      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, "
-    )
+    grown = text.replace("      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, ")
     editor.change("e.yaml", grown, 2)
     found = labels(editor.at("completion", "e.yaml", grown, "layer_norm(h, ^"))
     assert {"h", "x", "eps"} <= set(found)
@@ -217,14 +206,10 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None
     assert said["code"] == "E0201"
     assert said["range"]["start"] == {"line": 4, "character": 2}
     (action,) = editor.ask(
-        "textDocument/codeAction",
-        {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}},
+        "textDocument/codeAction", {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}}
     )
     (edit,) = action["edit"]["changes"][editor.uri("c.yaml")]
-    assert (edit["newText"], edit["range"]["start"]) == (
-        "words",
-        {"line": 4, "character": 2},
-    )
+    assert (edit["newText"], edit["range"]["start"]) == ("words", {"line": 4, "character": 2})
     editor.change("c.yaml", YAML, 2)
     assert editor.diagnostics("c.yaml", 2) == []
     assert "choice(" in hover(editor, "pl^ace", "c.yaml", YAML)
@@ -233,19 +218,14 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None
     editor.change("c.yaml", YAML.replace("words: 8", "words:    8"), 3)
     (whole,) = editor.ask(
         "textDocument/formatting",
-        {
-            **everywhere(editor, "c.yaml"),
-            "options": {"tabSize": 2, "insertSpaces": True},
-        },
+        {**everywhere(editor, "c.yaml"), "options": {"tabSize": 2, "insertSpaces": True}},
     )
     assert "words: 8\n" in whole["newText"]
 
 
 def test_shapes_stand_behind_names(opened: Editor) -> None:
     found = opened.ask("textDocument/inlayHint", everywhere(opened, "a.specc"))
-    said = {
-        (h["position"]["line"], h["position"]["character"]): h["label"] for h in found
-    }
+    said = {(h["position"]["line"], h["position"]["character"]): h["label"] for h in found}
     assert said == {
         (13, 3): ": float[b, n, d]",
         (18, 3): ": float[b, n, d]",
@@ -254,10 +234,7 @@ def test_shapes_stand_behind_names(opened: Editor) -> None:
 
 
 def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: Editor) -> None:
-    ask = {
-        **everywhere(opened, "a.specc"),
-        "options": {"tabSize": 2, "insertSpaces": True},
-    }
+    ask = {**everywhere(opened, "a.specc"), "options": {"tabSize": 2, "insertSpaces": True}}
     assert opened.ask("textDocument/formatting", ask) == []
     opened.change("a.specc", SPEC.replace("  d: int = 8", "d:int=8"), 2)
     (edit,) = opened.ask("textDocument/formatting", ask)
@@ -282,9 +259,7 @@ def test_results_of_an_older_text_are_dropped(opened: Editor) -> None:
     for version in range(2, 12):
         opened.change("a.specc", SPEC + "#" * version + "\n}" * (version % 2), version)
     assert len(opened.diagnostics("a.specc", 11)) == 1
-    versions = [
-        p["version"] for p in opened.published if p["uri"] == opened.uri("a.specc")
-    ]
+    versions = [p["version"] for p in opened.published if p["uri"] == opened.uri("a.specc")]
     assert versions == sorted(versions)
     assert versions[-1] == 11
 
@@ -306,10 +281,7 @@ def test_a_text_uses_others_as_they_stand_in_the_editor(editor: Editor) -> None:
     editor.change("user.specc", user + "\n", 2)
     assert editor.diagnostics("user.specc", 2) == []
     found = editor.at("definition", "user.specc", user, "v.^half")
-    assert (Path(found["uri"]).name, found["range"]["start"]["line"]) == (
-        "blocks.specc",
-        3,
-    )
+    assert (Path(found["uri"]).name, found["range"]["start"]["line"]) == ("blocks.specc", 3)
 
 
 HOSTILE = {
@@ -338,9 +310,7 @@ def test_no_text_ends_the_server(editor: Editor, name: str) -> None:
         editor.answer(
             f"textDocument/{method}",
             {
-                "textDocument": {
-                    "uri": editor.uri(f"{name.replace(' ', '_')}.{ending}")
-                },
+                "textDocument": {"uri": editor.uri(f"{name.replace(' ', '_')}.{ending}")},
                 "position": place,
             },
         )
@@ -359,14 +329,7 @@ def test_no_text_ends_the_server(editor: Editor, name: str) -> None:
 def test_no_address_ends_the_server(editor: Editor, uri: str) -> None:
     editor.tell(
         "textDocument/didOpen",
-        {
-            "textDocument": {
-                "uri": uri,
-                "languageId": "specc",
-                "version": 1,
-                "text": SPEC,
-            }
-        },
+        {"textDocument": {"uri": uri, "languageId": "specc", "version": 1, "text": SPEC}},
     )
     editor.answer(
         "textDocument/hover",
@@ -400,9 +363,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     editor = Editor(tmp_path, encodings=["utf-8"])
     assert editor.ready["capabilities"]["positionEncoding"] == "utf-8"
     # a text that takes long to check is under way
-    text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(
-        encoding="utf-8"
-    )
+    text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(encoding="utf-8")
     editor.tell(
         "textDocument/didOpen",
         {
@@ -420,9 +381,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     assert editor.errors == b"the editor went away without saying `shutdown`\n"
 
 
-@pytest.mark.parametrize(
-    "said", [b"", pytest.param(b"hello\n", marks=pytest.mark.parity)]
-)
+@pytest.mark.parametrize("said", [b"", pytest.param(b"hello\n", marks=pytest.mark.parity)])
 def test_where_nobody_speaks_it_says_so(said: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "specc", "lsp"],

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from specc.editors import textmate
-from specc.lang.dsl.lalr import load
+from specc.lsp import textmate_grammar
+from specc.syntax.dsl.lalr import load_lalr_table
 
 EXTENSION = Path(__file__).parents[2] / "editors" / "vscode"
-GRAMMAR = json.loads(
-    (EXTENSION / "syntaxes" / "specc.tmLanguage.json").read_text(encoding="utf-8")
-)
-WORDS = sorted(text for text in load().words if text.isalpha())
+GRAMMAR = json.loads((EXTENSION / "syntaxes" / "specc.tmLanguage.json").read_text(encoding="utf-8"))
+WORDS = sorted(text for text in load_lalr_table().words if text.isalpha())
 USES = {
     "in": "repeat i in 4 {", "if": "a if c else b", "else": "a if c else b", "for": "[i for i in n]",
     "not": "x = not a", "as": 'use "vit" as v', "of": "generate t of ids from y {",
@@ -69,11 +67,7 @@ def test_every_word_of_the_language_is_colored_as_one(word: str) -> None:
     [
         ("y = attend(x, x, x, mask=causal)", "mask", "variable.parameter"),
         ("text = dims + 1", "text", "variable.other"),
-        (
-            "h = linear(x, out=d) @ encoder.layers.0",
-            "encoder.layers.0",
-            "entity.name.tag",
-        ),
+        ("h = linear(x, out=d) @ encoder.layers.0", "encoder.layers.0", "entity.name.tag"),
         ("h = linear(x, out=d)", "linear", "support.function"),
         ("h = mine(x)", "mine", "entity.name.function"),
         ("  d: int = 8", "int", "support.type"),
@@ -96,6 +90,6 @@ def test_what_the_extension_names_is_there() -> None:
     ]
     assert [f for f in files if not (EXTENSION / f).is_file()] == []
     assert {g["scopeName"] for g in there["grammars"]} == {
-        textmate.grammar()["scopeName"]
+        textmate_grammar.build_textmate_grammar()["scopeName"]
     }
     json.loads((EXTENSION / "language-configuration.json").read_text(encoding="utf-8"))

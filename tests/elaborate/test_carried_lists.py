@@ -10,8 +10,8 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.run.verify import verify
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.verification.verify_model import verify_model
 
 STACK = """specc 1
 model stack
@@ -35,7 +35,7 @@ graph g(x: float[batch, n, d]) -> (y: float[batch, n, d], top: float[batch, d]) 
 def test_layers_of_one_loop(tmp_path: Path) -> None:
     path = tmp_path / "stack.specc"
     path.write_text(STACK, encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
+    graph = elaborate_spec(open_spec(str(path))).graph
     rng = np.random.default_rng(0)
     w = {
         k: rng.normal(size=[d.number or 0 for d in v.type.shape])
@@ -55,11 +55,11 @@ def test_layers_of_one_loop(tmp_path: Path) -> None:
             )
             y = states[k] = np.tanh(made)
         want.append(y)
-    found = specc_numpy.run(graph, {"x": x}, w)
+    found = specc_numpy.evaluate_graph(graph, {"x": x}, w)
     np.testing.assert_allclose(found["y"], np.stack(want, axis=1), atol=1e-12)
     np.testing.assert_allclose(found["top"], want[-1], atol=1e-12)
     specc.compile(path, tmp_path / "stack.onnx", init=0)
-    assert list(verify(specc.load(tmp_path / "stack.onnx")))
+    assert list(verify_model(specc.load(tmp_path / "stack.onnx")))
 
 
 @pytest.mark.parametrize(

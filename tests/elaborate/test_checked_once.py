@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import Spec, elaborated, open_spec
-from specc.elaborate import check
-from specc.library.files import Files, shipped
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.frontend import symbolic_check
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
 
 
 def test_a_shipped_spec_is_checked_once() -> None:
-    check._of_shipped.cache_clear()
-    first = elaborated(open_spec("gpt2", sets=["d=32", "heads=4"]))
-    made = check._of_shipped.cache_info().misses
-    again = elaborated(open_spec("gpt2", sets=["heads=4", "d=32"]))
-    assert check._of_shipped.cache_info().misses == made
+    symbolic_check._check_builtin_model.cache_clear()
+    first = elaborate_spec(open_spec("gpt2", sets=["d=32", "heads=4"]))
+    made = symbolic_check._check_builtin_model.cache_info().misses
+    again = elaborate_spec(open_spec("gpt2", sets=["heads=4", "d=32"]))
+    assert symbolic_check._check_builtin_model.cache_info().misses == made
     assert str(again.graph) == str(first.graph)
 
 
-def readings(spec: Spec, graph: str = "") -> list[check.Trial]:
-    return check.check_symbolic(spec.program, spec.library, graph)
+def readings(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
+    return symbolic_check.check_spec_symbolically(spec.program, spec.library, graph)
 
 
-def told(spec: Spec) -> list[str]:
+def told(spec: OpenedSpec) -> list[str]:
     """What was tried, and what was made of it."""
     found = []
     for trial in readings(spec):
@@ -45,9 +45,9 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "sets"), OTHERS)
 def test_other_values_are_other_questions(name: str, sets: list[str]) -> None:
     """As if the one before had never been asked about."""
-    check._of_shipped.cache_clear()
+    symbolic_check._check_builtin_model.cache_clear()
     alone = told(open_spec(name, sets=sets))
-    check._of_shipped.cache_clear()
+    symbolic_check._check_builtin_model.cache_clear()
     usual = told(open_spec(name))
     assert told(open_spec(name, sets=sets)) == alone
     assert alone != usual
@@ -64,9 +64,9 @@ def test_a_text_in_an_editor_goes_before_what_was_found() -> None:
     """Also where it is that of a file that the spec uses."""
     name = "vision_encoder_decoder"
     assert readings(open_spec(name))
-    used = shipped()["vit"].resolve()
+    used = list_builtin_specs()["vit"].resolve()
     text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
-    library = Files(unsaved={used: text})
+    library = SpecLibrary(unsaved={used: text})
     with pytest.raises(Failed):
         readings(open_spec(name, library=library))
     assert not library.open("vit").shipped

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import specc
 from specc.cli.main import main
-from specc.elaborate.config_json import config_source, read_config
-from specc.elaborate.json_nodes import JsonObject
-from specc.library.config_file import config_at, has_config
-from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.source import Source
+from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.json_nodes import JsonObject
+from specc.library.spec_files import has_config_json, load_config_json
 
 TEXT = """{
   "model_type": "gpt2",
@@ -29,7 +29,7 @@ TEXT = """{
 
 
 def read(text: str) -> JsonObject:
-    return read_config(Source("ck/config.json", text))
+    return parse_config_json(Source("ck/config.json", text))
 
 
 def fault(text: str) -> Diagnostic:
@@ -107,9 +107,7 @@ WORDS = ("NaN", "Infinity", "-Infinity")
 
 @pytest.mark.parametrize("text", ['{"a": %s}', '{"a": [0.0, {"b": %s}], "c": 1}'])
 @pytest.mark.parametrize("word", WORDS)
-def test_non_finite_numbers_are_read_as_pythons_json_reads_them(
-    text: str, word: str
-) -> None:
+def test_non_finite_numbers_are_read_as_pythons_json_reads_them(text: str, word: str) -> None:
     # repr, since NaN is not equal to itself
     assert repr(read(text % word).plain()) == repr(json.loads(text % word))
 
@@ -130,9 +128,7 @@ graph g(x: float[batch, 8]) -> (y: float[batch, 8]) {
 """
 
 
-def check(
-    text: str, config: Path, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str]:
+def check(text: str, config: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Run `specc check` on a spec with a config; return its exit status and messages."""
     spec = config.with_name("m.specc")
     spec.write_text(text)
@@ -192,8 +188,8 @@ def test_a_key_given_twice_shows_both_places() -> None:
 
 
 def test_bytes() -> None:
-    assert read_config(
-        config_source(b'\xef\xbb\xbf{"a": "\xc3\xa9"}', "c")
+    assert parse_config_json(
+        decode_config_source(b'\xef\xbb\xbf{"a": "\xc3\xa9"}', "c")
     ).plain() == {"a": "é"}
     assert read('\ufeff{"a": "\\ud83d\\ude00"}').plain() == {"a": "\U0001f600"}
     for data in (
@@ -203,22 +199,22 @@ def test_bytes() -> None:
         b"PK\x03\x04",
     ):
         with pytest.raises(Failed, match="E0410"):
-            config_source(data, "config.json")
+            decode_config_source(data, "config.json")
 
 
 def test_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1}')
     assert (
-        config_at(tmp_path).plain()
-        == config_at(tmp_path / "config.json").plain()
+        load_config_json(tmp_path).plain()
+        == load_config_json(tmp_path / "config.json").plain()
         == {"a": 1}
     )
-    assert has_config(str(tmp_path))
-    assert not has_config(str(tmp_path / "model.safetensors"))
-    assert not has_config("")
+    assert has_config_json(str(tmp_path))
+    assert not has_config_json(str(tmp_path / "model.safetensors"))
+    assert not has_config_json("")
     for path in (tmp_path / "absent", "/dev/zero", "a\0b"):
         with pytest.raises(Failed, match="E0802"):
-            config_at(path)
+            load_config_json(path)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -228,19 +224,13 @@ plain = st.recursive(
     | st.integers(-(2**53) + 1, 2**53 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.dictionaries(texts, plain, max_size=4),
-    st.booleans(),
-    st.sampled_from([None, 1, "\t"]),
-)
+@given(st.dictionaries(texts, plain, max_size=4), st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_what_json_writes_is_read_as_json_reads_it(
     value: object, ascii: bool, indent: "int | str | None"
 ) -> None:
@@ -248,10 +238,7 @@ def test_what_json_writes_is_read_as_json_reads_it(
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.text('{}[]",:0123456789.eE+-truefalsn \\u\n/N', max_size=30)
-    | st.text(max_size=10)
-)
+@given(st.text('{}[]",:0123456789.eE+-truefalsn \\u\n/N', max_size=30) | st.text(max_size=10))
 def test_what_is_accepted_is_json(text: str) -> None:
     try:
         found = read(text).plain()

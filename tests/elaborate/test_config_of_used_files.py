@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 INNER = """specc 1
 model inner
@@ -38,8 +38,6 @@ def test_a_part_of_the_config_file(tmp_path: Path, config: str, wide: int) -> No
     (tmp_path / "inner.specc").write_text(INNER)
     (tmp_path / "outer.specc").write_text(OUTER)
     (tmp_path / "config.json").write_text(config)
-    spec = open_spec(
-        str(tmp_path / "outer.specc"), config=str(tmp_path / "config.json")
-    )
-    weight = elaborated(spec).graph.parameters["v.up.weight"]
+    spec = open_spec(str(tmp_path / "outer.specc"), config=str(tmp_path / "config.json"))
+    weight = elaborate_spec(spec).graph.parameters["v.up.weight"]
     assert [d.number for d in weight.type.shape] == [wide, 4]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import check, open_spec
-from specc.elaborate.foreign import BY_NAME, OPTIONS
-from specc.elaborate.mends import MENDS, Mend
-from specc.elaborate.vocabulary import WORDS
-from specc.library.files import Files
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.frontend.builtins import BUILTINS
+from specc.frontend.foreign_names import FOREIGN_BY_NAME, FOREIGN_OPTIONS
+from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS, ForeignOperation
+from specc.library.spec_files import SpecLibrary
 
 SPEC = """specc 1
 model m
@@ -31,18 +31,18 @@ graph g(x: float[batch, n, 8], a: float[batch, n, 8], b: float[batch, n, 8], p: 
 PIECES = sorted(
     {
         (piece, mend.names[0])
-        for mend in MENDS
+        for mend in FOREIGN_OPERATIONS
         for piece in re.findall(r"`([^`]*)`", mend.text)
         if re.search(r"[({\[]| [-+*/%=<>&|!]+ ", piece)
     }
 )
-KNOWN = {*WORDS, *Files().standard_names()}
+KNOWN = {*BUILTINS, *SpecLibrary().standard_names()}
 
 
 def checked(tmp_path: Path, statement: str, item: str = "") -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(statement=statement, item=item), encoding="utf-8")
-    check(open_spec(str(path)), "")
+    check_spec(open_spec(str(path)), "")
 
 
 @pytest.mark.parametrize(("piece", "name"), PIECES, ids=[f"{n}-{p}" for p, n in PIECES])
@@ -67,12 +67,12 @@ def test_a_wrong_piece_is_noticed(tmp_path: Path) -> None:
 
 
 def test_there_are_many_names_and_no_name_stands_twice() -> None:
-    names = [name for mend in MENDS for name in mend.names]
-    assert len(names) == len(set(names)) == len(BY_NAME) > 150
+    names = [name for mend in FOREIGN_OPERATIONS for name in mend.names]
+    assert len(names) == len(set(names)) == len(FOREIGN_BY_NAME) > 150
 
 
-@pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.names[0])
-def test_what_a_suggestion_needs_is_there(mend: Mend) -> None:
+@pytest.mark.parametrize("mend", FOREIGN_OPERATIONS, ids=lambda mend: mend.names[0])
+def test_what_a_suggestion_needs_is_there(mend: ForeignOperation) -> None:
     assert KNOWN.issuperset(mend.needs)
     # a name that is a word here is never looked for
     assert not KNOWN.intersection(mend.names)
@@ -119,10 +119,10 @@ def test_what_is_said(written: str, code: str, told: str, tmp_path: Path) -> Non
 
 
 def test_options_are_those_of_words_and_blocks() -> None:
-    library = Files()
-    takes = {slot.name for word in WORDS.values() for slot in word.slots}
+    library = SpecLibrary()
+    takes = {slot.name for word in BUILTINS.values() for slot in word.slots}
     for name in library.standard_names():
         found = library.standard(name)
         assert found is not None
         takes |= {param.name for param in found[0].params or ()}
-    assert takes.issuperset(OPTIONS.values())
+    assert takes.issuperset(FOREIGN_OPTIONS.values())

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import check, elaborated, open_spec
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def written(folder: Path, text: str, name: str = "spec.specc") -> str:
 def refused(folder: Path, text: str, *sets: str) -> Diagnostic:
     """The first thing that is said of a spec."""
     with pytest.raises(Failed) as failed:
-        check(open_spec(written(folder, text), sets=sets))
+        check_spec(open_spec(written(folder, text), sets=sets))
     return failed.value.diagnostics[0]
 
 
@@ -68,39 +68,31 @@ graph g(pixels: float[batch, 3, image, image]) -> (y: float[batch, {rows}, 8]) {
 def test_a_number_that_follows_from_others_is_what_it_follows_as(
     require: str, result: str, rows: str, tmp_path: Path
 ) -> None:
-    text = PATCHED.format(
-        side="image / patch", require=require, result=result, rows=rows
-    )
+    text = PATCHED.format(side="image / patch", require=require, result=result, rows=rows)
     spec = open_spec(written(tmp_path, text))
-    trials = check(spec).trials
+    trials = check_spec(spec).trials
     assert trials[0].values["side"] == "image / patch"
-    assert str(elaborated(spec).graph.outputs["y"].type) == "f32[batch, 36, 8]"
+    assert str(elaborate_spec(spec).graph.outputs["y"].type) == "f32[batch, 36, 8]"
 
 
 def test_a_wrong_one_is_seen_whatever_the_numbers(tmp_path: Path) -> None:
     """With 12 and 2 both are 6, and only the numbers hide the mistake."""
-    text = PATCHED.format(
-        side="image / 2", require="", result="merge(x, axis=1)", rows="side ** 2"
-    )
+    text = PATCHED.format(side="image / 2", require="", result="merge(x, axis=1)", rows="side ** 2")
     assert refused(tmp_path, text).code == "E0301"
 
 
 @pytest.mark.parametrize("sets", [("side=6",), ("image=8", "side=4")])
-def test_the_same_value_for_it_is_no_fault(
-    sets: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_the_same_value_for_it_is_no_fault(sets: tuple[str, ...], tmp_path: Path) -> None:
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
     spec = open_spec(written(tmp_path, text), sets=sets)
-    assert check(spec).trials[0].values["side"] == "image / patch"
+    assert check_spec(spec).trials[0].values["side"] == "image / patch"
     rows = int(sets[-1].partition("=")[2]) ** 2
-    assert str(elaborated(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
+    assert str(elaborate_spec(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
 
 
-def test_what_is_required_of_a_quotient_says_what_its_parts_are(
-    tmp_path: Path,
-) -> None:
+def test_what_is_required_of_a_quotient_says_what_its_parts_are(tmp_path: Path) -> None:
     """`image` is `patch` times `window` times a whole number, so windows hold `window` rows."""
     text = PATCHED.format(
         side="image / patch",
@@ -110,8 +102,8 @@ def test_what_is_required_of_a_quotient_says_what_its_parts_are(
         rows="_, window * window",
     )
     spec = open_spec(written(tmp_path, text))
-    check(spec)
-    assert str(elaborated(spec).graph.outputs["y"].type) == "f32[batch, 4, 9, 8]"
+    check_spec(spec)
+    assert str(elaborate_spec(spec).graph.outputs["y"].type) == "f32[batch, 4, 9, 8]"
 
 
 INSTANCE = """specc 1
@@ -129,7 +121,7 @@ def test_an_instance_requires_more(tmp_path: Path) -> None:
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
     written(tmp_path, text, "patched.specc")
-    check(open_spec(written(tmp_path, INSTANCE.format(image=16))))
+    check_spec(open_spec(written(tmp_path, INSTANCE.format(image=16))))
     said = refused(tmp_path, INSTANCE.format(image=18))
     assert said.code == "E0404"
     assert said.title == "as many squares on either side of the middle"
@@ -197,17 +189,15 @@ def test_a_score_reads_tensors_at_its_rows(
     """Beside heads and without: one number for each query and key."""
     sizes = {"batch": 2, "q": 3, "k": 5}
     added = RNG.normal(size=[sizes[n] for n in c.split(", ")])
-    text = SCORED.format(
-        score=f"dot(q, k) + 2.0 * {at}", c=c, heads=f"{heads}, " if heads else ""
-    )
-    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    text = SCORED.format(score=f"dot(q, k) + 2.0 * {at}", c=c, heads=f"{heads}, " if heads else "")
+    graph = elaborate_spec(open_spec(written(tmp_path, text))).graph
     x, y = (np.stack([a, a + 1], axis=1)[:, : heads or 1] for a in (X, Y))
     grid = np.einsum("bhqd,bhkd->bhqk", x, y) + 2 * added[index]
     wanted = np.exp(grid - grid.max(-1, keepdims=True))
     wanted /= wanted.sum(-1, keepdims=True)
     if not heads:
         x, y, wanted = x[:, 0], y[:, 0], wanted[:, 0]
-    found = specc_numpy.run(graph, {"x": x, "y": y, "c": added}, {})["w"]
+    found = specc_numpy.evaluate_graph(graph, {"x": x, "y": y, "c": added}, {})["w"]
     assert np.allclose(found, wanted, rtol=1e-12, atol=0)
 
 
@@ -228,9 +218,9 @@ model pos
 dims batch, n
 graph g(keep: keep[batch, n]) -> (y: int[batch, n]) { return positions(keep) }
 """
-    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    graph = elaborate_spec(open_spec(written(tmp_path, text))).graph
     keep = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
-    found = specc_numpy.run(graph, {"keep": keep}, {})["y"]
+    found = specc_numpy.evaluate_graph(graph, {"keep": keep}, {})["y"]
     assert found.tolist() == [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
 
 
@@ -254,11 +244,11 @@ CALLS = [
 
 
 def weights_of(text: str, folder: Path, heads: int, m: Array) -> Array:
-    graph = elaborated(open_spec(written(folder, text))).graph
+    graph = elaborate_spec(open_spec(written(folder, text))).graph
     x, y = (np.stack([a, a + 1], axis=1)[:, : heads or 1] for a in (X, Y))
     if not heads:
         x, y = x[:, 0], y[:, 0]
-    found = specc_numpy.run(graph, {"x": x, "y": y, "m": m}, {})["w"]
+    found = specc_numpy.evaluate_graph(graph, {"x": x, "y": y, "m": m}, {})["w"]
     return found if heads else found[:, None]
 
 
@@ -326,9 +316,9 @@ graph g(x: float[batch, seq, 4], sees: bool[batch, seq, seq]) -> (w: float[batch
   return masked_softmax(einsum("b q d, b k d -> b q k", x, x), sees)
 }
 """
-    graph = elaborated(open_spec(written(tmp_path, text))).graph
+    graph = elaborate_spec(open_spec(written(tmp_path, text))).graph
     sees = RNG.random((2, 3, 3)) < 0.6
-    found = specc_numpy.run(graph, {"x": X, "sees": sees}, {})["w"]
+    found = specc_numpy.evaluate_graph(graph, {"x": X, "sees": sees}, {})["w"]
     assert ((found > 0) == sees).all()
 
 
@@ -370,10 +360,10 @@ def test_one_number_stands_for_both_of_a_pair(
 ) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
     path = written(tmp_path, PAIRS)
-    graph = elaborated(open_spec(path, config=config, sets=sets)).graph
+    graph = elaborate_spec(open_spec(path, config=config, sets=sets)).graph
     weight = RNG.normal(size=(2, 1, *patch))
     x = RNG.normal(size=(1, 1, *image))
-    found = specc_numpy.run(graph, {"pixels": x}, {"p.weight": weight})["y"]
+    found = specc_numpy.evaluate_graph(graph, {"pixels": x}, {"p.weight": weight})["y"]
     rows, columns = image[0] // patch[0], image[1] // patch[1]
     cut = x[0, 0].reshape(rows, patch[0], columns, patch[1])
     wanted = np.einsum("rpcq,dpq->rcd", cut, weight[:, 0])
@@ -391,12 +381,10 @@ def test_one_number_stands_for_both_of_a_pair(
         ((), '{"image_size": "8"}', "E0403"),
     ],
 )
-def test_what_is_no_pair(
-    sets: tuple[str, ...], published: str, code: str, tmp_path: Path
-) -> None:
+def test_what_is_no_pair(sets: tuple[str, ...], published: str, code: str, tmp_path: Path) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
     with pytest.raises(Failed, match=code):
-        check(open_spec(written(tmp_path, PAIRS), config=config, sets=sets))
+        check_spec(open_spec(written(tmp_path, PAIRS), config=config, sets=sets))
 
 
 def test_a_pair_that_decides_structure_is_tried(tmp_path: Path) -> None:
@@ -411,6 +399,6 @@ graph g(x: float[n]) -> (y: float[n]) {
 }
 """
     spec = open_spec(written(tmp_path, text))
-    assert check(spec).trials[0].values
-    graph = elaborated(spec).graph
-    assert specc_numpy.run(graph, {"x": np.zeros(2)}, {})["y"].tolist() == [3, 3]
+    assert check_spec(spec).trials[0].values
+    graph = elaborate_spec(spec).graph
+    assert specc_numpy.evaluate_graph(graph, {"x": np.zeros(2)}, {})["y"].tolist() == [3, 3]

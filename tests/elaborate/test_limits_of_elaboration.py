@@ -6,35 +6,33 @@ import time
 
 import pytest
 
-from specc.elaborate.config import Reader
-from specc.elaborate.model import elaborate
-from specc.elaborate.modules import module_of, program_of
-from specc.ir.model import Model
-from specc.lang.read import decode, read
-from specc.library.files import Files
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_modules import build_module, build_program
+from specc.frontend.spec_to_graph import elaborate_model
+from specc.ir.model import ModelDefinition
+from specc.library.spec_files import SpecLibrary
+from specc.syntax.parse import decode_spec, parse_spec
 
-LIBRARY = Files()
+LIBRARY = SpecLibrary()
 
 
-def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Model:
+def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> ModelDefinition:
     """The model of a graph whose result is its first input."""
     text = (
         f"specc 1\nmodel m\n{before}\ndims batch, n\ngraph g({inputs}) -> (y: "
         f"float[...]) {{\n{body}\nreturn x\n}}\n"
     )
-    return elaborate(
-        program_of(
-            module_of(read(decode(text.encode(), "m.specc")), "m.specc"), LIBRARY
+    return elaborate_model(
+        build_program(
+            build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), LIBRARY
         ),
         LIBRARY,
-        Reader(),
+        ConfigReader(),
     )
 
 
-def refused(
-    body: str, before: str = "", inputs: str = "x: float[batch, n, 4]"
-) -> Diagnostic:
+def refused(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Diagnostic:
     start = time.process_time()
     with pytest.raises(Failed) as failed:
         model(body, before, inputs)
@@ -64,10 +62,7 @@ def test_blocks_inside_each_other() -> None:
             for n in range(count - 1)
         ]
         return "\n".join(
-            [
-                *inner,
-                f"block b{count - 1}(x: float[...]) -> float[...] {{ return relu(x) }}",
-            ]
+            [*inner, f"block b{count - 1}(x: float[...]) -> float[...] {{ return relu(x) }}"]
         )
 
     assert model("x = b0(x)", chain(63)).graph.nodes
@@ -81,10 +76,7 @@ def test_brackets_in_blocks_in_brackets() -> None:
         for n in range(60)
     )
     assert (
-        refused(
-            "x = b0(x)",
-            f"{deep}\nblock b60(x: float[...]) -> float[...] {{ return x }}",
-        ).code
+        refused("x = b0(x)", f"{deep}\nblock b60(x: float[...]) -> float[...] {{ return x }}").code
         == "E0110"
     )
 
@@ -124,10 +116,7 @@ def test_whole_numbers_stay_exact() -> None:
             ),
             "E0308",
         ),
-        (
-            "y = embedding(argmax(x, axis=-1), size=9007199254740991, dim=2) @ w",
-            "E0308",
-        ),
+        ("y = embedding(argmax(x, axis=-1), size=9007199254740991, dim=2) @ w", "E0308"),
     ],
 )
 def test_weights_that_no_machine_holds(body: str, code: str) -> None:
@@ -202,8 +191,7 @@ def test_a_block_of_a_block_of_itself_is_no_recursion() -> None:
     assert len(model("x = twice(twice(twice(x)))", block).graph.nodes) == 3
     assert (
         refused(
-            "x = b(x)",
-            "block b(x: float[...], y: float[...] = b(x)) -> float[...] { return x }",
+            "x = b(x)", "block b(x: float[...], y: float[...] = b(x)) -> float[...] { return x }"
         ).code
         == "E0210"
     )

@@ -9,17 +9,15 @@ import pytest
 from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
-from specc.compiler.spec import check, elaborated, open_spec
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 X = np.random.default_rng(0).normal(size=(2, 5, 4))
 
 
-def spec(
-    folder: Path, body: str, result: str = "float[batch, seq, 4]", config: str = ""
-) -> str:
+def spec(folder: Path, body: str, result: str = "float[batch, seq, 4]", config: str = "") -> str:
     path = folder / "spec.specc"
     path.write_text(
         f"specc 1\nmodel m\n{config}\ndims batch, seq\n"
@@ -30,10 +28,10 @@ def spec(
 
 def both(graph: Graph, x: np.ndarray) -> np.ndarray:
     """The result of the reference, after comparing the compiled model's with it."""
-    want = specc_numpy.run(graph, {"x": x}, {})
+    want = specc_numpy.evaluate_graph(graph, {"x": x}, {})
     agree(
         want,
-        open_quietly(build(graph, target("onnx")).model).run(
+        open_quietly(build_model(graph, get_target("onnx")).model).run(
             None, {"x": x.astype(np.float32)}
         ),
     )
@@ -48,17 +46,15 @@ def test_attention_over_rows_as_features_is_scaled_by_their_number(
     x = X[:, :rows]
     scores = x.swapaxes(1, 2) @ x / np.sqrt(rows)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    graph = elaborated(open_spec(spec(tmp_path, body, "float[batch, 4, 4]"))).graph
-    np.testing.assert_allclose(
-        both(graph, x), powers / powers.sum(-1, keepdims=True), rtol=1e-10
-    )
+    graph = elaborate_spec(open_spec(spec(tmp_path, body, "float[batch, 4, 4]"))).graph
+    np.testing.assert_allclose(both(graph, x), powers / powers.sum(-1, keepdims=True), rtol=1e-10)
 
 
 def test_a_scale_that_the_length_decides(tmp_path: Path) -> None:
     body = "return attend(x, x, x, mask=all, scale=log(float(length(x, axis=1))))"
     scores = X @ X.swapaxes(1, 2) * np.log(5)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    graph = elaborated(open_spec(spec(tmp_path, body))).graph
+    graph = elaborate_spec(open_spec(spec(tmp_path, body))).graph
     np.testing.assert_allclose(
         both(graph, X), powers / powers.sum(-1, keepdims=True) @ X, rtol=1e-10
     )
@@ -69,7 +65,7 @@ def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> N
         "return float(where(positions(x) < int(length(x, axis=1) * 0.5), "
         "positions(x), floor(seq * 0.5)))"
     )
-    graph = elaborated(open_spec(spec(tmp_path, body, "float[seq]"))).graph
+    graph = elaborate_spec(open_spec(spec(tmp_path, body, "float[seq]"))).graph
     np.testing.assert_array_equal(both(graph, X), [0, 1, 2, 2, 2])
 
 
@@ -80,10 +76,7 @@ def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> N
         ("return layer_norm(x, eps=seq) @ n", "E0315"),
         ("return attend(x, x, x, mask=all, cap=sqrt(seq))", "E0315"),
         ("return delay(x, first=seq * 0.5)", "E0315"),
-        (
-            "return x + sinusoid(positions(x), dim=4, layout=halves, base=float(seq))",
-            "E0315",
-        ),
+        ("return x + sinusoid(positions(x), dim=4, layout=halves, base=float(seq))", "E0315"),
         ("return x[:, 0:int(seq * 0.5)]", "E0208"),
         ("return x * (2.0 if seq * 0.5 > 7.0 else 3.0)", "E0207"),
         ("return x * (2.0 if seq > 7.5 else 3.0)", "E0207"),
@@ -92,39 +85,30 @@ def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> N
         ("return x * float(positions(x) + seq * 0.5)", "E0206"),
     ],
 )
-def test_what_a_length_of_the_input_cannot_be(
-    body: str, code: str, tmp_path: Path
-) -> None:
+def test_what_a_length_of_the_input_cannot_be(body: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
-        check(open_spec(spec(tmp_path, body)))
+        check_spec(open_spec(spec(tmp_path, body)))
     assert [d.code for d in failed.value.diagnostics] == [code]
     assert failed.value.diagnostics[0].primary
 
 
-def test_a_part_of_a_config_value_is_no_number_while_it_is_a_symbol(
-    tmp_path: Path,
-) -> None:
+def test_a_part_of_a_config_value_is_no_number_while_it_is_a_symbol(tmp_path: Path) -> None:
     config = "config { d: int = 32  part: float = 0.25  whole: float }"
     body = """
 a = rotate(ones(shape=[batch, 2, seq, d]), positions(x), rope(theta=10000.0 * whole), pairs=half, dim=int(part * d))
 return x * (d ** -0.5) * sum(a) / whole"""
-    path = spec(
-        tmp_path, body.replace("sum(a)", "sum(sum(sum(sum(a))), axis=0)"), config=config
-    )
-    assert check(open_spec(path)).missing
-    assert check(open_spec(path, sets=["whole=2.0"])).model
+    path = spec(tmp_path, body.replace("sum(a)", "sum(sum(sum(sum(a))), axis=0)"), config=config)
+    assert check_spec(open_spec(path)).missing
+    assert check_spec(open_spec(path, sets=["whole=2.0"])).model
     with pytest.raises(Failed) as failed:
-        check(open_spec(path, sets=["whole=2.0", "d=20"]))
+        check_spec(open_spec(path, sets=["whole=2.0", "d=20"]))
     assert "5 is odd" in failed.value.diagnostics[0].title
 
 
 @pytest.mark.parametrize(
     ("config", "body"),
     [
-        (
-            'config { n: int = 16 }\nrequire n % 8 == 0, "eighths"',
-            "return x if n > 4 else -x",
-        ),
+        ('config { n: int = 16 }\nrequire n % 8 == 0, "eighths"', "return x if n > 4 else -x"),
         (
             'config { n: int }\nrequire n % 8 == 0, "eighths"',
             "repeat i in n { x = relu(x) }\nreturn x",
@@ -136,14 +120,12 @@ return x * (d ** -0.5) * sum(a) / whole"""
         ("config { n: int = 6 }", 'require n > 5, "more"\nreturn x if n > 7 else -x'),
     ],
 )
-def test_sizes_that_a_spec_forbids_are_not_tried(
-    config: str, body: str, tmp_path: Path
-) -> None:
-    assert check(open_spec(spec(tmp_path, body, config=config))).trials
+def test_sizes_that_a_spec_forbids_are_not_tried(config: str, body: str, tmp_path: Path) -> None:
+    assert check_spec(open_spec(spec(tmp_path, body, config=config))).trials
 
 
 def test_a_requirement_that_nothing_meets_is_told_once(tmp_path: Path) -> None:
     config = 'config { n: int }\nrequire n > 1000000, "more"'
     with pytest.raises(Failed) as failed:
-        check(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
+        check_spec(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
     assert [d.code for d in failed.value.diagnostics] == ["E0404"]

@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import check, elaborated, open_spec
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.verify import verify
-from specc.text.diagnostic import Failed
+from specc.ir.ir_verifier import find_graph_errors
 
 SPEC = """
 specc 1
@@ -45,15 +45,12 @@ def numbers(graph: Graph) -> dict[str, NDArray[Any]]:
 
 def run(graph: Graph, x: NDArray[Any], lengths: list[int]) -> dict[str, NDArray[Any]]:
     keep = np.arange(x.shape[1]) < np.array(lengths)[:, None]
-    return specc_numpy.run(graph, {"x": x, "keep": keep}, numbers(graph))
+    return specc_numpy.evaluate_graph(graph, {"x": x, "keep": keep}, numbers(graph))
 
 
 WORDS = {
     "rnn": ("rnn(x, hidden=hidden, direction=way, layers=layers, keep=keep)", TWO),
-    "gru": (
-        "gru(x, hidden=hidden, reset=before, direction=way, layers=layers, keep=keep)",
-        TWO,
-    ),
+    "gru": ("gru(x, hidden=hidden, reset=before, direction=way, layers=layers, keep=keep)", TWO),
     "lstm": ("lstm(x, hidden=hidden, direction=way, layers=layers, keep=keep)", THREE),
 }
 CELLS = {"rnn": "rnn_cell", "gru": "gru_cell(reset=before, update=old)"}
@@ -65,21 +62,19 @@ CALLS = {**WORDS, **LOOPS}
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_layers_hold_for_every_size_count_and_direction(
-    call: str, tmp_path: Path
-) -> None:
-    checked = check(open_spec(written(tmp_path, *CALLS[call])))
+def test_layers_hold_for_every_size_count_and_direction(call: str, tmp_path: Path) -> None:
+    checked = check_spec(open_spec(written(tmp_path, *CALLS[call])))
     tried = {(k, v) for t in checked.trials for k, v in t.values.items()}
     assert {("way", "forward"), ("way", "backward"), ("layers", "1")} <= tried
     assert checked.model is not None
-    assert verify(checked.model.graph) == []
+    assert find_graph_errors(checked.model.graph) == []
     loops = sum(isinstance(n.op, ops.Scan) for n, _ in checked.model.graph.nodes)
     assert loops == (4 if call in LOOPS else 0)
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_padding_changes_nothing(call: str, tmp_path: Path) -> None:
-    graph = elaborated(open_spec(written(tmp_path, *CALLS[call]))).graph
+    graph = elaborate_spec(open_spec(written(tmp_path, *CALLS[call]))).graph
     x = np.random.default_rng(0).normal(size=(2, 6, 3))
     together = run(graph, x, [6, 4])
     alone = run(graph, x[1:, :4], [4])
@@ -89,12 +84,10 @@ def test_padding_changes_nothing(call: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_loop_over_a_cell_is_the_word_for_its_layers(
-    cell: str, tmp_path: Path
-) -> None:
+def test_a_loop_over_a_cell_is_the_word_for_its_layers(cell: str, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5, 3))
     found = [
-        run(elaborated(open_spec(written(tmp_path, *calls[name]))).graph, x, [5, 1, 3])
+        run(elaborate_spec(open_spec(written(tmp_path, *calls[name]))).graph, x, [5, 1, 3])
         for calls, name in ((WORDS, cell), (LOOPS, f"{cell} cell"))
     ]
     for name, expected in found[0].items():
@@ -104,44 +97,31 @@ def test_a_loop_over_a_cell_is_the_word_for_its_layers(
 def test_weights_are_called_as_in_pytorch(tmp_path: Path) -> None:
     kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     expected = {
-        f"layers.{k}_l{n}{side}"
-        for k in kinds
-        for n in (0, 1)
-        for side in ("", "_reverse")
+        f"layers.{k}_l{n}{side}" for k in kinds for n in (0, 1) for side in ("", "_reverse")
     }
     for calls, name in ((WORDS, "gru"), (LOOPS, "gru cell")):
-        graph = elaborated(open_spec(written(tmp_path, *calls[name]))).graph
+        graph = elaborate_spec(open_spec(written(tmp_path, *calls[name]))).graph
         assert set(graph.parameters) == expected
-        assert (
-            str(graph.parameter_facts["layers.weight_ih_l1_reverse"].type)
-            == "f32[12, 8]"
-        )
+        assert str(graph.parameter_facts["layers.weight_ih_l1_reverse"].type) == "f32[12, 8]"
 
 
 def test_a_gru_must_say_where_its_reset_gate_stands(tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
-        elaborated(open_spec(written(tmp_path, "gru(x, hidden=hidden)")))
+        elaborate_spec(open_spec(written(tmp_path, "gru(x, hidden=hidden)")))
     assert failed.value.diagnostics[0].code == "E0211"
 
 
 def test_a_loop_without_keep_takes_every_row(tmp_path: Path) -> None:
-    graph = elaborated(open_spec(written(tmp_path, "rnn(x, hidden=hidden)"))).graph
+    graph = elaborate_spec(open_spec(written(tmp_path, "rnn(x, hidden=hidden)"))).graph
     x = np.random.default_rng(0).normal(size=(2, 6, 3))
-    np.testing.assert_array_equal(
-        run(graph, x, [6, 1])["out"], run(graph, x, [6, 6])["out"]
-    )
+    np.testing.assert_array_equal(run(graph, x, [6, 1])["out"], run(graph, x, [6, 6])["out"])
 
 
 def test_a_loop_starts_where_it_is_told(tmp_path: Path) -> None:
     call = "rnn(x, hidden=hidden, start=ones(shape=[batch, 1, hidden]))"
-    graph = elaborated(open_spec(written(tmp_path, call))).graph
+    graph = elaborate_spec(open_spec(written(tmp_path, call))).graph
     drawn = numbers(graph)
-    w, u, b, c = (
-        drawn[f"layers.{n}_l0"]
-        for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    )
+    w, u, b, c = (drawn[f"layers.{n}_l0"] for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     x = np.random.default_rng(0).normal(size=(2, 1, 3))
     expected = np.tanh(x[:, 0] @ w.T + b + u.sum(axis=1) + c)
-    np.testing.assert_allclose(
-        run(graph, x, [1, 1])["last"][:, 0], expected, rtol=1e-12
-    )
+    np.testing.assert_allclose(run(graph, x, [1, 1])["last"][:, 0], expected, rtol=1e-12)

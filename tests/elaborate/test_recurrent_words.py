@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.spec_models import Opened, by_reference, opened, random_weights
 
-from specc.compiler.spec import check, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
 
 SPEC = """\
 specc 1
@@ -30,24 +30,19 @@ def spec(folder: Path, call: str, result: str = "batch, seq, _") -> Opened:
 
 def weights(found: Opened) -> dict[str, str]:
     return {
-        name: str(v.type).removeprefix("f32")
-        for name, v in found.model.graph.parameters.items()
+        name: str(v.type).removeprefix("f32") for name, v in found.model.graph.parameters.items()
     }
 
 
 def test_weights_are_called_and_laid_out_as_in_pytorch(tmp_path: Path) -> None:
-    found = weights(
-        spec(tmp_path, "lstm(x, hidden=hidden, layers=layers, direction=both) @ enc")
-    )
+    found = weights(spec(tmp_path, "lstm(x, hidden=hidden, layers=layers, direction=both) @ enc"))
     assert len(found) == 16
     assert found["enc.weight_ih_l0"] == "[20, 3]"
     assert found["enc.weight_ih_l1_reverse"] == "[20, 10]"
     assert found["enc.weight_hh_l1"] == "[20, 5]"
     assert found["enc.bias_hh_l0_reverse"] == "[20]"
     projected = weights(
-        spec(
-            tmp_path, "lstm(x, hidden=hidden, proj=2, peepholes=true, bias=false) @ enc"
-        )
+        spec(tmp_path, "lstm(x, hidden=hidden, proj=2, peepholes=true, bias=false) @ enc")
     )
     assert projected == {
         "enc.weight_ih_l0": "[20, 3]",
@@ -58,9 +53,7 @@ def test_weights_are_called_and_laid_out_as_in_pytorch(tmp_path: Path) -> None:
 
 
 def test_a_backward_layer_bears_the_names_of_the_backward_half(tmp_path: Path) -> None:
-    found = weights(
-        spec(tmp_path, "gru(x, hidden=hidden, reset=before, direction=backward) @ enc")
-    )
+    found = weights(spec(tmp_path, "gru(x, hidden=hidden, reset=before, direction=backward) @ enc"))
     assert set(found) == {
         f"enc.{n}_l0_reverse" for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     }
@@ -77,7 +70,7 @@ def test_shapes_hold_for_every_size(tmp_path: Path) -> None:
             "...", "batch, seq, 2 * hidden"
         )
     )
-    found = check(open_spec(str(tmp_path / "m.specc")))
+    found = check_spec(open_spec(str(tmp_path / "m.specc")))
     assert found.model
     assert str(found.model.graph.outputs["y"].type) == "f32[batch, seq, 10]"
 
@@ -115,17 +108,9 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
     [
         ("gru(x, hidden=hidden) @ e", "E0211", "needs the option `reset`"),
         ("gru(x, hidden=hidden, reset=maybe) @ e", "E0203", "cannot be `maybe`"),
-        (
-            "lstm(x, hidden=hidden, direction=sideways) @ e",
-            "E0203",
-            "cannot be `sideways`",
-        ),
+        ("lstm(x, hidden=hidden, direction=sideways) @ e", "E0203", "cannot be `sideways`"),
         ("lstm(x[:, 0], hidden=hidden) @ e", "E0301", "reads [batch, time, features]"),
-        (
-            "lstm(x, hidden=hidden, layers=3, start=s) @ e",
-            "E0301",
-            "first state of 3 layers",
-        ),
+        ("lstm(x, hidden=hidden, layers=3, start=s) @ e", "E0301", "first state of 3 layers"),
         ("lstm(x, hidden=hidden, layers=0) @ e", "E0216", "from 1 to 4096"),
         ("rnn(x, hidden=hidden, act=gelu) @ e", "E0203", "tanh, relu or sigmoid"),
         ("lstm(x, hidden=hidden, keep=x) @ e", "E0301", "which rows exist"),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from specc.artifact.bounds import bounds_of
-from specc.compiler.spec import elaborated, open_spec
+from specc.artifact.length_bounds import find_length_bounds
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
 
 SPEC = """specc 1
 model m
@@ -46,12 +46,10 @@ def angles(
     return made
 
 
-def turning(
-    folder: Path, source: str, usual: str, config: str = "", longest: int = 0
-) -> Graph:
+def turning(folder: Path, source: str, usual: str, config: str = "", longest: int = 0) -> Graph:
     path = folder / "m.specc"
     path.write_text(SPEC.format(source=source, usual=usual))
-    return elaborated(open_spec(str(path), config=config, longest=longest)).graph
+    return elaborate_spec(open_spec(str(path), config=config, longest=longest)).graph
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
@@ -59,14 +57,10 @@ def test_the_word_says_what_a_file_says(
     kind: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     given = "".join(
-        f", {n}={str(v).lower() if isinstance(v, bool) else v}"
-        for n, v in options.items()
+        f", {n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in options.items()
     )
     said = angles(tmp_path, "", f"rope(theta=100.0, kind={kind}{given})")
-    names = {
-        "original": "original_max_position_embeddings",
-        "part": "partial_rotary_factor",
-    }
+    names = {"original": "original_max_position_embeddings", "part": "partial_rotary_factor"}
     table = {names.get(n, n): v for n, v in options.items()}
     config = {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, **table}}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -77,13 +71,13 @@ def test_the_word_says_what_a_file_says(
 
 
 SHORT, LONG = [1.0 + n / 4 for n in range(8)], [2.0 + n for n in range(8)]
-SWITCHED = f"rope(theta=100.0, kind=longrope, factor=4.0, original=16, divisors={SHORT}, beyond={LONG})"
+SWITCHED = (
+    f"rope(theta=100.0, kind=longrope, factor=4.0, original=16, divisors={SHORT}, beyond={LONG})"
+)
 GROWING = "rope(theta=100.0, kind=dynamic, factor=3.0, original=16)"
 
 
-@pytest.mark.parametrize(
-    ("longest", "divisors"), [(0, SHORT), (16, SHORT), (9, SHORT), (17, LONG)]
-)
+@pytest.mark.parametrize(("longest", "divisors"), [(0, SHORT), (16, SHORT), (9, SHORT), (17, LONG)])
 def test_the_length_of_texts_decides_between_divisors(
     longest: int, divisors: list[float], tmp_path: Path
 ) -> None:
@@ -93,17 +87,13 @@ def test_the_length_of_texts_decides_between_divisors(
     wanted = [100.0 ** (-n / 8) / by for n, by in enumerate(divisors)]
     assert made.frequencies == pytest.approx(wanted, rel=1e-12)
     assert made.factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
-    bound = bounds_of(graph)["n"]
+    bound = find_length_bounds(graph)["n"]
     assert bound.high == made.most == (longest or 16)
     assert "--context" in bound.why
 
 
-@pytest.mark.parametrize(
-    ("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)]
-)
-def test_the_length_of_texts_raises_theta(
-    longest: int, grown: float, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)])
+def test_the_length_of_texts_raises_theta(longest: int, grown: float, tmp_path: Path) -> None:
     """arXiv:2309.00071, sec. 3.3: by factor times the ratio of lengths, less what
     leaves it as it is at the first length.
     """
@@ -163,16 +153,12 @@ def test_settings_of_layers(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     file = str(tmp_path / "config.json")
-    whole = angles(
-        tmp_path, 'from rope_config(theta=10.0, layers="far")', "rope(theta=1.0)", file
-    )
+    whole = angles(tmp_path, 'from rope_config(theta=10.0, layers="far")', "rope(theta=1.0)", file)
     theta, factor = far
     plain = [theta ** (-n / 8) / factor for n in range(8)]
     assert (whole.frequencies or plain) == pytest.approx(plain)
     assert whole.theta == theta
-    local = (
-        'from rope_config(theta=20.0, layers="near", base="near_base", scaled=false)'
-    )
+    local = 'from rope_config(theta=20.0, layers="near", base="near_base", scaled=false)'
     found = angles(tmp_path, local, "rope(theta=1.0)", file)
     assert (found.theta, found.frequencies) == (near, ())
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from specc.elaborate.config import Reader
-from specc.elaborate.config_json import config_source, read_config
-from specc.elaborate.model import context_of, requirements
-from specc.elaborate.modules import module_of, program_of
-from specc.elaborate.rope import frequencies
-from specc.elaborate.values import Rope
+from specc.diagnostics.diagnostic import Failed
+from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.rope_frequencies import compute_rope_frequencies
+from specc.frontend.spec_modules import build_module, build_program
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
+from specc.frontend.spec_values import Rope
 from specc.ir.dim import Dim
-from specc.lang.read import decode, read
-from specc.library.files import Files
-from specc.text.diagnostic import Failed
+from specc.library.spec_files import SpecLibrary
+from specc.syntax.parse import decode_spec, parse_spec
 
 SPEC = """specc 1
 model m
@@ -29,28 +29,24 @@ graph g(x: float[n]) -> (y: float[n]) {
   return x
 }
 """
-LIBRARY = Files()
+LIBRARY = SpecLibrary()
 
 
 def settings(config: dict[str, Any], spec: str = SPEC) -> Rope:
-    program = program_of(
-        module_of(read(decode(spec.encode(), "m.specc")), "m.specc"), LIBRARY
+    program = build_program(
+        build_module(parse_spec(decode_spec(spec.encode(), "m.specc")), "m.specc"), LIBRARY
     )
-    raw = read_config(config_source(json.dumps(config).encode(), "config.json"))
-    found = requirements(
-        context_of(LIBRARY), program, Reader(published=LIBRARY.published, raw=raw)
+    raw = parse_config_json(decode_config_source(json.dumps(config).encode(), "config.json"))
+    found = evaluate_and_check_config(
+        create_context(LIBRARY), program, ConfigReader(published=LIBRARY.published, raw=raw)
     )["turn"]
     assert isinstance(found, Rope)
     return found
 
 
 def test_both_forms_say_the_same() -> None:
-    new = settings(
-        {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4}}
-    )
-    old = settings(
-        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}}
-    )
+    new = settings({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4}})
+    old = settings({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}})
     assert new == old == Rope(5e5, "linear", (("factor", 4.0),))
     assert (
         settings({"model_type": "x"})
@@ -122,42 +118,29 @@ def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> Non
     assert yarn()["original"] == 64
     assert yarn(original_max_position_embeddings=16)["original"] == 16
     outside = {"original_max_position_embeddings": 32, "max_position_embeddings": 64}
-    found = settings(
-        {**outside, "rope_scaling": {**YARN, "original_max_position_embeddings": 16}}
-    )
+    found = settings({**outside, "rope_scaling": {**YARN, "original_max_position_embeddings": 16}})
     assert dict(found.numbers)["original"] == 32
     assert yarn(factor=None, original_max_position_embeddings=16)["factor"] == 4.0
 
 
 def test_the_two_scales_of_yarn_count_together_or_not_at_all() -> None:
     both = (0.1 * 0.7 * math.log(4.0) + 1) / (0.1 * 0.4 * math.log(4.0) + 1)
-    assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention"] == pytest.approx(
-        both, rel=1e-15
-    )
-    assert (
-        yarn(mscale=0.7)["attention"] is yarn(mscale_all_dim=0.4)["attention"] is None
-    )
-    assert (
-        yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention"] == 1.3
-    )
+    assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention"] == pytest.approx(both, rel=1e-15)
+    assert yarn(mscale=0.7)["attention"] is yarn(mscale_all_dim=0.4)["attention"] is None
+    assert yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention"] == 1.3
 
 
 def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
     """arXiv:2309.00071, eq. 18 to 23: frequencies by hand, with bounds that are not rounded."""
-    rope = settings(
-        {"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}}
-    )
-    found, _ = frequencies(rope, Dim.of(8))
+    rope = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}})
+    found, _ = compute_rope_frequencies(rope, Dim.of(8))
     first, last = (
-        8 * math.log(64 / (turns * 2 * math.pi)) / (2 * math.log(1e4))
-        for turns in (32, 1)
+        8 * math.log(64 / (turns * 2 * math.pi)) / (2 * math.log(1e4)) for turns in (32, 1)
     )
     for n, frequency in enumerate(found):
         passed = min(max((n - max(first, 0)) / (last - max(first, 0)), 0), 1)
         plain = 1e4 ** (-2 * n / 8)
-        assert frequency == pytest.approx(
-            plain / 4 * passed + plain * (1 - passed), rel=1e-12
-        )
+        assert frequency == pytest.approx(plain / 4 * passed + plain * (1 - passed), rel=1e-12)
 
 
 STRETCHED = SPEC.replace(

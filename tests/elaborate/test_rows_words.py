@@ -25,9 +25,7 @@ NORM = {
 }
 
 
-def given(
-    folder: Path, text: str, inputs: str, weights: dict[str, Array], x: Array
-) -> Array:
+def given(folder: Path, text: str, inputs: str, weights: dict[str, Array], x: Array) -> Array:
     path = folder / "m.specc"
     path.write_text(
         f"specc 1\nmodel m\nconfig {{ shift: int = 2 }}\ndims batch, n\n"
@@ -65,9 +63,7 @@ ROWS = {
     "pad(x, before=3, mode=edge)": np.pad(X, ((0, 0), (3, 0), (0, 0)), mode="edge"),
     "topk(x, shift)": -np.sort(-X, axis=-1)[..., :2],
     "resize(x, size=[12, 16], axis=1, mode=nearest)": X.repeat(2, 1).repeat(2, 2),
-    "resize(x, factor=0.5, axis=1, mode=bilinear)": (
-        X.reshape(2, 3, 2, 4, 2).mean(axis=(2, 4))
-    ),
+    "resize(x, factor=0.5, axis=1, mode=bilinear)": (X.reshape(2, 3, 2, 4, 2).mean(axis=(2, 4))),
 }
 
 
@@ -95,7 +91,5 @@ def test_a_batch_norm_under_its_names(tmp_path: Path) -> None:
         for n in ("running_mean", "running_var", "weight", "bias")
     )
     wanted = (P - mean) / np.sqrt(spread + 1e-3) * weight + bias
-    found = given(
-        tmp_path, "batch_norm(x, eps=1e-3) @ t", "x: float[batch, 4, n, 8]", NORM, P
-    )
+    found = given(tmp_path, "batch_norm(x, eps=1e-3) @ t", "x: float[batch, 4, n, 8]", NORM, P)
     close(found, wanted)

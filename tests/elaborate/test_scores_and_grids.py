@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -25,25 +25,20 @@ graph f(x: float[batch, q, 4], y: float[batch, k, 4], keep: keep[batch, k]) -> (
 """
 
 
-def computed(
-    folder: Path, expr: str, type: str = "float[batch, q, k]", **weights: Array
-) -> Array:
+def computed(folder: Path, expr: str, type: str = "float[batch, q, k]", **weights: Array) -> Array:
     path = folder / "grids.specc"
     path.write_text(SPEC.format(expr=expr, type=type))
-    graph = elaborated(open_spec(str(path))).graph
+    graph = elaborate_spec(open_spec(str(path))).graph
     assert set(graph.parameters) == {name.replace("__", ".") for name in weights}
     keep = np.arange(5) < np.array([[5], [2]])
     numbers = {name.replace("__", "."): w for name, w in weights.items()}
-    return specc_numpy.run(graph, {"x": Q, "y": K, "keep": keep}, numbers)["grid"]
+    return specc_numpy.evaluate_graph(graph, {"x": Q, "y": K, "keep": keep}, numbers)["grid"]
 
 
 def pairs(score: Any) -> Array:
     """A score of two vectors, for every query and key."""
     return np.array(
-        [
-            [[score(q, k) for k in keys] for q in queries]
-            for queries, keys in zip(Q, K, strict=True)
-        ]
+        [[[score(q, k) for k in keys] for q in queries] for queries, keys in zip(Q, K, strict=True)]
     )
 
 
@@ -57,10 +52,7 @@ SCORES: dict[str, tuple[Any, dict[str, Array]]] = {
         {"W__weight": W, "U__weight": U, "v__weight": V},
     ),
     "cosine": (lambda q, k: q @ k / (np.linalg.norm(q) * np.linalg.norm(k) + 1e-8), {}),
-    "gaussian": (
-        lambda q, k: -0.5 * ((0.7 * (q - k)) ** 2).sum(),
-        {"w": np.array([0.7])},
-    ),
+    "gaussian": (lambda q, k: -0.5 * ((0.7 * (q - k)) ** 2).sum(), {"w": np.array([0.7])}),
 }
 
 
@@ -69,9 +61,7 @@ def test_a_score_of_every_query_and_key(name: str, tmp_path: Path) -> None:
     formula, weights = SCORES[name]
     given = {f"a__{k}": v for k, v in weights.items()}
     np.testing.assert_allclose(
-        computed(tmp_path, f"grid({name}, x, y) @ a", **given),
-        pairs(formula),
-        rtol=1e-10,
+        computed(tmp_path, f"grid({name}, x, y) @ a", **given), pairs(formula), rtol=1e-10
     )
 
 
@@ -84,9 +74,7 @@ def test_a_location_is_scored_by_the_query_alone(tmp_path: Path) -> None:
 def test_attention_by_a_word_is_attention_by_its_definition(tmp_path: Path) -> None:
     made = "float[batch, q, 4]"
     found = computed(tmp_path, "attend_by(dot, x, y, y, mask=visible(keep))", made)
-    expected = computed(
-        tmp_path, "attend(x, y, y, mask=visible(keep), scale=1.0)", made
-    )
+    expected = computed(tmp_path, "attend(x, y, y, mask=visible(keep), scale=1.0)", made)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -97,16 +85,12 @@ def test_a_word_that_needs_more_than_two_vectors_is_no_score(tmp_path: Path) -> 
 
 
 def test_a_mask_as_a_grid(tmp_path: Path) -> None:
-    found = computed(
-        tmp_path, "grid(causal & visible(keep), x, y)", "bool[batch, 1, q, k]"
-    )
+    found = computed(tmp_path, "grid(causal & visible(keep), x, y)", "bool[batch, 1, q, k]")
     kept = (np.arange(5) < np.array([[5], [2]]))[:, None, None]
     np.testing.assert_array_equal(found, kept & (np.arange(5) <= np.arange(3)[:, None]))
 
 
-def test_alibi_falls_with_the_distance_each_head_in_its_own_measure(
-    tmp_path: Path,
-) -> None:
+def test_alibi_falls_with_the_distance_each_head_in_its_own_measure(tmp_path: Path) -> None:
     found = computed(tmp_path, "grid(alibi(4), x, y)", "float[1, 4, q, k]")
     slopes = np.array([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
     distance = np.abs(np.arange(5) - np.arange(3)[:, None])
@@ -114,9 +98,7 @@ def test_alibi_falls_with_the_distance_each_head_in_its_own_measure(
 
 
 def test_alibi_by_position_ids(tmp_path: Path) -> None:
-    found = computed(
-        tmp_path, "grid(alibi(1, at=positions(keep)), y, y)", "float[batch, 1, k, k]"
-    )
+    found = computed(tmp_path, "grid(alibi(1, at=positions(keep)), y, y)", "float[batch, 1, k, k]")
     # rows that are padding do not count
     at = np.array([[0, 1, 2, 3, 4], [0, 1, 1, 1, 1]])
     np.testing.assert_allclose(
@@ -129,16 +111,12 @@ def test_distances_beyond_the_longest_are_alike(tmp_path: Path) -> None:
     found = computed(
         tmp_path, "grid(by_distance(2), x, y) @ t", "float[1, 1, q, k]", t__weight=table
     )
-    np.testing.assert_array_equal(
-        found[0, 0], [[2, 1, 0, 0, 0], [3, 2, 1, 0, 0], [4, 3, 2, 1, 0]]
-    )
+    np.testing.assert_array_equal(found[0, 0], [[2, 1, 0, 0, 0], [3, 2, 1, 0, 0], [4, 3, 2, 1, 0]])
 
 
 def test_distance_buckets_of_one_direction(tmp_path: Path) -> None:
     table = np.arange(8.0)[:, None]
     bias = "distance_buckets(1, both=false, buckets=8, longest=16)"
-    found = computed(
-        tmp_path, f"grid({bias}, y, y) @ t", "float[1, 1, k, k]", t__weight=table
-    )
+    found = computed(tmp_path, f"grid({bias}, y, y) @ t", "float[1, 1, k, k]", t__weight=table)
     assert found[0, 0, 4].tolist() == [4, 3, 2, 1, 0]
     assert found[0, 0, 0].tolist() == [0, 0, 0, 0, 0]  # keys ahead are at distance 0

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import Spec, check, elaborated, open_spec
-from specc.elaborate.config import Reader
-from specc.elaborate.modules import module_of, program_of
-from specc.lang.read import answered, decode, read
-from specc.library.files import Files
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_modules import build_module, build_program
+from specc.library.spec_files import SpecLibrary
+from specc.syntax.parse import decode_spec, parse_spec, translate_advice
 
-LIBRARY = Files()
+LIBRARY = SpecLibrary()
 LAYER = """block layer(x: float[batch, n, 8]) -> float[batch, n, 8] {
   return x + (linear(relu(linear(x, out=8) @ up), out=8) @ down)
 }
 """
 
 
-def opened(body: str, before: str = "", after: str = "", result: str = "x") -> Spec:
+def opened(body: str, before: str = "", after: str = "", result: str = "x") -> OpenedSpec:
     text = f"""specc 1
 model m
 {before}
@@ -32,19 +32,19 @@ return {result}
 }}
 {after}
 """
-    module = module_of(read(decode(text.encode(), "m.specc")), "m.specc")
-    return Spec(program_of(module, LIBRARY), LIBRARY, Reader(), "m.specc")
+    module = build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc")
+    return OpenedSpec(build_program(module, LIBRARY), LIBRARY, ConfigReader(), "m.specc")
 
 
 def codes(body: str, before: str = "", after: str = "") -> list[str]:
     try:
-        return [d.code for d in check(opened(body, before, after)).warnings]
+        return [d.code for d in check_spec(opened(body, before, after)).warnings]
     except Failed as failed:
         return [d.code for d in failed.diagnostics]
 
 
 def names(body: str, before: str = "", after: str = "") -> list[str]:
-    return list(elaborated(opened(body, before, after)).graph.parameters)
+    return list(elaborate_spec(opened(body, before, after)).graph.parameters)
 
 
 SLIPS = {
@@ -78,7 +78,7 @@ block both(x: float[batch, n, 8], norm: norm) -> float[batch, n, 8] { return app
 @pytest.mark.parametrize("name", SLIPS)
 def test_two_calls_of_one_name_are_refused(name: str) -> None:
     with pytest.raises(Failed) as failed:
-        check(opened(SLIPS[name], BLOCKS))
+        check_spec(opened(SLIPS[name], BLOCKS))
     (found,) = failed.value.diagnostics
     assert found.code == "E0526"
     assert found.primary
@@ -122,12 +122,7 @@ def test_what_is_one_call_needs_no_share(name: str) -> None:
 def test_calls_inside_are_not_meant_by_the_path_of_those_around_them() -> None:
     body, share = 'repeat i in 2 { x = layer(x) @ "l" }', "weights { share l }"
     assert codes(body, LAYER, share) == []
-    assert names(body, LAYER, share) == [
-        "l.up.weight",
-        "l.up.bias",
-        "l.down.weight",
-        "l.down.bias",
-    ]
+    assert names(body, LAYER, share) == ["l.up.weight", "l.up.bias", "l.down.weight", "l.down.bias"]
     slip = LAYER.replace("@ down", "@ up")
     assert codes(body, slip, share) == ["E0526"]
     assert codes(body, slip, "weights { share l  share l.up }") == []
@@ -141,24 +136,16 @@ def test_patterns_conditions_and_rules_that_do_nothing() -> None:
     assert codes(two, after="weights { share a.1 }") == ["E0526"]
     assert codes("x = linear(x, out=8) @ a", after="weights { share b }") == ["E0527"]
     assert codes("x = linear(x, out=8) @ a", after="weights { share a }") == ["W0505"]
-    assert (
-        codes("x = linear(x, out=8) @ a", after="weights { share b when 1 > 2 }") == []
-    )
+    assert codes("x = linear(x, out=8) @ a", after="weights { share b when 1 > 2 }") == []
 
 
-def test_a_rule_may_speak_of_another_graph_and_graphs_have_their_weights_in_common() -> (
-    None
-):
+def test_a_rule_may_speak_of_another_graph_and_graphs_have_their_weights_in_common() -> None:
     other = (
         "graph h(x: float[batch, n, 8]) -> (y: float[...]) {\n return "
         "linear(linear(x, out=8) @ a, out=8) @ a\n}\n"
     )
-    assert (
-        codes("x = linear(x, out=8) @ a", after=f"{other} weights {{ share a }}") == []
-    )
-    assert codes(
-        "x = linear(x, out=8) @ a", after=f"{other} weights {{ share b }}"
-    ) == ["E0527"]
+    assert codes("x = linear(x, out=8) @ a", after=f"{other} weights {{ share a }}") == []
+    assert codes("x = linear(x, out=8) @ a", after=f"{other} weights {{ share b }}") == ["E0527"]
 
 
 def test_a_used_file_says_what_it_shares(tmp_path: Path) -> None:
@@ -176,13 +163,13 @@ def test_a_used_file_says_what_it_shares(tmp_path: Path) -> None:
         "graph g(x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {\n%s\n}\n"
     )
     (tmp_path / "one.specc").write_text(outer % "return v.encode(x) @ tower")
-    found = elaborated(open_spec(str(tmp_path / "one.specc"))).graph
+    found = elaborate_spec(open_spec(str(tmp_path / "one.specc"))).graph
     assert all(name.startswith("tower.l.") for name in found.parameters)
     (tmp_path / "two.specc").write_text(
         outer % "x = v.encode(x) @ tower\nreturn v.encode(x) @ tower"
     )
     with pytest.raises(Failed, match="E0526"):
-        elaborated(open_spec(str(tmp_path / "two.specc")))
+        elaborate_spec(open_spec(str(tmp_path / "two.specc")))
 
 
 def one_of_many(seed: int) -> tuple[str, list[str]]:
@@ -204,16 +191,10 @@ def one_of_many(seed: int) -> tuple[str, list[str]]:
                 numbered = draw.random() < 0.7
                 turns = draw.randint(1, 3)
                 under = f' under "{name}.{{i}}"' if numbered else f' under "{name}"'
-                lines.append(
-                    f"repeat i in {turns}{under} {{ x = linear(x, out=8) @ w }}"
-                )
-                paths += [
-                    f"{name}.{i}.w" if numbered else f"{name}.w" for i in range(turns)
-                ]
+                lines.append(f"repeat i in {turns}{under} {{ x = linear(x, out=8) @ w }}")
+                paths += [f"{name}.{i}.w" if numbered else f"{name}.w" for i in range(turns)]
             case 3:
-                lines.append(
-                    f"x = (linear(x, out=8) @ {name}) + (linear(x, out=8) @ {name}x)"
-                )
+                lines.append(f"x = (linear(x, out=8) @ {name}) + (linear(x, out=8) @ {name}x)")
                 paths += [name, f"{name}x"]
     return "\n".join(lines), paths
 
@@ -263,17 +244,14 @@ WEIGHTS
 
 
 @pytest.mark.parametrize(
-    ("under", "weights"),
-    [("under: 'layers.{i}'", ""), ("", "weights: [{share: inner}]")],
+    ("under", "weights"), [("under: 'layers.{i}'", ""), ("", "weights: [{share: inner}]")]
 )
-def test_what_is_advised_in_yaml_is_right(
-    under: str, weights: str, tmp_path: Path
-) -> None:
+def test_what_is_advised_in_yaml_is_right(under: str, weights: str, tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(YAML.replace("UNDER", "").replace("WEIGHTS", ""))
     with pytest.raises(Failed) as failed:
-        check(open_spec(str(path)))
-    advice = " ".join(answered(failed.value.diagnostics)[0].helps)
+        check_spec(open_spec(str(path)))
+    advice = " ".join(translate_advice(failed.value.diagnostics)[0].helps)
     assert (under or weights) in advice
     path.write_text(YAML.replace("UNDER", under).replace("WEIGHTS", weights))
-    check(open_spec(str(path)))
+    check_spec(open_spec(str(path)))

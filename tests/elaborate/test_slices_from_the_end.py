@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.spec import check, open_spec
+from specc.driver.spec_loader import check_spec, open_spec
 
 SPEC = """specc 1
 model m
@@ -28,7 +28,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def test_lengths_hold_for_every_size(spec: Path) -> None:
-    found = check(open_spec(str(spec)))
+    found = check_spec(open_spec(str(spec)))
     for each in found.trials:
         shape = each.model.graph.outputs["both"].type.shape
         assert str(shape[1]) == "n"

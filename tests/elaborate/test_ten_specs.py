@@ -12,16 +12,16 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import Spec, check, elaborated, open_spec
-from specc.ir.model import Model
-from specc.ir.verify import verify
-from specc.ir.write import write
-from specc.lang import tree
-from specc.lang.dsl.write import write as write_dsl
-from specc.lang.read import decode, read
-from specc.lang.yaml.write import write_yaml
-from specc.weights.drawn import fill
-from specc.weights.initial import parse
+from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import ModelDefinition
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl as write_dsl
+from specc.syntax.parse import decode_spec, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
+from specc.weights.initial_values import initial_values
+from specc.weights.initializers import parse_initializer
 
 SPECS = Path(__file__).with_name("specs")
 TEXT = "d=32 heads=4 hidden=24 layers=2 vocab=17"
@@ -75,22 +75,22 @@ SIZES = {
 }
 
 
-def opened(name: str, sets: str = "") -> Spec:
+def opened(name: str, sets: str = "") -> OpenedSpec:
     quoted = [s.replace("=gated-gelu", '="gated-gelu"') for s in sets.split()]
     return open_spec(str(SPECS / name), sets=quoted)
 
 
 @cache
-def model_of(name: str, sets: str) -> Model:
+def model_of(name: str, sets: str) -> ModelDefinition:
     """A spec with numbers, which is made once."""
-    return elaborated(opened(name, sets))
+    return elaborate_spec(opened(name, sets))
 
 
-def parsed(name: str) -> tree.File:
-    return read(decode((SPECS / name).read_bytes(), name))
+def parsed(name: str) -> ast.File:
+    return parse_spec(decode_spec((SPECS / name).read_bytes(), name))
 
 
-def drawn(model: Model) -> dict[str, NDArray[np.generic]]:
+def drawn(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     """Inputs of every kind; the last row of what can be padded is padding."""
     rng = np.random.default_rng(0)
     made: dict[str, NDArray[np.generic]] = {}
@@ -100,46 +100,42 @@ def drawn(model: Model) -> dict[str, NDArray[np.generic]]:
             made[name] = np.ones(shape, bool)
             made[name][-1, -1] = False
         elif facts.type.dtype == "i64":
-            made[name] = rng.integers(
-                0, facts.below.at({}) if facts.below else 2, shape
-            )
+            made[name] = rng.integers(0, facts.below.at({}) if facts.below else 2, shape)
         else:
             made[name] = rng.normal(size=shape)
     return made
 
 
-def results(model: Model) -> dict[str, NDArray[np.generic]]:
+def results(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     numbers = {
-        name: fill(
-            parse(facts.initial), 1, name, tuple(d.at({}) for d in facts.type.shape)
+        name: initial_values(
+            parse_initializer(facts.initial), 1, name, tuple(d.at({}) for d in facts.type.shape)
         )
         for name, facts in model.graph.parameter_facts.items()
     }
-    return specc_numpy.run(model.graph, drawn(model), numbers)
+    return specc_numpy.evaluate_graph(model.graph, drawn(model), numbers)
 
 
 @pytest.mark.parametrize("name", [*TEN, *OTHERS])
 def test_both_syntaxes_are_one_tree(name: str) -> None:
     dsl, yaml = parsed(f"{name}.specc"), parsed(f"{name}.yaml")
     assert dsl == yaml
-    assert read(decode(write_dsl(yaml).encode(), "x.specc")) == yaml
-    assert read(decode(write_yaml(dsl).encode(), "x.yaml")) == dsl
+    assert parse_spec(decode_spec(write_dsl(yaml).encode(), "x.specc")) == yaml
+    assert parse_spec(decode_spec(print_yaml(dsl).encode(), "x.yaml")) == dsl
 
 
 @pytest.mark.parametrize("name", [*TEN, *OTHERS])
 def test_every_size_and_choice_has_shapes(name: str) -> None:
-    checked = check(opened(f"{name}.specc"))
+    checked = check_spec(opened(f"{name}.specc"))
     assert checked.trials
     assert checked.model is not None
-    assert verify(checked.model.graph) == []
+    assert find_graph_errors(checked.model.graph) == []
 
 
 @pytest.mark.parametrize("name", TEN)
 def test_both_syntaxes_are_one_graph(name: str) -> None:
-    dsl, yaml = (
-        model_of(f"{name}.{suffix}", TEN[name]) for suffix in ("specc", "yaml")
-    )
-    assert write(dsl.graph) == write(yaml.graph)
+    dsl, yaml = (model_of(f"{name}.{suffix}", TEN[name]) for suffix in ("specc", "yaml"))
+    assert format_ir(dsl.graph) == format_ir(yaml.graph)
     assert dsl.config == yaml.config
     assert dsl.generation == yaml.generation
 
@@ -169,9 +165,7 @@ def test_albert_has_one_set_of_weights_for_each_place_in_a_group() -> None:
     queries = [n for n in names if n.endswith("attention.query.weight")]
     prefix = "albert.encoder.albert_layer_groups"
     assert queries == [
-        f"{prefix}.{g}.albert_layers.{j}.attention.query.weight"
-        for g in (0, 1)
-        for j in (0, 1)
+        f"{prefix}.{g}.albert_layers.{j}.attention.query.weight" for g in (0, 1) for j in (0, 1)
     ]
 
 
@@ -184,15 +178,13 @@ def test_t5_keeps_the_distances_in_its_first_layers() -> None:
 
 
 def test_local_attention_stays_in_its_window() -> None:
-    model = elaborated(opened("luong.specc", f"{TEN['luong']} place=local_m reach=1"))
+    model = elaborate_spec(opened("luong.specc", f"{TEN['luong']} place=local_m reach=1"))
     alignment = results(model)["alignment"]
     step, word = np.indices(alignment.shape[1:])
     assert (alignment[:, np.abs(step - word) > 1] == 0).all()
 
 
 def test_hard_attention_looks_at_one_region() -> None:
-    model = model_of(
-        "show_attend_tell.specc", f"{TEN['show_attend_tell']} normalize=hard"
-    )
+    model = model_of("show_attend_tell.specc", f"{TEN['show_attend_tell']} normalize=hard")
     looked = results(model)["looked"]
     assert (np.sort(looked, axis=-1) == [0, 0, 0, 1]).all()

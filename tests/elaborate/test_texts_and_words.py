@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import check, elaborated, open_spec
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
 
 
 def graph_of(
@@ -18,7 +18,7 @@ def graph_of(
     path = folder / "words.specc"
     graph = f"graph f(x: float[batch, n, 4]) -> {results} {{ {body} }}"
     path.write_text(f"specc 1\nmodel words\n{items}\ndims batch, n\n{graph}\n")
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def code_of(folder: Path, body: str, **more: str) -> str:
@@ -40,8 +40,7 @@ def test_a_text_has_holes_that_are_filled_where_it_stands(tmp_path: Path) -> Non
 
 def test_a_hole_needs_something_known(tmp_path: Path) -> None:
     assert (
-        code_of(tmp_path, 'return mlp(x, hidden=3, act=relu, names=["{nobody}", "b"])')
-        == "E0202"
+        code_of(tmp_path, 'return mlp(x, hidden=3, act=relu, names=["{nobody}", "b"])') == "E0202"
     )
 
 
@@ -59,9 +58,7 @@ block turned(x: float[b, n, d], way: choice(left | right)) -> float[b, n, d] { r
 
 
 def test_a_word_of_a_choice_is_given_to_a_block(tmp_path: Path) -> None:
-    assert (
-        len(graph_of(tmp_path, "return turned(x, way=right)", items=CHOICE).nodes) == 1
-    )
+    assert len(graph_of(tmp_path, "return turned(x, way=right)", items=CHOICE).nodes) == 1
     assert not graph_of(tmp_path, "return turned(x, way=left)", items=CHOICE).nodes
     assert code_of(tmp_path, "return turned(x, way=up)", items=CHOICE).startswith("E02")
 
@@ -106,10 +103,8 @@ config { d: int }
 dims batch
 graph f(x: float[batch, d]) -> float[batch, d] { return relu(x) }
 """)
-    (tmp_path / "small.yaml").write_text(
-        "specc: 1\nmodel: small\nextends: base\nconfig:\n  d: 5\n"
-    )
-    model = elaborated(open_spec(str(tmp_path / "small.yaml")))
+    (tmp_path / "small.yaml").write_text("specc: 1\nmodel: small\nextends: base\nconfig:\n  d: 5\n")
+    model = elaborate_spec(open_spec(str(tmp_path / "small.yaml")))
     assert model.config == {"d": 5}
 
 
@@ -131,7 +126,7 @@ graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
   return grid(distance_buckets(heads, both=true, buckets=buckets, longest=longest), x, x) @ distances
 }
 """)
-    checked = check(open_spec(str(tmp_path / "open.specc")))
+    checked = check_spec(open_spec(str(tmp_path / "open.specc")))
     assert checked.model is None
     assert [d.code for d in checked.missing] == ["E0401"] * 3
 
@@ -153,7 +148,4 @@ def test_a_word_may_be_decided_where_it_is_given(old: bool, tmp_path: Path) -> N
 
 def test_a_word_that_is_decided_is_one_of_those_it_may_be(tmp_path: Path) -> None:
     block = """block b(x: float[b, n, 4], kind: choice(up | down)) -> float[b, n, 4] { return x }"""
-    assert (
-        code_of(tmp_path, "return b(x, kind=left if true else up)", items=block)
-        == "E0202"
-    )
+    assert code_of(tmp_path, "return b(x, kind=left if true else up)", items=block) == "E0202"

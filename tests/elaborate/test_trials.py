@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from support.small import SMALL
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.elaborate import check
-from specc.elaborate.check import Trial, check_symbolic
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.frontend import symbolic_check
+from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.ir.graph import Graph, Value
-from specc.text.diagnostic import Failed
 
 FEW = ("gru_lm", "kv_lookup", "luong", "seq2seq", "t5", "vit")
 
@@ -29,21 +29,20 @@ def lines(graph: Graph) -> list[str]:
     return [*found, str({k: known[v] for k, v in graph.outputs.items()})]
 
 
-def trials_of(spec: str) -> list[Trial]:
+def trials_of(spec: str) -> list[SymbolicTrial]:
     found = open_spec(spec)
-    check._of_shipped.cache_clear()
-    return check_symbolic(found.program, found.library)
+    symbolic_check._check_builtin_model.cache_clear()
+    return check_spec_symbolically(found.program, found.library)
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL],
+    "spec", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL]
 )
 def test_what_the_first_reading_takes_is_as_if_it_were_tried(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saving = trials_of(spec)
-    monkeypatch.setattr(check, "_taken", lambda entry: None)
+    monkeypatch.setattr(symbolic_check, "_get_first_choice", lambda entry: None)
     for ours, tried in zip(saving, trials_of(spec), strict=True):
         assert ours.values == tried.values
         assert lines(ours.model.graph) == lines(tried.model.graph)
@@ -84,9 +83,7 @@ def test_a_fault_of_sizes_that_are_tried_says_which(tmp_path: Path) -> None:
 def test_what_is_wrong_of_forbidden_sizes_is_no_fault(tmp_path: Path) -> None:
     """`d / heads` is no whole number where `d % heads == 0` does not hold."""
     path = tmp_path / "turned.specc"
-    path.write_text(
-        TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8"
-    )
+    path.write_text(TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8")
     assert len(trials_of(str(path))) > 1
 
 
@@ -104,12 +101,9 @@ graph g(x: float[n, a]) -> (y: float[n, b]) { return x if shared else linear(x, 
 
 
 @pytest.mark.parametrize(
-    "condition",
-    ["not shared | a == b", "a == b | not shared", "a == b | shared == false"],
+    "condition", ["not shared | a == b", "a == b | not shared", "a == b | shared == false"]
 )
-def test_what_is_left_of_an_or_is_what_is_required(
-    condition: str, tmp_path: Path
-) -> None:
+def test_what_is_left_of_an_or_is_what_is_required(condition: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(ONE_OF % condition)
     tried = [t.values for t in trials_of(str(path))]
@@ -122,7 +116,7 @@ def test_what_is_left_of_an_or_is_what_is_required(
 def test_a_choice_that_is_given_leaves_another_open() -> None:
     """`order=forward` lets `shared` hold, and then the two vocabularies are one."""
     spec = open_spec("seq2seq", sets=["order=forward"])
-    tried = [t.values for t in check_symbolic(spec.program, spec.library)]
+    tried = [t.values for t in check_spec_symbolically(spec.program, spec.library)]
     assert {"shared": "true"} in tried
 
 
@@ -140,14 +134,12 @@ graph g(x: float[batch, rows, 4]) -> (y: float[batch, _, 4]) {
 """
 
 
-def test_a_length_that_is_given_fits_the_files_numbers_not_the_defaults(
-    tmp_path: Path,
-) -> None:
+def test_a_length_that_is_given_fits_the_files_numbers_not_the_defaults(tmp_path: Path) -> None:
     spec, file = tmp_path / "windowed.specc", tmp_path / "config.json"
     spec.write_text(WINDOWED, encoding="utf-8")
     file.write_text('{"sizes": [2, 3]}', encoding="utf-8")
     sixteen = open_spec(str(spec), config=str(file), sets=["rows=16"])
-    assert elaborated(sixteen).graph.parameters
+    assert elaborate_spec(sixteen).graph.parameters
     for sets, config in ((["rows=16"], ""), (["rows=1"], str(file))):
         with pytest.raises(Failed, match="E0320"):
-            elaborated(open_spec(str(spec), config=config, sets=sets))
+            elaborate_spec(open_spec(str(spec), config=config, sets=sets))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.spec import Spec, check, elaborated, open_spec
-from specc.ir.write import write
-from specc.lang.dsl.write import write as as_specc
-from specc.lang.read import read
-from specc.lang.yaml.write import write_yaml
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
+from specc.ir.ir_printer import format_ir
+from specc.syntax.dsl.dsl_printer import print_dsl as as_specc
+from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.weights.formats.safetensors import write_safetensors
 
 SMALL = """specc 1
@@ -69,19 +69,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spec_of(folder: Path, config: object = None, **more: list[str]) -> Spec:
+def spec_of(folder: Path, config: object = None, **more: list[str]) -> OpenedSpec:
     """The spec `outer` with a config file."""
     name = ""
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
         name = str(folder / "config.json")
-    return open_spec(
-        str(folder / "outer.specc"), config=name, sets=more.get("sets", ())
-    )
+    return open_spec(str(folder / "outer.specc"), config=name, sets=more.get("sets", ()))
 
 
-def shapes(spec: Spec) -> dict[str, list[int | None]]:
-    made = elaborated(spec).graph.parameters
+def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
+    made = elaborate_spec(spec).graph.parameters
     return {n: [d.number for d in v.type.shape] for n, v in made.items()}
 
 
@@ -97,9 +95,7 @@ def shapes(spec: Spec) -> dict[str, list[int | None]]:
 def test_values_come_from_the_part_of_the_file(
     text: dict[str, object], sets: list[str], width: int, folder: Path
 ) -> None:
-    spec = spec_of(
-        folder, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets
-    )
+    spec = spec_of(folder, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets)
     found = shapes(spec)
     assert found["inner.text.base.words.weight"] == [9, width]
     assert found["more.weight"] == [width + 1, width], "what follows from it follows"
@@ -123,19 +119,17 @@ def test_a_spec_is_chosen_with_values(
         config = f"config {{ {said} }}" if said else ""
         text = f'specc 1\nmodel {name}\nextends "{base}.specc"\n{config}\n'
         (folder / f"{name}.specc").write_text(text)
-    made = elaborated(open_spec(str(folder / "near.specc"), sets=sets)).config
+    made = elaborate_spec(open_spec(str(folder / "near.specc"), sets=sets)).config
     assert made["text"]["wide"] == wide
     assert made["text"]["d"] == width
 
 
-@pytest.mark.parametrize(
-    "said", ["large(4)", "large(5, d=6)", "huge(d=6)", "large() @ w"]
-)
+@pytest.mark.parametrize("said", ["large(4)", "large(5, d=6)", "huge(d=6)", "large() @ w"])
 def test_what_is_no_spec_with_values_is_refused(said: str, folder: Path) -> None:
     text = f'specc 1\nmodel own\nextends "outer.specc"\nconfig {{ text = {said} }}'
     (folder / "own.specc").write_text(text)
     with pytest.raises(Failed) as failed:
-        elaborated(open_spec(str(folder / "own.specc")))
+        elaborate_spec(open_spec(str(folder / "own.specc")))
     assert failed.value.diagnostics[0].code in ("E0201", "E0203", "E0101")
 
 
@@ -143,12 +137,12 @@ def test_an_instance_says_values_and_which_spec(folder: Path) -> None:
     (folder / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = {d = 5  act = gelu} }'
     )
-    made = elaborated(open_spec(str(folder / "own.specc")))
+    made = elaborate_spec(open_spec(str(folder / "own.specc")))
     assert made.config["text"] == {"d": 5, "act": "gelu", "tied": True}
     (folder / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = "large.specc" }'
     )
-    made = elaborated(open_spec(str(folder / "own.specc")))
+    made = elaborate_spec(open_spec(str(folder / "own.specc")))
     assert dict(made.config["text"]) == {"wide": 3, "d": 4, "act": "relu", "tied": True}
 
 
@@ -166,7 +160,7 @@ def test_the_type_of_its_part_says_which_spec_it_is(
     config: object, sets: list[str], wide: bool, folder: Path
 ) -> None:
     whole = None if config is None else {"model_type": "outer", "text_config": config}
-    made = elaborated(spec_of(folder, whole, sets=sets))
+    made = elaborate_spec(spec_of(folder, whole, sets=sets))
     assert ("wide" in dict(made.config["text"])) is wide
 
 
@@ -184,7 +178,7 @@ def test_what_is_wrong_there_is_shown_there(
     config: dict[str, object], code: str, place: str, folder: Path
 ) -> None:
     with pytest.raises(Failed) as failed:
-        elaborated(spec_of(folder, {"model_type": "outer", **config}))
+        elaborate_spec(spec_of(folder, {"model_type": "outer", **config}))
     (fault,) = failed.value.diagnostics
     assert fault.code == code
     assert fault.primary is not None
@@ -201,31 +195,27 @@ def test_keys_that_nobody_reads_are_told_of_where_they_are(folder: Path) -> None
 
 
 def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(folder: Path) -> None:
-    wrong = LARGE.replace(
-        "linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}"
-    )
+    wrong = LARGE.replace("linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}")
     (folder / "large.specc").write_text(wrong)
     with pytest.raises(Failed) as failed:
-        check(spec_of(folder))
+        check_spec(spec_of(folder))
     assert "seen with text = large.specc" in failed.value.diagnostics[0].notes
 
 
 def test_values_given_to_one_spec_are_not_tried_with_another(folder: Path) -> None:
-    (folder / "large.specc").write_text(
-        LARGE.replace("d: int", "e: int").replace("d)", "e)")
-    )
-    found = check(spec_of(folder, sets=["text.d=3"]))
+    (folder / "large.specc").write_text(LARGE.replace("d: int", "e: int").replace("d)", "e)"))
+    found = check_spec(spec_of(folder, sets=["text.d=3"]))
     assert found.model is not None
     assert dict(found.model.config["text"])["d"] == 3
 
 
 def test_both_syntaxes_say_it(folder: Path) -> None:
-    plain = write(elaborated(spec_of(folder)).graph)
-    tree = read(Source("outer.specc", OUTER))
-    again = read(Source("outer.yaml", write_yaml(tree)))
+    plain = format_ir(elaborate_spec(spec_of(folder)).graph)
+    tree = parse_spec(Source("outer.specc", OUTER))
+    again = parse_spec(Source("outer.yaml", print_yaml(tree)))
     assert as_specc(again) == as_specc(tree)
     (folder / "outer.specc").write_text(as_specc(again))
-    assert write(elaborated(spec_of(folder)).graph) == plain
+    assert format_ir(elaborate_spec(spec_of(folder)).graph) == plain
 
 
 def tensors(prefix: str = "inner.text.base.") -> dict[str, np.ndarray]:
@@ -254,9 +244,7 @@ def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
     return np.asarray(x @ t[f"{at}words.weight"].T)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."]
-)
+@pytest.mark.parametrize("prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."])
 def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
     """Tied, transposed, shared and ignored there, and with the prefix of the base model or
     without one, as in files of its own.
@@ -264,9 +252,7 @@ def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
     made = tensors(prefix)
     old = {f"{prefix}old.x": np.zeros(3, np.float32)}
     write_safetensors(folder / "m.safetensors", {**made, **old})
-    specc.compile(
-        str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors"
-    )
+    specc.compile(str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors")
     ids = np.array([[3, 1, 8], [0, 0, 5]])
     got = specc.load(folder / "m.onnx").run(ids=ids)["logits"]
     np.testing.assert_allclose(got, equation(made, ids, prefix), rtol=1e-5, atol=1e-5)
@@ -280,17 +266,13 @@ def test_its_rules_hold_below_its_path(prefix: str, folder: Path) -> None:
         ('ignore "base.old.*"', "E0505"),
     ],
 )
-def test_without_a_rule_of_its_own_it_is_refused(
-    rule: str, code: str, folder: Path
-) -> None:
+def test_without_a_rule_of_its_own_it_is_refused(rule: str, code: str, folder: Path) -> None:
     (folder / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
     old = {"inner.text.base.old.x": np.zeros(3, np.float32)}
     write_safetensors(folder / "m.safetensors", {**tensors(), **old})
     with pytest.raises(Failed) as failed:
         specc.compile(
-            str(folder / "outer.specc"),
-            folder / "m.onnx",
-            weights=folder / "m.safetensors",
+            str(folder / "outer.specc"), folder / "m.onnx", weights=folder / "m.safetensors"
         )
     assert {d.code for d in failed.value.diagnostics} == {code}
 
@@ -310,31 +292,19 @@ graph main(ids: int[batch, n]) -> (a: float[batch, n, 9], b: float[batch, n, own
 block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
 """
     )
-    config = {
-        "middle": {
-            "model_type": "outer",
-            "text": {"hidden_size": 6, "model_type": "large"},
-        }
-    }
+    config = {"middle": {"model_type": "outer", "text": {"hidden_size": 6, "model_type": "large"}}}
     (folder / "config.json").write_text(json.dumps(config))
     spec = open_spec(
         str(folder / "top.specc"),
         config=str(folder / "config.json"),
         sets=["mid.text.wide=7", "own.d=2"],
     )
-    made = elaborated(spec)
-    weights = {
-        n: [d.number for d in v.type.shape] for n, v in made.graph.parameters.items()
-    }
+    made = elaborate_spec(spec)
+    weights = {n: [d.number for d in v.type.shape] for n, v in made.graph.parameters.items()}
     assert weights["deep.inner.text.base.words.weight"] == [9, 6]
-    assert weights["side.base.words.weight"] == [9, 2], (
-        "under its path, wherever it is called"
-    )
+    assert weights["side.base.words.weight"] == [9, 2], "under its path, wherever it is called"
     facts = made.graph.parameter_facts
-    assert (
-        facts["deep.inner.text.head.weight"].tied_to
-        == "deep.inner.text.base.words.weight"
-    )
+    assert facts["deep.inner.text.head.weight"].tied_to == "deep.inner.text.base.words.weight"
     assert made.config["mid"] == {
         "text": {"wide": 7, "d": 6, "act": "relu", "tied": True},
         "extra": 7,
@@ -344,8 +314,8 @@ block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
 def test_it_holds_its_own_requirements(folder: Path) -> None:
     must = 'require d % 2 == 0, "d is even"\ndims batch'
     (folder / "small.specc").write_text(SMALL.replace("dims batch", must))
-    assert check(spec_of(folder)).model is not None
+    assert check_spec(spec_of(folder)).model is not None
     with pytest.raises(Failed) as failed:
-        elaborated(spec_of(folder, sets=["text.d=3"]))
+        elaborate_spec(spec_of(folder, sets=["text.d=3"]))
     (fault,) = failed.value.diagnostics
     assert (fault.code, fault.title) == ("E0404", "d is even")

@@ -11,29 +11,29 @@ import pytest
 
 from specc.cli import list as list_command
 from specc.cli.main import main
-from specc.files import ending
-from specc.files.scratch import scratch
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.io import termination_signals
+from specc.io.temporary_files import create_temporary_directory
 
 WAITING = """
 import sys, time
 from pathlib import Path
 from specc.cli import main
-from specc.files.scratch import scratch
-from specc.files.write import OutputDirectory
+from specc.io.temporary_files import create_temporary_directory
+from specc.io.atomic_write import OutputDirectory
 
 def stays(given):
-    # what compile, export and map do: a scratch folder, and files that are half written
+    # what compile, export and map do: a create_temporary_directory folder, and files that are half written
     def chunks():
         yield b"half"
         print("here", flush=True)
         time.sleep(60)
-    with scratch() as folder, OutputDirectory(Path("out")) as out:
+    with create_temporary_directory() as folder, OutputDirectory(Path("out")) as out:
         (folder / "sums").write_bytes(b"x")
         out.entry("m.onnx", chunks())
 
 import specc.cli.list
-specc.cli.list.run = stays
+specc.cli.list.run_list = stays
 sys.argv = ["specc", "list"]
 main.entry()
 """
@@ -71,10 +71,7 @@ def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 @pytest.mark.parametrize("loading", [True, False])
 def test_a_signal_that_became_another_exception(
-    name: str,
-    loading: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, loading: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As libraries in C have it whose initialization a signal stops."""
     number = getattr(signal, name)
@@ -87,15 +84,15 @@ def test_a_signal_that_became_another_exception(
             raise ImportError("initialization failed") from None
         return 0
 
-    monkeypatch.setattr(ending, "ASKED", [])
-    monkeypatch.setattr(list_command, "arguments" if loading else "run", load)
-    numbers = [signal.SIGINT, *(getattr(signal, n) for n in ending.NAMES)]
+    monkeypatch.setattr(termination_signals, "RECEIVED_SIGNALS", [])
+    monkeypatch.setattr(list_command, "add_list_arguments" if loading else "run_list", load)
+    numbers = [signal.SIGINT, *(getattr(signal, n) for n in termination_signals.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]
     try:
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        ending.end_cleanly()
+        termination_signals.install_termination_handlers()
         assert main(["list"]) == 128 + number
     finally:
         for each, handler in zip(numbers, before, strict=True):
@@ -103,10 +100,8 @@ def test_a_signal_that_became_another_exception(
     assert "nothing more was written" in capsys.readouterr().err
 
 
-def test_where_there_can_be_none_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_there_can_be_none_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    with pytest.raises(Failed, match="E0810"), scratch():
+    with pytest.raises(Failed, match="E0810"), create_temporary_directory():
         pass

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from specc.files.json import (
-    ANY,
-    GivenTwice,
-    Limits,
-    NoNumber,
-    NotJson,
-    TooDeep,
-    parse,
-    plain,
-    whole,
+from specc.io.json_io import (
+    NO_LIMITS,
+    DuplicateKey,
+    InvalidJson,
+    JsonLimits,
+    NestingTooDeep,
+    NonFiniteNumber,
+    as_exact_integer,
+    parse_strict_json,
+    to_json_value,
 )
 
 
@@ -27,34 +27,34 @@ class Pair:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ('{"a": 1, "a": 1}', GivenTwice),
-        ('[{"b": {"a": 1, "a": 2}}]', GivenTwice),
-        ("NaN", NoNumber),
-        ("[-Infinity]", NoNumber),
-        (f"[{2**64}]", NotJson),
-        ('{"a": [-18446744073709551616]}', NotJson),
-        ("[" * 101 + "1" + "]" * 101, TooDeep),
-        ("[" * 100_000, TooDeep),
+        ('{"a": 1, "a": 1}', DuplicateKey),
+        ('[{"b": {"a": 1, "a": 2}}]', DuplicateKey),
+        ("NaN", NonFiniteNumber),
+        ("[-Infinity]", NonFiniteNumber),
+        (f"[{2**64}]", InvalidJson),
+        ('{"a": [-18446744073709551616]}', InvalidJson),
+        ("[" * 101 + "1" + "]" * 101, NestingTooDeep),
+        ("[" * 100_000, NestingTooDeep),
         ("[1,]", json.JSONDecodeError),
         ("9" * 5_000, ValueError),
     ],
 )
 def test_refused(text: str, kind: type[ValueError]) -> None:
     with pytest.raises(kind):
-        parse(text)
+        parse_strict_json(text)
 
 
 def test_up_to_the_limits() -> None:
-    assert parse(f"[{2**64 - 1}, {1 - 2**64}, true, 1e400]") is not None
-    assert parse("[" * 100 + "1" + "]" * 100) is not None
-    with pytest.raises(TooDeep):
-        parse("[[1]]", Limits(depth=1))
-    assert parse(f"[{2**70}]", ANY) == [2**70]
+    assert parse_strict_json(f"[{2**64 - 1}, {1 - 2**64}, true, 1e400]") is not None
+    assert parse_strict_json("[" * 100 + "1" + "]" * 100) is not None
+    with pytest.raises(NestingTooDeep):
+        parse_strict_json("[[1]]", JsonLimits(depth=1))
+    assert parse_strict_json(f"[{2**70}]", NO_LIMITS) == [2**70]
 
 
 def test_records_as_json() -> None:
-    assert plain({"x": Pair((1, 2), None)}) == {"x": {"first": [1, 2], "second": None}}
+    assert to_json_value({"x": Pair((1, 2), None)}) == {"x": {"first": [1, 2], "second": None}}
 
 
 def test_what_is_whole() -> None:
-    assert [whole(v) for v in (3, True, 3.0, "3", None)] == [3, None, None, None, None]
+    assert [as_exact_integer(v) for v in (3, True, 3.0, "3", None)] == [3, None, None, None, None]

@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from specc.files import left
-from specc.files.scratch import scratch
-from specc.files.write import atomic_write
+from specc.io import temporary_files
+from specc.io.atomic_write import write_file_atomically
+from specc.io.temporary_files import create_temporary_directory
 
 BUSY = """
 import sys, time
 from pathlib import Path
-from specc.files.scratch import scratch
-from specc.files.write import OutputDirectory
+from specc.io.temporary_files import create_temporary_directory
+from specc.io.atomic_write import OutputDirectory
 
 def chunks():
     yield b"half"
     print("here", flush=True)
     time.sleep(60)
 
-with scratch() as folder, OutputDirectory(Path(sys.argv[1])) as out:
+with create_temporary_directory() as folder, OutputDirectory(Path(sys.argv[1])) as out:
     (folder / "sums").write_bytes(b"x")
     out.entry("m.onnx", chunks())
 """
-LONG_AGO = left.STALE_SECONDS + 60
+LONG_AGO = temporary_files.STALE_SECONDS + 60
 
 
 @pytest.fixture
@@ -52,24 +52,20 @@ def busy(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def begun(folder: Path) -> set[str]:
     """Names of what is not finished."""
     return {
-        path.name
-        for path in folder.iterdir()
-        if path.name.removeprefix(".").startswith("specc-")
+        path.name for path in folder.iterdir() if path.name.removeprefix(".").startswith("specc-")
     }
 
 
 def write_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command does that writes into the folder, and needs one for itself."""
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    atomic_write(folder / "a.bin", [b"x"])
-    with scratch():
+    write_file_atomically(folder / "a.bin", [b"x"])
+    with create_temporary_directory():
         pass
 
 
 def test_a_killed_process_is_cleared_up_after_at_once(
-    tmp_path: Path,
-    busy: "subprocess.Popen[bytes]",
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, busy: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = begun(tmp_path)
     assert len(names) == 2
@@ -101,13 +97,23 @@ def name_of(place: str, pid: int) -> str:
 @pytest.mark.parametrize(
     ("where", "process", "age", "goes"),
     [
-        pytest.param(left.place, gone, 0, True, id="gone"),
-        pytest.param(left.place, os.getpid, LONG_AGO, False, id="living"),
+        pytest.param(temporary_files.get_process_namespace, gone, 0, True, id="gone"),
         pytest.param(
-            lambda: elsewhere(left.place()), gone, 60, False, id="elsewhere, young"
+            temporary_files.get_process_namespace, os.getpid, LONG_AGO, False, id="living"
         ),
         pytest.param(
-            lambda: elsewhere(left.place()), gone, LONG_AGO, True, id="elsewhere, old"
+            lambda: elsewhere(temporary_files.get_process_namespace()),
+            gone,
+            60,
+            False,
+            id="elsewhere, young",
+        ),
+        pytest.param(
+            lambda: elsewhere(temporary_files.get_process_namespace()),
+            gone,
+            LONG_AGO,
+            True,
+            id="elsewhere, old",
         ),
         pytest.param(str, gone, 60, False, id="of a former version, young"),
         pytest.param(str, gone, LONG_AGO, True, id="of a former version, old"),
@@ -131,16 +137,9 @@ def test_who_goes(
     assert (hidden.exists(), room.exists()) == (not goes, not goes)
 
 
-def test_what_is_named_otherwise_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_named_otherwise_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = gone()
-    others = [
-        ".specc-notes",
-        f".specc-{pid}",
-        f"my.specc-{pid}-0",
-        f".specc-{pid}-0.gz",
-    ]
+    others = [".specc-notes", f".specc-{pid}", f"my.specc-{pid}-0", f".specc-{pid}-0.gz"]
     for name in others:
         (tmp_path / name).write_bytes(b"")
         os.utime(tmp_path / name, (0, 0))

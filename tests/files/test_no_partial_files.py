@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specc.cli import main as cli
-from specc.files import write as output
+from specc.io import atomic_write as output
 
 SPEC = """specc 1
 model m
@@ -35,19 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "other.onnx").write_bytes(b"of another program")
     (tmp_path / "nowhere").symlink_to("absent")
     assert (
-        cli.main(
-            [
-                "compile",
-                "m.specc",
-                "--init",
-                "0",
-                "--weights-as",
-                "copy",
-                "-o",
-                "m.onnx",
-            ]
-        )
-        == 0
+        cli.main(["compile", "m.specc", "--init", "0", "--weights-as", "copy", "-o", "m.onnx"]) == 0
     )
     return tmp_path
 
@@ -58,17 +46,12 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def compiled(*words: str) -> int:
     source = [] if "--weights" in words else ["--init", "1"]
-    return cli.main(
-        ["compile", "m.specc", *source, "--weights-as", "copy", "-o", "m.onnx", *words]
-    )
+    return cli.main(["compile", "m.specc", *source, "--weights-as", "copy", "-o", "m.onnx", *words])
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_every_call_fails_once(
-    call: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ENOSPC from the n-th write, fsync or rename, for every n, until one run gets through."""
     before = content(folder)
@@ -134,11 +117,7 @@ def test_too_little_space_is_seen_before_writing(
     ],
 )
 def test_nothing_is_written(
-    words: list[str],
-    code: str,
-    status: int,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], code: str, status: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(folder)
     assert compiled(*words) == status

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import specc
-from specc.artifact.index import Index, load
-from specc.data.json_arrays import nested_array
-from specc.files.read import Unreadable, read_regular
-from specc.text.diagnostic import Failed
+from specc.artifact.package_index import PackageIndex, parse_index
+from specc.diagnostics.diagnostic import Failed
+from specc.io.safe_read import UnreadableFile, read_regular_file
+from specc.preprocessing.array_files import nested_array
 from tests.support.guarded import guarded
 
 SPEC = (
@@ -81,12 +81,12 @@ def test_a_file_too_large_is_refused_unread(tmp_path: Path, size: int) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:
         file.truncate(size)
-    with pytest.raises(Unreadable, match="larger than"):
-        read_regular(path, 1 << 31)
+    with pytest.raises(UnreadableFile, match="larger than"):
+        read_regular_file(path, 1 << 31)
     code = """
 import resource
 from specc.api import load
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     load(given)
@@ -104,17 +104,13 @@ def test_a_package_that_names_one_graph_many_times() -> None:
     text = '{"format": 1, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
         '"linked": {}, "about": {}, "sources": {}}'  # fmt: skip
     assert isinstance(
-        load((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"), Index
+        parse_index((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"), PackageIndex
     )
-    assert (
-        code_of(lambda: load((text % (graphs, facts)).encode(), "specc.json"))
-        == "E0831"
-    )
+    assert code_of(lambda: parse_index((text % (graphs, facts)).encode(), "specc.json")) == "E0831"
     assert (
         code_of(
-            lambda: load(
-                (text % ('"a": "score.onnx", "b": "score.onnx"', facts)).encode(),
-                "specc.json",
+            lambda: parse_index(
+                (text % ('"a": "score.onnx", "b": "score.onnx"', facts)).encode(), "specc.json"
             )
         )
         == "E0831"

@@ -12,22 +12,22 @@ import pytest
 
 import specc
 from specc.cli import main as cli
-from specc.files import ours
-from specc.files.place import (
-    ARRAYS,
-    DRAWING,
-    INDEX,
-    LOOK,
-    MODEL,
-    PAGE,
-    PICTURE,
-    SPEC,
-    WEIGHTS,
-    WORDS,
-    Kind,
-    place,
+from specc.diagnostics.diagnostic import Failed
+from specc.io import file_signatures
+from specc.io.output_paths import (
+    ARRAYS_OUTPUT,
+    ATTENTION_PLOT_OUTPUT,
+    DRAWING_OUTPUT,
+    HTML_OUTPUT,
+    IMAGE_OUTPUT,
+    INDEX_OUTPUT,
+    MODEL_OUTPUT,
+    SPEC_OUTPUT,
+    VOCABULARY_OUTPUT,
+    WEIGHTS_OUTPUT,
+    OutputKind,
+    resolve_output_path,
 )
-from specc.text.diagnostic import Failed
 from specc.weights.formats.safetensors import write_safetensors
 
 TEXT = """specc 1
@@ -89,11 +89,7 @@ def lay(what: str, folder: Path, ending: str, mine: bytes, given: Path) -> Path 
         return folder / "nowhere" / "at all" / ".." / ".." / name
     path, other = folder / f"out{ending}", folder / "other"
     if what.startswith("below"):
-        (
-            other.write_bytes(b"file")
-            if what == "below a file"
-            else other.symlink_to("nowhere")
-        )
+        (other.write_bytes(b"file") if what == "below a file" else other.symlink_to("nowhere"))
         return other / f"out{ending}"
     if what == "nothing, in folders that are not there":
         return folder / "some" / "where" / path.name
@@ -175,12 +171,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {p.suffix: p.read_bytes() for p in folder.iterdir()}
 
 
-KINDS: dict[Kind, str] = {
-    MODEL: ".onnx",
-    PICTURE: ".png",
-    ARRAYS: ".npz",
-    WEIGHTS: ".safetensors",
-    SPEC: ".specc",
+KINDS: dict[OutputKind, str] = {
+    MODEL_OUTPUT: ".onnx",
+    IMAGE_OUTPUT: ".png",
+    ARRAYS_OUTPUT: ".npz",
+    WEIGHTS_OUTPUT: ".safetensors",
+    SPEC_OUTPUT: ".specc",
 }
 
 
@@ -199,18 +195,18 @@ def test_the_rule_is_the_table(
         before = state(folder)
         wanted = TABLE[what][force]
         unknown = "what specc wrote" in what and what.split()[0] not in ("the", "with")
-        if kind is SPEC and unknown:
+        if kind is SPEC_OUTPUT and unknown:
             assert outcome(
-                lambda k=kind, p=path, g=given: place(p, k, inputs=[g], force=force)
+                lambda k=kind, p=path, g=given: resolve_output_path(p, k, inputs=[g], force=force)
             ) == (  # type: ignore[misc]
                 YES if force else "E0833"
             )
         # what is above the file, writing tells
         if wanted == YES or not what.startswith("below"):
-            content = made[ending] if kind is SPEC else b""
+            content = made[ending] if kind is SPEC_OUTPUT else b""
             assert (
                 outcome(
-                    lambda k=kind, p=path, g=given, c=content: place(
+                    lambda k=kind, p=path, g=given, c=content: resolve_output_path(
                         p, k, inputs=[g], force=force, content=c
                     )
                 )  # type: ignore[misc]
@@ -263,10 +259,7 @@ SOME = ["nothing, in folders that are not there", "a file of someone else", "an 
     ids=["some of the table", "all of it"],
 )
 def test_every_command_obeys_it(
-    cases: list[str],
-    tmp_path: Path,
-    made: dict[str, bytes],
-    capsys: pytest.CaptureFixture[str],
+    cases: list[str], tmp_path: Path, made: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n, (name, ending, words, given) in enumerate(commands(tmp_path)):
         for what in cases:
@@ -301,43 +294,43 @@ def test_every_command_obeys_it(
     [
         (k, f"a{e}")
         for k in (
-            MODEL,
-            PICTURE,
-            LOOK,
-            DRAWING,
-            PAGE,
-            ARRAYS,
-            WEIGHTS,
-            SPEC,
-            WORDS,
-            INDEX,
+            MODEL_OUTPUT,
+            IMAGE_OUTPUT,
+            ATTENTION_PLOT_OUTPUT,
+            DRAWING_OUTPUT,
+            HTML_OUTPUT,
+            ARRAYS_OUTPUT,
+            WEIGHTS_OUTPUT,
+            SPEC_OUTPUT,
+            VOCABULARY_OUTPUT,
+            INDEX_OUTPUT,
         )
         for e in (".txt", "", ".svg", ".pdf")
         if e not in k.endings
     ],
 )
 def test_an_ending_of_another_format_is_refused(
-    kind: Kind, name: str, tmp_path: Path
+    kind: OutputKind, name: str, tmp_path: Path
 ) -> None:
     for force in (False, True):
         with pytest.raises(Failed, match=r"E0816\]: .*"):
-            place(tmp_path / name, kind, force=force)
+            resolve_output_path(tmp_path / name, kind, force=force)
 
 
 def test_what_is_recognized_is_of_that_kind_and_of_no_other(
     tmp_path: Path, made: dict[str, bytes]
 ) -> None:
     tests = {
-        ".onnx": ours.is_model,
-        ".png": ours.is_picture,
-        ".npz": ours.is_arrays,
-        ".safetensors": ours.is_weights,
+        ".onnx": file_signatures.is_specc_model,
+        ".png": file_signatures.is_specc_png,
+        ".npz": file_signatures.is_specc_arrays,
+        ".safetensors": file_signatures.is_specc_weights,
     }
     for ending, data in made.items():
         (tmp_path / "file").write_bytes(data)
-        assert [e for e, test in tests.items() if test(tmp_path / "file")] == [
-            ending
-        ] * (ending in tests)
+        assert [e for e, test in tests.items() if test(tmp_path / "file")] == [ending] * (
+            ending in tests
+        )
         for cut in (*range(33), len(data) // 2, len(data) - 1):
             (tmp_path / "file").write_bytes(data[:cut])
             assert not any(
@@ -362,8 +355,7 @@ def test_a_mode_survives_and_a_link_stays(tmp_path: Path) -> None:
     assert new & old == {"real.onnx"}
     wanted = specc.load(real).run(x=np.ones((1, 2, 4), np.float32))
     assert np.array_equal(
-        specc.load(tmp_path / "m.onnx").run(x=np.ones((1, 2, 4), np.float32))["y"],
-        wanted["y"],
+        specc.load(tmp_path / "m.onnx").run(x=np.ones((1, 2, 4), np.float32))["y"], wanted["y"]
     )
 
 
@@ -381,18 +373,14 @@ def test_former_weights_stay_where_another_model_reads_them_or_specc_did_not_wri
     assert strange.exists()
     (tmp_path / "copy.onnx").unlink()
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0, weights_as="copy")
-    specc.compile(
-        tmp_path / "m.specc", tmp_path / "m.onnx", init=1, weights_as="inline"
-    )
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=1, weights_as="inline")
     assert not old.exists()
     assert strange.exists()
 
 
 @pytest.mark.parametrize("name", ["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"])
 @pytest.mark.parametrize("package", [False, True])
-def test_weights_stay_where_any_model_reads_them(
-    name: str, package: bool, tmp_path: Path
-) -> None:
+def test_weights_stay_where_any_model_reads_them(name: str, package: bool, tmp_path: Path) -> None:
     """Under whatever name: an ending in capitals, a copy put aside; beside a single
     model and in a package's folder.
     """
@@ -401,9 +389,7 @@ def test_weights_stay_where_any_model_reads_them(
 
     def write(seed: int) -> None:
         output, parts = (folder, ["score"]) if package else (folder / "m.onnx", [])
-        specc.compile(
-            tmp_path / "m.specc", output, init=seed, parts=parts, weights_as="copy"
-        )
+        specc.compile(tmp_path / "m.specc", output, init=seed, parts=parts, weights_as="copy")
 
     write(0)
     (model,) = folder.glob("*.onnx")
@@ -433,11 +419,7 @@ def test_a_package_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
     def write(**options: bool) -> str:
         return outcome(
             lambda: specc.compile(
-                tmp_path / "m.specc",
-                tmp_path / "a" / "p",
-                init=0,
-                parts=["score"],
-                **options,
+                tmp_path / "m.specc", tmp_path / "a" / "p", init=0, parts=["score"], **options
             )  # type: ignore[arg-type]
         )
 

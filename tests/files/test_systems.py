@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specc.cli.main import main
-from specc.files import system
-from specc.files.write import atomic_write
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.io import platform
+from specc.io.atomic_write import write_file_atomically
 
 WITHOUT = """
 import builtins, collections, importlib, os, mmap, shutil, signal, sys
@@ -33,8 +33,8 @@ def imported(name, *rest, **more):
         raise ImportError(name)
     return was(name, *rest, **more)
 builtins.__import__ = imported
-import specc.files.system as system
-system.WINDOWS = True
+import specc.io.platform as system
+system.IS_WINDOWS = True
 def never(*given):
     raise AssertionError("asking would end the process")
 os.kill = never
@@ -89,10 +89,7 @@ def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_a_system_cannot_hold(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     more = [] if name.endswith(".onnx") else ["--for", "score"]
@@ -102,27 +99,20 @@ def test_names_that_a_system_cannot_hold(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"],
+    "name", ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"]
 )
 def test_names_that_every_system_can_hold(name: str) -> None:
-    assert not system.unbearable(name)
+    assert not platform.explain_unportable_name(name)
 
 
 @pytest.mark.parametrize("names", ["specc", "hf", "genai"])
-def test_no_two_names_of_a_package_differ_in_capitals_only(
-    names: str, tmp_path: Path
-) -> None:
-    parts = (
-        ["--for", "step", "--names", names] if names != "specc" else ["--for", "all"]
-    )
+def test_no_two_names_of_a_package_differ_in_capitals_only(names: str, tmp_path: Path) -> None:
+    parts = ["--for", "step", "--names", names] if names != "specc" else ["--for", "all"]
     out = tmp_path / "out"
-    assert (
-        main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
-    )
+    assert main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
     found = [path.name for path in out.iterdir()]
     assert len({name.casefold() for name in found}) == len(found)
-    assert not [name for name in found if system.unbearable(name)]
+    assert not [name for name in found if platform.explain_unportable_name(name)]
 
 
 def test_a_file_that_is_open_elsewhere_is_tried_again(
@@ -137,33 +127,31 @@ def test_a_file_that_is_open_elsewhere_is_tried_again(
         really(source, target)
 
     monkeypatch.setattr(os, "replace", busy)
-    monkeypatch.setattr(system, "WINDOWS", True)
-    monkeypatch.setattr(system, "PAUSE", 0.0)
-    atomic_write(tmp_path / "a.txt", [b"new"])
+    monkeypatch.setattr(platform, "IS_WINDOWS", True)
+    monkeypatch.setattr(platform, "RETRY_SECONDS", 0.0)
+    write_file_atomically(tmp_path / "a.txt", [b"new"])
     assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
     # for ever is a message, and what was there stays
     times[0] = -10
     with pytest.raises(Failed, match="E0812"):
-        atomic_write(tmp_path / "a.txt", [b"newer"])
+        write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"new"
     # elsewhere it is no matter of time
     times[0] = 1
-    monkeypatch.setattr(system, "WINDOWS", False)
+    monkeypatch.setattr(platform, "IS_WINDOWS", False)
     with pytest.raises(Failed, match="E0812"):
-        atomic_write(tmp_path / "a.txt", [b"newer"])
+        write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert times[0] == 2
 
 
-def test_a_disk_without_second_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_second_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*given: object, **more: object) -> None:
         raise OSError(errno.EPERM, "no such thing")
 
     (tmp_path / "a").write_bytes(b"kept")
     monkeypatch.setattr(os, "link", none)
-    system.second_name(tmp_path / "a", tmp_path / "b")
+    platform.link_or_copy_file(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == b"kept"
 
 
@@ -171,11 +159,7 @@ def test_a_disk_without_second_names(
 def test_lines_of_a_vocabulary_end_either_way(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specc.data.vocabulary import read_vocabulary
-    from specc.text.source import Source
+    from specc.diagnostics.source import Source
+    from specc.preprocessing.vocabulary import read_vocabulary
 
-    assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == (
-        "a",
-        "\n",
-        "b",
-    )
+    assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == ("a", "\n", "b")

@@ -10,23 +10,13 @@ from typing import Any
 
 import pytest
 
-from specc.files import system
-from specc.files import write as output
-from specc.files.place import refuse_inputs
-from specc.files.write import OutputDirectory, atomic_write
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.io import atomic_write as output
+from specc.io import platform
+from specc.io.atomic_write import OutputDirectory, write_file_atomically
+from specc.io.output_paths import reject_input_overwrite
 
-CALLS = (
-    "stat",
-    "lstat",
-    "listdir",
-    "open",
-    "write",
-    "fsync",
-    "close",
-    "replace",
-    "link",
-)
+CALLS = ("stat", "lstat", "listdir", "open", "write", "fsync", "close", "replace", "link")
 
 
 class Faulty:
@@ -72,9 +62,7 @@ def write_package(folder: Path, version: bytes) -> None:
 
 
 def test_chunks_become_the_whole_file(tmp_path: Path) -> None:
-    atomic_write(
-        tmp_path / "a.bin", [b"one ", bytearray(b"two "), memoryview(b"three")]
-    )
+    write_file_atomically(tmp_path / "a.bin", [b"one ", bytearray(b"two "), memoryview(b"three")])
     assert content(tmp_path) == {"a.bin": b"one two three"}
 
 
@@ -82,7 +70,7 @@ def test_the_mode_of_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     for mask, mode in ((0o022, 0o644), (0o077, 0o600)):
         old = os.umask(mask)
         try:
-            atomic_write(tmp_path / "a.bin", [b"x"])
+            write_file_atomically(tmp_path / "a.bin", [b"x"])
         finally:
             os.umask(old)
         assert (tmp_path / "a.bin").stat().st_mode & 0o777 == mode
@@ -106,9 +94,7 @@ def test_superseded_parts_go_when_the_new_set_stands(tmp_path: Path) -> None:
     assert not old.exists()
 
 
-@pytest.mark.parametrize(
-    "error", [full_disk, KeyboardInterrupt], ids=["disk full", "interrupted"]
-)
+@pytest.mark.parametrize("error", [full_disk, KeyboardInterrupt], ids=["disk full", "interrupted"])
 @pytest.mark.parametrize("existing", [True, False], ids=["over an old one", "new"])
 def test_a_failing_call_leaves_the_old_file_or_none(
     tmp_path: Path,
@@ -124,16 +110,14 @@ def test_a_failing_call_leaves_the_old_file_or_none(
             (folder / "a.onnx").write_bytes(b"old")
         before = content(folder)
         faulty = Faulty(n, error)
-        for module in (output, system):
+        for module in (output, platform):
             monkeypatch.setattr(module, "os", faulty)
         complete = {"a.onnx": b"new content"}
         try:
-            atomic_write(folder / "a.onnx", [b"new ", b"content"])
+            write_file_atomically(folder / "a.onnx", [b"new ", b"content"])
         except KeyboardInterrupt:
             failures += 1
-            expected = (
-                None  # either will do: an interrupt may come behind the last rename
-            )
+            expected = None  # either will do: an interrupt may come behind the last rename
         except Failed as fault:
             failures += 1
             expected = complete if "is complete" in str(fault) else before
@@ -147,9 +131,7 @@ def test_a_failing_call_leaves_the_old_file_or_none(
     assert faulty.left > 0
 
 
-@pytest.mark.parametrize(
-    "error", [full_disk, KeyboardInterrupt], ids=["disk full", "interrupted"]
-)
+@pytest.mark.parametrize("error", [full_disk, KeyboardInterrupt], ids=["disk full", "interrupted"])
 def test_a_failing_call_leaves_the_old_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
 ) -> None:
@@ -160,7 +142,7 @@ def test_a_failing_call_leaves_the_old_package(
         before = content(folder)
         faulty = Faulty(n, error)
         with monkeypatch.context() as patch:
-            for module in (output, system):
+            for module in (output, platform):
                 patch.setattr(module, "os", faulty)
             try:
                 write_package(folder, b"2")
@@ -195,9 +177,7 @@ def test_parts_stay_when_only_the_last_confirmation_fails(
     assert content(tmp_path) == {part: b"1", "m.onnx": b"2"}
 
 
-def test_a_folder_that_is_made_goes_again_if_nothing_comes_of_it(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_is_made_goes_again_if_nothing_comes_of_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), OutputDirectory(tmp_path / "new") as out:
         out.entry("a", [b"1"])
         raise RuntimeError
@@ -213,13 +193,11 @@ def test_a_failure_of_whoever_makes_the_chunks_leaves_nothing(tmp_path: Path) ->
         raise RuntimeError("the other half")
 
     with pytest.raises(RuntimeError):
-        atomic_write(tmp_path / "a.bin", chunks())
+        write_file_atomically(tmp_path / "a.bin", chunks())
     assert content(tmp_path) == {}
 
 
-def test_a_full_device_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_device_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def __getattr__(self, name: str) -> Any:
             if name == "open":
@@ -230,7 +208,7 @@ def test_a_full_device_is_noticed(
         pytest.skip("no /dev/full here")
     monkeypatch.setattr(output, "os", Full())
     with pytest.raises(Failed) as failed:
-        atomic_write(tmp_path / "a.bin", [b"x"])
+        write_file_atomically(tmp_path / "a.bin", [b"x"])
     assert code_of(failed) == "E0813"
 
 
@@ -247,7 +225,7 @@ def test_faults_of_the_place_have_codes(tmp_path: Path) -> None:
         "x" * 300: "E0815",
     }.items():
         with pytest.raises(Failed) as failed:
-            atomic_write(tmp_path / path, [b"x"])
+            write_file_atomically(tmp_path / path, [b"x"])
         assert code_of(failed) == code, path
     assert sorted(content_names(tmp_path)) == ["file", "folder", "nowhere"]
 
@@ -261,7 +239,7 @@ def test_the_folder_that_a_command_works_in_was_removed(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(Failed) as failed:
-        atomic_write("a.bin", [b"x"])
+        write_file_atomically("a.bin", [b"x"])
     assert code_of(failed) == "E0810"
 
 
@@ -271,7 +249,7 @@ def content_names(folder: Path) -> list[str]:
 
 def test_devices_are_not_replaced() -> None:
     with pytest.raises(Failed) as failed:
-        atomic_write("/dev/null", [b"x"])
+        write_file_atomically("/dev/null", [b"x"])
     assert code_of(failed) == "E0811"
 
 
@@ -280,7 +258,7 @@ def test_a_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         output, "os", Faulty(4, lambda: OSError(errno.EROFS, "Read-only file system"))
     )
     with pytest.raises(Failed) as failed:
-        atomic_write(tmp_path / "a.bin", [b"x"])
+        write_file_atomically(tmp_path / "a.bin", [b"x"])
     assert code_of(failed) == "E0812"
 
 
@@ -288,6 +266,6 @@ def test_an_output_that_is_an_input(tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(b"weights")
     (tmp_path / "link").symlink_to("w")
     with pytest.raises(Failed) as failed:
-        refuse_inputs(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
+        reject_input_overwrite(tmp_path / "link", [tmp_path / "absent", tmp_path / "w"])
     assert code_of(failed) == "E0814"
-    refuse_inputs(tmp_path / "new", [tmp_path / "w"])
+    reject_input_overwrite(tmp_path / "new", [tmp_path / "w"])

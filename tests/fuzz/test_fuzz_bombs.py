@@ -11,17 +11,17 @@ from support.tokenizer_files import trained
 
 READ = """
 import resource, time
-from specc.data.text import decode, encode
-from specc.data.tokenizer import TextTokenizer
-from specc.data.tokenizing import checked_file
-from specc.text.diagnostic import Failed
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.diagnostics.diagnostic import Failed
 result = {}
 for name, text in given.items():
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        record = TextTokenizer(file=checked_file(text.encode(), "tokenizer.json"))
-        ids = encode("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
-        code = len(decode(ids, record)) * 0
+        record = TextTokenizer(file=check_tokenizer_file(text.encode(), "tokenizer.json"))
+        ids = encode_text_ids("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab \\u00e9 \\u4e2d word, word ", record)
+        code = len(decode_text(ids, record)) * 0
     except Failed as failed:
         code = failed.diagnostics[0].code
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from support.turns import in_two
 
-from specc.compiler.spec import Spec, check, open_spec
-from specc.elaborate.config import Reader
-from specc.elaborate.config_json import config_source, read_config
-from specc.elaborate.modules import paths_of
-from specc.lang import tree
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
+from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_modules import collect_field_paths
+from specc.syntax import ast
 
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2, 3, 7, 2**31, 2**53 - 1, 2**53, 10**400, 0.5, 768.0, -0.0, 1e308, "", "768", "gelu",
@@ -23,27 +23,25 @@ NAMES = ("gpt2", "bert", "vit", "vit_mae")
 
 
 @cache
-def opened(name: str) -> Spec:
+def opened(name: str) -> OpenedSpec:
     return open_spec(name)
 
 
-def keys_of(spec: Spec) -> list[str]:
+def keys_of(spec: OpenedSpec) -> list[str]:
     """Every key of a config file that a spec reads."""
-    fields = paths_of(spec.program.fields()).values()
-    return sorted(
-        {s.value for f in fields for s in f.sources if isinstance(s, tree.Text)}
-    )
+    fields = collect_field_paths(spec.program.fields()).values()
+    return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
 
 
 def survive(name: str, data: bytes) -> None:
     spec = opened(name)
     try:
-        raw = read_config(config_source(data, "config.json"))
-        check(
-            Spec(
+        raw = parse_config_json(decode_config_source(data, "config.json"))
+        check_spec(
+            OpenedSpec(
                 spec.program,
                 spec.library,
-                Reader(published=spec.library.published, raw=raw),
+                ConfigReader(published=spec.library.published, raw=raw),
                 name,
             )
         )
@@ -55,10 +53,7 @@ def survive(name: str, data: bytes) -> None:
 
 
 def mutant(rng: random.Random, keys: list[str]) -> bytes:
-    config = {
-        key: rng.choice(ODD)
-        for key in rng.sample(keys, k=min(len(keys), rng.randint(1, 3)))
-    }
+    config = {key: rng.choice(ODD) for key in rng.sample(keys, k=min(len(keys), rng.randint(1, 3)))}
     data = bytearray(json.dumps(config).encode())
     if rng.random() < 0.3:
         for _ in range(rng.randint(1, 3)):

@@ -80,11 +80,7 @@ def test_an_index_with_one_odd_value(package: Path) -> None:
 def test_an_index_with_every_value_odd(package: Path) -> None:
     assert not index_faults(package, 10**6)
     assert not faults(
-        package / "specc.json",
-        list(enormous("graphs")),
-        "run",
-        str(package),
-        "memory=abc",
+        package / "specc.json", list(enormous("graphs")), "run", str(package), "memory=abc"
     )
 
 
@@ -112,6 +108,4 @@ def test_a_configuration_that_is_enormous(spec: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["hidden", "some", "name", "inner", "other"])
 def test_any_field_that_is_enormous(key: str, spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    assert not faults(
-        config, list(enormous(key)), "check", str(spec), "--config", str(config)
-    )
+    assert not faults(config, list(enormous(key)), "check", str(spec), "--config", str(config))

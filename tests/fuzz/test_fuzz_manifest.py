@@ -12,8 +12,8 @@ import pytest
 
 from specc.api import compile
 from specc.artifact import manifest
-from specc.run.loaded import open_model
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.loaded_model import load_model
 
 SPEC = """specc 1
 model small
@@ -64,7 +64,7 @@ def text_of(model: Path) -> str:
 
 def survive(text: str) -> None:
     try:
-        manifest.load(text, "m.onnx")
+        manifest.parse_manifest(text, "m.onnx")
     except Failed as failed:
         assert failed.diagnostics
     except Exception as error:
@@ -113,6 +113,6 @@ def test_changed_files(model: Path, tmp_path: Path) -> None:
             made[rng.randrange(len(made))] = rng.randrange(256)
         path.write_bytes(made[: rng.choice([len(made), rng.randrange(len(made))])])
         try:
-            open_model(str(path))
+            load_model(str(path))
         except Failed as failed:
             assert failed.diagnostics

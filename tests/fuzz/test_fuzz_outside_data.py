@@ -109,12 +109,9 @@ def refused(command: str, model: Path) -> None:
     words += ["x=" + str([[0.0] * 64])] if command == "run" else []
     assert outcome(*words).status == 0
     places = [
-        (f"location {name[:40]!r}", changed(sound, "location", name))
-        for name in locations(model)
+        (f"location {name[:40]!r}", changed(sound, "location", name)) for name in locations(model)
     ]
-    numbers = [
-        (f"{key} {n!r}", changed(sound, key, n)) for key in ENTRIES for n in NUMBERS
-    ]
+    numbers = [(f"{key} {n!r}", changed(sound, key, n)) for key in ENTRIES for n in NUMBERS]
     try:
         assert not faults(model, [*places, *numbers, *no_text(sound)], *words)
         if command == "run":

@@ -6,9 +6,9 @@ import pytest
 from support.mutants import mutant, work
 from support.turns import in_two
 
-from specc.text.diagnostic import Failed
-from specc.text.programs import as_json
-from specc.text.render import render
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.machine_formats import format_json_lines
+from specc.diagnostics.render import render_diagnostics
 
 BATCH = 50
 
@@ -22,8 +22,8 @@ def survive(seed: int) -> None:
         work(given, thorough=seed % 10 == 0)
     except Failed as failed:
         assert failed.diagnostics
-        assert render(failed.diagnostics)
-        assert as_json(failed.diagnostics)
+        assert render_diagnostics(failed.diagnostics)
+        assert format_json_lines(failed.diagnostics)
         for diagnostic in failed.diagnostics:
             for label in (diagnostic.primary, *diagnostic.others):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(

@@ -13,10 +13,10 @@ pytest.importorskip(
 )
 from support.tokenizer_files import KINDS, LINES, trained
 
-from specc.data.text import decode, encode
-from specc.data.tokenizer import TextTokenizer
-from specc.data.tokenizing import checked_file
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
 ODD: list[Any] = [
     None,
@@ -53,9 +53,9 @@ def changed(rng: random.Random, data: Any) -> Any:
 
 def survive(data: bytes) -> None:
     try:
-        record = TextTokenizer(file=checked_file(data, "tokenizer.json"))
+        record = TextTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
-            decode([0, 1, *encode(text, record), 7], record)
+            decode_text([0, 1, *encode_text_ids(text, record), 7], record)
     except Failed as failed:
         assert {d.code for d in failed.diagnostics} <= {"E0941", "E0908", "E0916"}
     except BaseException as error:

@@ -14,9 +14,7 @@ def test_every_other_round_runs_backwards_after_one_untimed_call(
 ) -> None:
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     seen: list[str] = []
-    times = measure.in_turn(
-        {"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2
-    )
+    times = measure.in_turn({"a": lambda: seen.append("a"), "b": lambda: seen.append("b")}, 2)
     assert "".join(seen) == "aabb" + "bbaa"
     assert {name: len(found) for name, found in times.items()} == {"a": 2, "b": 2}
 

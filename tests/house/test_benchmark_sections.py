@@ -19,9 +19,7 @@ def test_a_part_is_given_a_folder_rounds_and_how_quick(name: str) -> None:
     """By reading alone: what the parts measure with is not here."""
     assert f'_module("{name}")' in (HERE / "run.py").read_text(encoding="utf-8")
     module = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
-    (rows,) = (
-        n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "rows"
-    )
+    (rows,) = (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "rows")
     asked = len(rows.args.args) - len(rows.args.defaults)
     assert asked <= 3 <= len(rows.args.args)
 

@@ -29,8 +29,7 @@ def test_scripts_make_no_markup_and_run_no_text() -> None:
     for path in SCRIPTS:
         text = path.read_text("utf-8")
         found = re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function",
-            text,
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text
         )
         assert not found, path.name
         addresses = set(re.findall(r"https?://[^\s\"'`]+", text))

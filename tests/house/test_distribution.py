@@ -14,25 +14,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BACKENDS = {
-    p.name
-    for p in (ROOT / "backends").iterdir()
-    if p.is_dir() and p.name.startswith("specc")
+    p.name for p in (ROOT / "backends").iterdir() if p.is_dir() and p.name.startswith("specc")
 }
 
 
 def test_every_backend_is_shipped_and_announced() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert set(wheel) == {"specc"} | {f"backends/{name}" for name in BACKENDS}
-    assert (
-        set(PROJECT["project"]["entry-points"]["specc.backends"].values()) == BACKENDS
-    )
+    assert set(PROJECT["project"]["entry-points"]["specc.backends"].values()) == BACKENDS
 
 
 def test_backend_folders_cannot_shadow_anything() -> None:
     folders = {
-        p.name
-        for p in (ROOT / "backends").iterdir()
-        if p.is_dir() and p.name != "__pycache__"
+        p.name for p in (ROOT / "backends").iterdir() if p.is_dir() and p.name != "__pycache__"
     }
     assert all(name.startswith("specc_") for name in folders)
 
@@ -46,18 +40,12 @@ def test_the_name_is_ours_and_no_text_says_the_other() -> None:
     # `specc` on the package index belongs to somebody else
     assert PROJECT["project"]["name"] == "specc-onnx"
     wrong = re.compile(r"pip install (-U |--upgrade )?['\"]?specc(?!-onnx)\b")
-    pages = [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("specc/**/*.py"),
-    ]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("specc/**/*.py")]
     said = [p.name for p in pages if wrong.search(p.read_text(encoding="utf-8"))]
     assert not said
 
 
-def test_the_page_on_the_index_has_no_link_into_the_source(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_on_the_index_has_no_link_into_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     # the build's own package is not needed for what makes the text
     stub = ModuleType("hatchling.metadata.plugin.interface")
     vars(stub)["MetadataHookInterface"] = object

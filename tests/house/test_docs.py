@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import check, open_spec
-from specc.lang.read import read
-from specc.lang.yaml.config import FIELD
-from specc.lang.yaml.read import TOP
-from specc.lang.yaml.statements import KEYS as STATEMENTS
-from specc.text.source import Source
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_config import FIELD_KEYS
+from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
+from specc.syntax.yaml.yaml_statements import STATEMENT_KEYS as STATEMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,7 +29,7 @@ SPECS = [
 def test_every_spec_in_the_docs_checks(kind: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / f"example.{kind}"
     path.write_text(text, encoding="utf-8")
-    assert check(open_spec(str(path))).trials
+    assert check_spec(open_spec(str(path))).trials
 
 
 def test_there_are_specs_in_the_docs() -> None:
@@ -52,14 +52,14 @@ def test_the_guide_shows_every_example_in_both_syntaxes() -> None:
         assert parts[0] == parts[1], pair[0][0]
         assert not GUIDE[pair[0].end() : pair[1].start()].strip(), pair[0][0]
         one, other = (
-            read(Source(f"example.{kind}", (HEADS[kind] if part else "") + text))
+            parse_spec(Source(f"example.{kind}", (HEADS[kind] if part else "") + text))
             for kind, part, text in zip(kinds, parts, texts, strict=True)
         )
         assert one == other, pair[0][0]
 
 
 KEYS = (
-    *TOP, *FIELD, "that", "because", "block", "graph", "mask", "score", "bias", "normalizer",
+    *YAML_TOP_KEYS, *FIELD_KEYS, "that", "because", "block", "graph", "mask", "score", "bias", "normalizer",
     "in", "out", "where", "do", "is", *(key for keys in STATEMENTS.values() for key in keys),
     "file", "as", "to", "of", "from", "tie", "load", "ignore", "share",
 )  # fmt: skip
@@ -77,9 +77,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     missing = [
-        t
-        for t in LINK.findall(page.read_text(encoding="utf-8"))
-        if not (page.parent / t).exists()
+        t for t in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / t).exists()
     ]
     assert not missing
 

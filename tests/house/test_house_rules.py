@@ -23,9 +23,7 @@ def test_house_rules(path: Path) -> None:
 
 def test_no_waiver_is_left_over() -> None:
     now = {(o.rule, o.where) for path in FILES for o in offenders(path)}
-    assert not [
-        f"{rule} {where}" for rule, where in waived() if (rule, where) not in now
-    ]
+    assert not [f"{rule} {where}" for rule, where in waived() if (rule, where) not in now]
 
 
 def test_every_waiver_says_why() -> None:

@@ -1,51 +1,113 @@
-"""The journeys that docs/architecture.md tells pass functions that exist."""
+"""The journeys of docs/architecture.md: each is run, and its functions are called in the order written."""
 
 import re
-from importlib import import_module
-from importlib.util import find_spec
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import specc
+from specc.weights.formats.safetensors import write_safetensors
+
 DOC = Path(__file__).parents[2] / "docs" / "architecture.md"
-JOURNEYS = re.split(
-    r"^### ", DOC.read_text(encoding="utf-8").split("## Four journeys")[1].split("\n## ")[0],
+SECTIONS = re.split(
+    r"^### ",
+    DOC.read_text(encoding="utf-8").split("## Four journeys")[1].split("\n## ")[0],
     flags=re.MULTILINE,
-)[1:]  # fmt: skip
-NAME = re.compile(r"`(specc(?:_\w+)?(?:\.\w+)+)`")
+)[1:]
+JOURNEYS = {title: body for title, _, body in (section.partition("\n") for section in SECTIONS)}
+NAME = re.compile(r"`(specc(?:_\w+)?(?:\.\w+){2,})`")
+SPEC = """specc 1
+model tiny "A causal language model"
+config {
+  vocab: int = 32
+  d: int = 16
+}
+dims batch >= 1, seq >= 1
+mask causal = j <= i
+
+graph lm(ids: int[batch, seq], keep: keep[batch, seq] = ids >= 0) -> (logits: float[batch, seq, vocab]) {
+  x = embedding(ids, size=vocab, dim=d) @ table
+  return linear(layer(x, keep), out=vocab) @ head
+}
+
+block layer(x: float[batch, seq, d], keep: keep[batch, seq]) -> float[batch, seq, d] {
+  return x + attend(linear(x, out=d) @ q, linear(x, out=d) @ k, linear(x, out=d) @ v, mask=causal & visible(keep))
+}
+
+generate text of ids from logits {}
+"""
 
 
-def resolve(name: str) -> object:
-    """What a dotted name leads to: modules as far as there are any, then attributes."""
-    parts = name.split(".")
-    depth = len(parts) - 1
-    while depth > 1 and not _is_module(".".join(parts[:depth])):
-        depth -= 1
-    found: object = import_module(".".join(parts[:depth]))
-    for part in parts[depth:]:
-        found = getattr(found, part)
-    return found
+def calls_of(act: Callable[[], object]) -> list[str]:
+    """Return the functions of specc that `act` calls, by qualified name, in the order of their first call."""
+    called: dict[str, None] = {}
 
+    def record(frame, event, _):
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.partition(".")[0].startswith("specc"):
+            called.setdefault(f"{module}.{frame.f_code.co_qualname}")
 
-def _is_module(name: str) -> bool:
+    before = sys.getprofile()
+    sys.setprofile(record)
     try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # a parent is no package
-        return False
+        act()
+    finally:
+        sys.setprofile(before)
+    return list(called)
 
 
-@pytest.mark.parametrize("journey", JOURNEYS, ids=lambda j: j.split("\n")[0])
-def test_every_stop_exists(journey: str) -> None:
-    stops = NAME.findall(journey)
-    assert len(stops) >= 4
-    for stop in stops:
-        assert callable(resolve(stop)), stop
+def missed_stop(journey: str, called: list[str]) -> str | None:
+    """Return the first stop that is not called after the stops before it, or None."""
+    last = -1
+    for stop in NAME.findall(journey):
+        if stop not in called or called.index(stop) < last:
+            return stop
+        last = called.index(stop)
+    return None
 
 
-def test_there_are_four() -> None:
-    assert len(JOURNEYS) == 4
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Callable[[], object]]:
+    root = tmp_path_factory.mktemp("journeys")
+    spec = root / "tiny.specc"
+    spec.write_text(SPEC, encoding="utf-8")
+    other = root / "other.specc"  # parsed specs are cached by their text
+    other.write_text(SPEC.replace("tiny", "other"), encoding="utf-8")
+    rng = np.random.default_rng(0)
+    shapes = {"table.weight": (32, 16), "head.weight": (32, 16), "head.bias": (32,)}
+    shapes |= {f"{n}.weight": (16, 16) for n in "qkv"} | {f"{n}.bias": (16,) for n in "qkv"}
+    tensors = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    write_safetensors(root / "tiny.safetensors", tensors)
+    specc.compile(spec, root / "tiny.pkg", init=0, parts="step")
+
+    def generate() -> None:
+        specc.load(root / "tiny.pkg").generate(
+            np.array([[1, 2, 3]]), max_tokens=3, strategy="sample", seed=1
+        ).results()
+
+    return {
+        "Spec to ONNX": lambda: specc.compile(other, root / "other.onnx", init=0),
+        "Mask to `Attention`": lambda: specc.compile(spec, root / "mask.onnx", init=0),
+        "Tensor to initializer": lambda: specc.compile(
+            spec, root / "w.onnx", weights=root / "tiny.safetensors"
+        ),
+        "Prompt to text": generate,
+    }
 
 
-def test_a_stop_that_is_gone_is_noticed() -> None:
-    with pytest.raises(AttributeError):
-        resolve("specc.compiler.model.gone")
+@pytest.mark.parametrize("title", JOURNEYS)
+def test_functions_are_called_in_this_order(title: str, runs) -> None:
+    journey = JOURNEYS[title]
+    assert len(NAME.findall(journey)) >= 5
+    called = calls_of(runs[title])
+    assert missed_stop(journey, called) is None
+
+
+def test_a_missed_or_reordered_stop_is_noticed() -> None:
+    journey = "`specc.a.first` and `specc.a.second`"
+    assert missed_stop(journey, ["specc.a.first", "specc.a.second"]) is None
+    assert missed_stop(journey, ["specc.a.first"]) == "specc.a.second"
+    assert missed_stop(journey, ["specc.a.second", "specc.a.first"]) == "specc.a.second"

@@ -12,103 +12,138 @@ ROOT = Path(__file__).parents[2]
 # Each part may import itself, the parts listed, the standard library, and the packages
 # listed.
 MAY_IMPORT: dict[str, set[str]] = {
-    "specc.text": set(),
-    "specc.files": {"specc.text"},
-    "specc.ir": {"specc.text"},
-    "specc.ir.array": {"numpy"},  # a type for annotations: the rest of ir needs no arrays
-    "specc.lang": {"specc.text", "lark", "yaml"},
-    # names and ranges alone: a spec says them too
-    "specc.decode.options": set(),
-    "specc.decode.option_faults": {"specc.decode.options", "specc.text"},
-    "specc.weights.names": set(),  # patterns of names alone: a spec says them too
-    "specc.elaborate": {
-        "specc.lang", "specc.ir", "specc.text", "specc.files", "specc.decode.option_faults", "specc.weights.names",
+    "specc.diagnostics": set(),
+    "specc.io": {"specc.diagnostics"},
+    "specc.ir": {"specc.diagnostics"},
+    # a type for annotations: the rest of ir needs no arrays
+    "specc.ir.array": {"numpy"},
+    "specc.syntax": {"lark", "specc.diagnostics", "yaml"},
+    # names and ranges alone: specs contain them too
+    "specc.decode.setting_table": set(),
+    "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
+    # patterns of names alone: specs contain them too
+    "specc.weights.parameter_names": set(),
+    "specc.frontend": {
+        "specc.decode.settings_errors", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
+        "specc.weights.parameter_names",
     },
-    "specc.library": {"specc.elaborate", "specc.lang", "specc.files", "specc.text"},
-    "specc.passes.simplify": {"specc.ir", "specc.text"},
-    "specc.passes.quantize": {"specc.passes.simplify", "specc.ir", "specc.text", "specc.weights.names"},
-    "specc.passes.narrow": {"specc.ir"},
-    "specc.passes.measure": {"specc.passes.prove", "specc.ir", "specc.text"},
-    "specc.passes.prove": {"specc.passes.simplify", "specc.ir", "specc.text"},
-    "specc.passes.derive": {"specc.passes.prove", "specc.ir", "specc.text"},
+    "specc.library": {"specc.diagnostics", "specc.frontend", "specc.io", "specc.syntax"},
+    "specc.transforms": {"specc.diagnostics", "specc.ir", "specc.weights.parameter_names"},
+    "specc.analysis": {"specc.diagnostics", "specc.ir", "specc.transforms"},
+    "specc.incremental": {"specc.analysis", "specc.diagnostics", "specc.ir"},
     # the order of the passes, and nothing else
-    "specc.passes.pipeline": {
-        "specc.passes.derive", "specc.passes.narrow", "specc.passes.prove", "specc.passes.quantize", "specc.passes.simplify",
-        "specc.ir", "specc.text",
+    "specc.transforms.pass_pipeline": {
+        "specc.analysis", "specc.diagnostics", "specc.incremental", "specc.ir", "specc.transforms",
     },
-    "specc.passes": set(),
-    "specc.weights.random": {"numpy"},
-    "specc.weights.lowbits": {"specc.ir", "specc.ir.array", "numpy"},
-    "specc.weights.formats": {"specc.ir.array", "specc.text", "specc.files", "numpy", "ml_dtypes"},
+    "specc.weights.random_stream": {"numpy"},
+    "specc.weights.int_quantization": {"numpy", "specc.ir", "specc.ir.array"},
+    "specc.weights.formats": {"ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
     "specc.weights": {
-        "specc.ir.array", "specc.ir", "specc.text", "specc.files", "specc.weights.random", "specc.weights.names",
-        "specc.weights.formats", "specc.weights.lowbits", "numpy", "ml_dtypes",
+        "ml_dtypes", "numpy", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
+        "specc.weights.formats", "specc.weights.int_quantization", "specc.weights.parameter_names",
+        "specc.weights.random_stream",
     },
-    "specc.data": {"specc.ir.array", "specc.text", "specc.ir", "specc.files", "numpy", "PIL", "tokenizers", "jinja2"},
-    "specc.decode": {"specc.ir.array", "specc.weights.random", "specc.decode.options", "specc.decode.option_faults", "specc.text", "numpy"},
+    "specc.drawing": {"PIL", "numpy", "specc.diagnostics", "specc.io", "specc.ir.array"},
+    "specc.preprocessing": {
+        "PIL", "jinja2", "numpy", "specc.diagnostics", "specc.drawing", "specc.io", "specc.ir",
+        "specc.ir.array", "tokenizers",
+    },
+    "specc.decode": {
+        "numpy", "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics",
+        "specc.ir.array", "specc.weights.random_stream",
+    },
     "specc.artifact": {
-        "specc.ir.array", "specc.version", "specc.text", "specc.files", "specc.ir", "specc.data",
-        "specc.passes.measure",
+        "specc.analysis", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
+        "specc.preprocessing", "specc.version",
     },
-    "specc.backend": {"specc.artifact", "specc.ir", "specc.ir.array", "specc.text", "specc.weights", "numpy"},
-    "specc_numpy": {"specc.ir.array", "specc.ir", "specc.text", "specc.backend", "numpy"},
-    "specc_onnx.placement": {"specc.ir.array", "specc.ir", "specc.text", "specc.files", "numpy", "onnx"},
-    "specc_onnx.providers": {"specc.files", "specc.text", "specc_onnx.placement", "onnx", "onnxruntime"},
-    "specc_onnx.fitting": {
-        "specc.backend", "specc.files", "specc.ir.array", "specc.text", "specc_onnx.providers", "numpy",
+    "specc.backend": {
+        "numpy", "specc.artifact", "specc.diagnostics", "specc.ir", "specc.ir.array", "specc.weights",
+    },
+    "specc_numpy": {"numpy", "specc.backend", "specc.diagnostics", "specc.ir", "specc.ir.array"},
+    "specc_onnx.execution_providers": {
+        "numpy", "onnx", "onnxruntime", "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array",
+    },
+    "specc_onnx.ort_input_check": {
+        "numpy", "specc.backend", "specc.diagnostics", "specc.io", "specc.ir.array",
+        "specc_onnx.execution_providers",
     },
     "specc_onnx.denormals": set(),
-    "specc_onnx.picking": {"specc_onnx.providers", "specc.ir.array", "ml_dtypes", "numpy", "onnx", "onnxruntime"},
-    "specc_onnx.fixed": {
-        "specc.backend", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.providers", "specc_onnx.run", "numpy", "onnx", "onnxruntime",
+    "specc_onnx.device_tensors": {
+        "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.ir.array", "specc_onnx.execution_providers",
     },
-    "specc_onnx.run": {
-        "specc.backend", "specc_onnx.denormals", "specc_onnx.fitting", "specc_onnx.picking", "specc_onnx.providers",
-        "specc.ir.array", "specc.text", "specc.files", "specc.ir", "specc_onnx.placement", "numpy", "onnx", "onnxruntime", "google",
-        "ml_dtypes",
+    "specc_onnx.fixed_shape_session": {
+        "numpy", "onnx", "onnxruntime", "specc.backend", "specc.ir.array", "specc_onnx.denormals",
+        "specc_onnx.execution_providers", "specc_onnx.ort_session",
+    },
+    "specc_onnx.ort_session": {
+        "google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "specc.backend", "specc.diagnostics",
+        "specc.io", "specc.ir", "specc.ir.array", "specc_onnx.denormals", "specc_onnx.device_tensors",
+        "specc_onnx.execution_providers", "specc_onnx.ort_input_check",
     },
     "specc_onnx": {
-        "specc.ir.array", "specc.version", "specc.artifact", "specc.files", "specc.ir", "specc.text", "specc.weights", "specc.backend",
-        "specc.passes.measure", "specc.passes.prove", "specc.weights.formats", "specc.weights.random", "specc_onnx.fixed", "specc_onnx.run", "numpy", "onnx", "google", "ml_dtypes",
+        "google", "ml_dtypes", "numpy", "onnx", "specc.analysis", "specc.artifact", "specc.backend",
+        "specc.diagnostics", "specc.io", "specc.ir", "specc.ir.array", "specc.version", "specc.weights",
+        "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.fixed_shape_session",
+        "specc_onnx.ort_session",
     },
+    # nothing imports it, so that training finds specs and preprocessing here
     "specc_torch": {
-        "specc.ir.array", "specc.ir", "specc.text", "specc.backend", "specc.weights", "specc.weights.formats", "numpy",
-        # no other room asks for it, so that who trains finds specs and readings here
-        "specc.compiler", "specc.files", "specc.run", "torch",
+        "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.io", "specc.ir",
+        "specc.ir.array", "specc.runtime", "specc.weights", "specc.weights.formats", "torch",
     },
-    "specc.run": {
-        "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.text",
-        "specc.passes.measure", "specc.decode.options", "specc.decode.option_faults", "specc.weights.lowbits", "specc.weights.names", "numpy", "ml_dtypes",
+    "specc.runtime": {
+        "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode",
+        "specc.decode.setting_table", "specc.decode.settings_errors", "specc.diagnostics", "specc.drawing",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.weights.int_quantization",
+        "specc.weights.parameter_names",
     },
-    "specc.map": {
-        "specc.artifact", "specc.data", "specc.decode", "specc.files", "specc.ir", "specc.ir.array",
-        "specc.passes.measure", "specc.run", "specc.text", "specc.version", "numpy", "pyarrow", "ray",
+    "specc.verification": {
+        "ml_dtypes", "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.decode", "specc.diagnostics",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights.int_quantization",
+        "specc.weights.parameter_names",
     },
-    "specc.calibrate": {
-        "specc.ir.array", "specc.artifact", "specc.backend", "specc.data", "specc.files", "specc.ir", "specc.passes.measure",
-        "specc.passes.quantize", "specc.run", "specc.text", "specc.weights", "numpy",
+    "specc.batch_inference": {
+        "numpy", "pyarrow", "ray", "specc.analysis", "specc.artifact", "specc.decode", "specc.diagnostics",
+        "specc.drawing", "specc.io", "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.runtime",
+        "specc.version",
     },
-    "specc.compiler": {
-        "specc.ir.array", "specc.artifact", "specc.calibrate", "specc.backend", "specc.data", "specc.decode", "specc.decode.option_faults", "specc.elaborate",
-        "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.derive", "specc.passes.measure",
-        "specc.passes.narrow", "specc.passes.pipeline", "specc.passes.prove", "specc.passes.quantize", "specc.text", "specc.weights",
-        "specc.weights.formats", "specc.weights.names", "specc.weights.random", "numpy",
+    "specc.calibration": {
+        "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.diagnostics", "specc.io",
+        "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.runtime", "specc.transforms",
+        "specc.weights",
     },
-    "specc.editors": {
-        "specc.version", "specc.compiler", "specc.elaborate", "specc.files", "specc.lang", "specc.library", "specc.passes.prove",
-        "specc.text", "pygls", "lsprotocol",
+    "specc.huggingface": {
+        "specc.backend", "specc.decode", "specc.decode.setting_table", "specc.decode.settings_errors",
+        "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
+        "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names",
+    },
+    "specc.driver": {
+        "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
+        "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
+        "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
+        "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",
+        "specc.weights.formats", "specc.weights.parameter_names", "specc.weights.random_stream",
+    },
+    "specc.visualize": {
+        "numpy", "specc.analysis", "specc.diagnostics", "specc.drawing", "specc.driver", "specc.io",
+        "specc.ir", "specc.transforms", "specc.transforms.pass_pipeline",
+    },
+    "specc.lsp": {
+        "lsprotocol", "pygls", "specc.analysis", "specc.diagnostics", "specc.driver", "specc.frontend",
+        "specc.huggingface", "specc.io", "specc.library", "specc.syntax", "specc.version",
     },
     "specc.cli": {
-        "specc.editors",
-        "specc.ir.array", "specc.version", "specc.artifact", "specc.compiler", "specc.data", "specc.decode.options", "specc.elaborate",
-        "specc.files", "specc.ir", "specc.lang", "specc.library", "specc.passes.measure", "specc.passes.pipeline",
-        "specc.passes.prove", "specc.passes.quantize", "specc.run", "specc.map", "specc.text", "specc.weights", "specc.weights.formats", "numpy",
+        "numpy", "specc.analysis", "specc.artifact", "specc.batch_inference", "specc.decode.setting_table",
+        "specc.diagnostics", "specc.drawing", "specc.driver", "specc.frontend", "specc.huggingface",
+        "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.lsp", "specc.preprocessing",
+        "specc.runtime", "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline",
+        "specc.verification", "specc.version", "specc.visualize", "specc.weights", "specc.weights.formats",
     },
-    # five modules: the public interface, and the one place where a backend is found by
-    # name
+    # the public interface, and the one place where a backend is found by name
     "specc.api": {
-        "specc.ir.array", "specc.compiler", "specc.decode", "specc.files", "specc.map", "specc.run", "specc.text",
-        "numpy",
+        "numpy", "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.drawing",
+        "specc.driver", "specc.huggingface", "specc.io", "specc.ir.array", "specc.runtime",
+        "specc.verification", "specc.visualize",
     },
     "specc.version": set(),
     "specc": {"specc.api", "specc.version"},
@@ -130,9 +165,7 @@ def imports(path: Path) -> list[tuple[int, str]]:
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}:{node.lineno}: relative import"
-            found += [
-                (node.lineno, f"{node.module}.{alias.name}") for alias in node.names
-            ]
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
     return found
 
 

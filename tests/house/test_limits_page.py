@@ -19,9 +19,7 @@ def test_the_table_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(("number", "codes", "module", "name"), ROWS)
-def test_a_limit_is_the_one_in_the_sources(
-    number: str, codes: str, module: str, name: str
-) -> None:
+def test_a_limit_is_the_one_in_the_sources(number: str, codes: str, module: str, name: str) -> None:
     assert vars(import_module(module))[name] == int(number.replace(" ", ""))
     for code in filter(None, (c.strip() for c in codes.split(","))):
         assert (PAGE.parent / "errors" / f"{code}.md").is_file()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli.main import Misused, main, whole_parsers
+from specc.cli.main import UsageError, build_command_parsers, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -30,10 +30,7 @@ COMMAND = re.compile(r"^(?:\$ )?specc (?!1$)(.*)$", re.MULTILINE)
 """`specc 1` is how a spec begins."""
 ENDS = re.compile(r"\s(?:\||>|&&|;|#|…|\s)")
 """What is no word of the command any more: a pipe, another command, a comment, a gap."""
-WRONG = {
-    "compile bert.specc -o bert.onnx --target gpu",
-    "check gpt2 --confg config.json",
-}
+WRONG = {"compile bert.specc -o bert.onnx --target gpu", "check gpt2 --confg config.json"}
 """Shown because it is refused."""
 SHELLS = {"sh", "text", "console", ""}
 
@@ -59,31 +56,25 @@ def refused(words: list[str], parsers: Mapping[str, argparse.ArgumentParser]) ->
     parser = parsers[words[0]]
     try:
         parser.parse_intermixed_args(words[1:])
-    except Misused:
+    except UsageError:
         return f"specc {' '.join(words)}"
     except SystemExit:  # what `--help` ends with
         return ""
     return ""
 
 
-def test_every_command_of_the_pages_is_taken(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    parsers = whole_parsers()
+def test_every_command_of_the_pages_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    parsers = build_command_parsers()
     lines = commands()
     assert len(lines) > 60
     wrong = {
-        f"{page}: {why}"
-        for page, line in lines
-        if (why := refused(shlex.split(line), parsers))
+        f"{page}: {why}" for page, line in lines if (why := refused(shlex.split(line), parsers))
     }
     assert not wrong, capsys.readouterr().err
 
 
-def test_a_command_that_is_not_taken_is_noticed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    parsers = whole_parsers()
+def test_a_command_that_is_not_taken_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    parsers = build_command_parsers()
     for line in ("complie vit", "compile vit --wieghts x", "verify"):
         assert refused(line.split(), parsers)
     assert not refused(["check", "vit"], parsers)
@@ -106,9 +97,7 @@ def snippets() -> list[tuple[str, int, str]]:
 @pytest.mark.parametrize(
     ("page", "n", "text"), [pytest.param(*s, id=f"{s[0]}-{s[1]}") for s in snippets()]
 )
-def test_python_of_the_pages_imports_what_there_is(
-    page: str, n: int, text: str
-) -> None:
+def test_python_of_the_pages_imports_what_there_is(page: str, n: int, text: str) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specc"):
             if node.module == "specc_torch":
@@ -128,10 +117,7 @@ LINES = ["de 305", "en 21016"]
 @pytest.mark.parity
 @pytest.mark.parametrize("page", sorted(RUN))
 def test_python_of_a_page_runs(
-    page: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The blocks of a page one after the other, as one program."""
     monkeypatch.chdir(tmp_path)

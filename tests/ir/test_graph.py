@@ -2,10 +2,10 @@
 
 import pytest
 
+from specc.diagnostics.source import Source, Span
 from specc.ir import ops
-from specc.ir.graph import Builder, Input, Made
+from specc.ir.graph import Builder, Input, NodeOrigin
 from specc.ir.types import Type
-from specc.text.source import Source, Span
 
 
 def test_each_place_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,8 +28,8 @@ def test_each_place_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     y = b.one(ops.Linear(), x, w, scope="b")
     assert y.node is not None
     work, made = compared, b.made[y.node]
-    assert made == Made(("a", "b"), tuple(spans))
+    assert made == NodeOrigin(("a", "b"), tuple(spans))
     assert work < 10 * count
-    b.made[y.node] = Made(("c",))
+    b.made[y.node] = NodeOrigin(("c",))
     b.one(ops.Linear(), x, w, scope="a", span=spans[0])
-    assert b.made[y.node] == Made(("c", "a"), (spans[0],))
+    assert b.made[y.node] == NodeOrigin(("c", "a"), (spans[0],))

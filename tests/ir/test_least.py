@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from specc.ir.dim import Dim, DimError, floor, largest, remainder, smallest
-from specc.ir.least import never_negative
+from specc.ir.dim import Dim, DimError, floor_divide_dims, max_dims, min_dims, mod_dims
+from specc.ir.dim_bounds import is_never_negative
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 
@@ -21,10 +21,10 @@ def drawn(rng: random.Random, depth: int = 0) -> Dim:
                 a + b,
                 a - b,
                 a * b,
-                smallest(a, b),
-                largest(a, b),
-                floor(a, b),
-                remainder(a, b),
+                min_dims(a, b),
+                max_dims(a, b),
+                floor_divide_dims(a, b),
+                mod_dims(a, b),
             ]
         )
     except DimError:
@@ -50,7 +50,7 @@ def test_no_length_that_is_trusted_is_ever_below_zero(seed: int, count: int) -> 
     for _ in range(count):
         length = drawn(rng)
         for low in (0, 3):
-            if never_negative(length, {"n": low}):
+            if is_never_negative(length, {"n": low}):
                 trusted += 1
                 assert least(length, low) >= 0, f"{length}, n >= {low}"
     assert trusted > count // 4
@@ -58,18 +58,18 @@ def test_no_length_that_is_trusted_is_ever_below_zero(seed: int, count: int) -> 
 
 def test_what_steps_cut_is_seen() -> None:
     for length in (
-        N - smallest(N, M),
-        largest(N - 3, Dim.of(0)),
-        N - floor(N, 2),
-        N + M - remainder(N, 4),
+        N - min_dims(N, M),
+        max_dims(N - 3, Dim.of(0)),
+        N - floor_divide_dims(N, 2),
+        N + M - mod_dims(N, 4),
     ):
-        assert never_negative(length)
-    assert never_negative(N - 3, {"n": 3})
+        assert is_never_negative(length)
+    assert is_never_negative(N - 3, {"n": 3})
     for length in (
         N - 3,
         N - M,
-        smallest(N - 3, Dim.of(2)),
-        floor(N, Dim.of(-2)),
-        largest(N, M) - N - M,
+        min_dims(N - 3, Dim.of(2)),
+        floor_divide_dims(N, Dim.of(-2)),
+        max_dims(N, M) - N - M,
     ):
-        assert not never_negative(length)
+        assert not is_never_negative(length)

@@ -5,27 +5,27 @@ of its node it is.
 import pytest
 
 from specc.ir import ops
-from specc.ir.dim_text import parse_dim
+from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Builder, Input
-from specc.ir.op import OPS, Op
-from specc.ir.operands import MayLack, Operand
-from specc.ir.read import read
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import format_ir
+from specc.ir.op import OPS_BY_NAME, Op
+from specc.ir.operands import Operand, OptionalOperand
 from specc.ir.types import Type
-from specc.ir.write import write
 
 NAMED = {
     (name, word): operand
-    for name, op in OPS.items()
+    for name, op in OPS_BY_NAME.items()
     for word, operand in vars(op).items()
-    if isinstance(operand, Operand | MayLack)
+    if isinstance(operand, Operand | OptionalOperand)
 }
 
 
 @pytest.mark.parametrize(("name", "word"), NAMED)
 def test_a_named_operand_is_one_of_the_signature(name: str, word: str) -> None:
-    operand, terms = NAMED[name, word], OPS[name].signature.operands
+    operand, terms = NAMED[name, word], OPS_BY_NAME[name].signature.operands
     assert operand.place < len(terms)
-    assert terms[operand.place].optional == isinstance(operand, MayLack)
+    assert terms[operand.place].optional == isinstance(operand, OptionalOperand)
 
 
 @pytest.mark.parametrize("op", [ops.Attend, ops.Rnn, ops.Gru, ops.Lstm])
@@ -45,5 +45,5 @@ def test_a_value_knows_which_result_it_is_also_when_it_was_read() -> None:
     made = b.add(ops.Attend(1.0), x, x, x)
     assert [v.index for v in made] == [0, ops.Attend.weights_result]
     graph = b.finish("g", {"y": made[0], "w": made[1]})
-    again = read(write(graph))["g"]
+    again = parse_ir(format_ir(graph))["g"]
     assert [v.index for v in again.outputs.values()] == [0, 1]

@@ -13,7 +13,7 @@ import pytest
 from support.op_examples import EXAMPLES, Array, Example, graph_of
 
 import specc_numpy
-from specc.ir.reach import Gate, Link, links
+from specc.ir.dependence import Dependence, DependenceGate, find_dependences
 
 
 def evaluate(example: Example, operands: list[Array | None]) -> tuple[Array, ...]:
@@ -22,9 +22,7 @@ def evaluate(example: Example, operands: list[Array | None]) -> tuple[Array, ...
     return made if isinstance(made, tuple) else (np.asarray(made),)
 
 
-def moved(
-    example: Example, x: Array, axis: int, row: int, rng: np.random.Generator
-) -> Array:
+def moved(example: Example, x: Array, axis: int, row: int, rng: np.random.Generator) -> Array:
     """`x` with row `row` of `axis` changed everywhere."""
     y = np.moveaxis(x.copy(), axis, 0)
     if x.dtype.kind == "b":
@@ -39,7 +37,7 @@ def moved(
 
 
 def through(
-    gate: Gate, operands: list[Array | None], others: list[Array | None], key: int
+    gate: DependenceGate, operands: list[Array | None], others: list[Array | None], key: int
 ) -> set[int]:
     """The query rows that see row `key` before or after the move."""
     seen: set[int] = set()
@@ -53,11 +51,11 @@ def through(
 
 
 def allows(
-    link: Link,
+    link: Dependence,
     row: int,
     rows: int,
     index: tuple[int, ...],
-    seen: dict[Gate, set[int]],
+    seen: dict[DependenceGate, set[int]],
     one: bool,
 ) -> bool:
     match link.kind:
@@ -78,8 +76,8 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
     rng = np.random.default_rng(7)
     graph, _ = graph_of(example)
     ((node, results),) = graph.nodes
-    declared = links(node, results)
-    observed: dict[Link, set[int]] = defaultdict(set)
+    declared = find_dependences(node, results)
+    observed: dict[Dependence, set[int]] = defaultdict(set)
     for _ in range(4):
         operands = example.draw(rng)
         before = evaluate(example, operands)
@@ -87,11 +85,7 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
             for axis in range(0 if x is None else x.ndim):
                 assert x is not None
                 for row in range(x.shape[axis]):
-                    others = [
-                        *operands[:n],
-                        moved(example, x, axis, row, rng),
-                        *operands[n + 1 :],
-                    ]
+                    others = [*operands[:n], moved(example, x, axis, row, rng), *operands[n + 1 :]]
                     after = evaluate(example, others)
                     for r, (old, new) in enumerate(zip(before, after, strict=True)):
                         here = [
@@ -99,26 +93,14 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
                             for k in declared
                             if (k.operand, k.operand_axis, k.result) == (n, axis, r)
                         ]
-                        seen = {
-                            g: through(g, operands, others, row)
-                            for k in here
-                            for g in k.gates
-                        }
+                        seen = {g: through(g, operands, others, row) for k in here for g in k.gates}
                         for index in zip(
-                            *np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)),
-                            strict=True,
+                            *np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)), strict=True
                         ):
                             fits = [
                                 k
                                 for k in here
-                                if allows(
-                                    k,
-                                    row,
-                                    x.shape[axis],
-                                    index,
-                                    seen,
-                                    shared(k, operands),
-                                )
+                                if allows(k, row, x.shape[axis], index, seen, shared(k, operands))
                             ]
                             assert fits, (
                                 f"operand {n} axis {axis} row {row} moved {index} of result {r}"
@@ -133,14 +115,12 @@ def test_what_moves_is_what_the_signature_says(example: Example) -> None:
     for link in declared:
         if link.kind in ("same", "window", "strided") and example.op.name not in COARSE:
             ends = {int(end) for end in (link.lo, link.hi) if isfinite(end)}
-            assert ends <= observed[link], (
-                f"{link} was seen to read {sorted(observed[link])} only"
-            )
+            assert ends <= observed[link], f"{link} was seen to read {sorted(observed[link])} only"
 
 
 COARSE = {"constant"}
 
 
-def shared(link: Link, operands: list[Array | None]) -> bool:
+def shared(link: Dependence, operands: list[Array | None]) -> bool:
     """Whether the gate has one row for every query."""
     return any(operands[g.operand].shape[g.query] == 1 for g in link.gates)  # type: ignore[union-attr]

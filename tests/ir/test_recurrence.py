@@ -7,8 +7,8 @@ from support.op_examples import EXAMPLES, Example, graph_of
 import specc_numpy
 from specc.ir import ops
 from specc.ir.graph import Builder, Input
-from specc.ir.recurrence import as_scan
-from specc.ir.verify import verify
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.recurrent_as_loop import expand_to_scan
 
 LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 
@@ -17,33 +17,25 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 def test_the_loop_gives_what_the_layer_gives(example: Example) -> None:
     graph, _ = graph_of(example)
     b = Builder()
-    given = [
-        b.input(f"x{n}", Input(a)) if a else None
-        for n, a in enumerate(example.operands)
-    ]
+    given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     assert isinstance(example.op, ops.Rnn | ops.Gru | ops.Lstm)
     loop = b.finish(
-        "loop", {f"y{n}": v for n, v in enumerate(as_scan(b, example.op, given))}
+        "loop", {f"y{n}": v for n, v in enumerate(expand_to_scan(b, example.op, given))}
     )
-    assert verify(loop) == []
+    assert find_graph_errors(loop) == []
     drawn = {
-        f"x{n}": x
-        for n, x in enumerate(example.draw(np.random.default_rng(3)))
-        if x is not None
+        f"x{n}": x for n, x in enumerate(example.draw(np.random.default_rng(3))) if x is not None
     }
-    wanted = specc_numpy.run(graph, drawn, {})
-    for name, found in specc_numpy.run(loop, drawn, {}).items():
+    wanted = specc_numpy.evaluate_graph(graph, drawn, {})
+    for name, found in specc_numpy.evaluate_graph(loop, drawn, {}).items():
         np.testing.assert_allclose(found, wanted[name], rtol=1e-12, atol=1e-13)
 
 
 def test_what_rows_alone_decide_is_computed_before_the_loop() -> None:
     example = next(e for e in LAYERS if e.op == ops.Gru("before"))
     b = Builder()
-    given = [
-        b.input(f"x{n}", Input(a)) if a else None
-        for n, a in enumerate(example.operands)
-    ]
-    as_scan(b, ops.Gru("before"), given)
+    given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
+    expand_to_scan(b, ops.Gru("before"), given)
     (scan,) = (n.op for n in b.nodes if isinstance(n.op, ops.Scan))
     assert [n.op.name for n, _ in scan.body.nodes].count("linear") == 2, (
         "the gates', and the new state's"

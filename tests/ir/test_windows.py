@@ -45,9 +45,7 @@ def test_as_many_rows_come_out_as_windows_fit(window: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_rows_exist_behind_a_window_as_they_do_alone(
-    window: tuple[int, ...], side: str
-) -> None:
+def test_rows_exist_behind_a_window_as_they_do_alone(window: tuple[int, ...], side: str) -> None:
     """`keep` of a text of `there` rows, padded on the right by any number, on the left by
     whole strides."""
     op = conv(*window)
@@ -68,23 +66,17 @@ def test_rows_exist_behind_a_window_as_they_do_alone(
 def test_a_length_behind_several_strides_has_one_form() -> None:
     """wav2vec 2.0's seven convolutions are one of stride 320 that reaches over 400 rows."""
     length = N
-    for kernel, stride in zip(
-        (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True
-    ):
+    for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
         length = conv(kernel, stride, 1, 0, 0).rows(length, 0)
     assert length == conv(400, 320, 1, 0, 0).rows(N, 0)
     rows = 1000
-    for kernel, stride in zip(
-        (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True
-    ):
+    for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
         rows = (rows - kernel) // stride + 1
     assert length.at({"n": 1000}) == rows
 
 
 @pytest.mark.parametrize("rows", range(1, 12))
-def test_what_a_transposed_convolution_makes_a_convolution_takes_back(
-    rows: int,
-) -> None:
+def test_what_a_transposed_convolution_makes_a_convolution_takes_back(rows: int) -> None:
     for k, s, d, cut in product((2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
         if d * (k - 1) < 2 * cut:
             continue

@@ -5,22 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from specc.lang.read import read
-from specc.text.diagnostic import Failed
-from specc.text.render import render
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.render import render_diagnostics
+from specc.diagnostics.source import Source
+from specc.syntax.parse import parse_spec
 
 PAGES = Path(__file__).parents[2] / "docs" / "errors"
 
 
 def message(name: str, text: str) -> str:
     with pytest.raises(Failed) as failed:
-        read(Source(name, text))
+        parse_spec(Source(name, text))
     for diagnostic in failed.value.diagnostics:
-        assert (PAGES / f"{diagnostic.code}.md").is_file(), (
-            f"no page for {diagnostic.code}"
-        )
-    return render(failed.value.diagnostics)
+        assert (PAGES / f"{diagnostic.code}.md").is_file(), f"no page for {diagnostic.code}"
+    return render_diagnostics(failed.value.diagnostics)
 
 
 @pytest.mark.golden("errors-syntax")

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.dsl.write import write
-from specc.lang.yaml.write import write_yaml
-from specc.text.source import Source
+from specc.diagnostics.source import Source
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 
 @pytest.mark.golden("parse")
 def test_canonical_text(golden: Callable[[Callable[[str], str]], None]) -> None:
     def both(text: str) -> str:
         file = parse_dsl(Source("a.specc", text))
-        return f"{write(file)}~~~~ as YAML\n{write_yaml(file)}"
+        return f"{print_dsl(file)}~~~~ as YAML\n{print_yaml(file)}"
 
     golden(both)

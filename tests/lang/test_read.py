@@ -2,9 +2,9 @@
 
 import pytest
 
-from specc.lang.read import decode, read, syntax
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.syntax.parse import decode_spec, detect_syntax, parse_spec
 
 DSL = "specc 1\nmodel m\n"
 YAML = "specc: 1\nmodel: m\n"
@@ -12,12 +12,12 @@ YAML = "specc: 1\nmodel: m\n"
 
 def refused(data: bytes) -> Failed:
     with pytest.raises(Failed) as failed:
-        decode(data, "a.specc")
+        decode_spec(data, "a.specc")
     return failed.value
 
 
 def test_a_mark_of_utf_8_is_dropped() -> None:
-    assert decode(b"\xef\xbb\xbf" + DSL.encode(), "a.specc").text == DSL
+    assert decode_spec(b"\xef\xbb\xbf" + DSL.encode(), "a.specc").text == DSL
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
@@ -39,19 +39,19 @@ def test_zero_bytes() -> None:
 def test_lone_surrogates_of_a_python_text() -> None:
     for name in ("a.specc", "a.yaml"):
         with pytest.raises(Failed, match="E0112"):
-            read(Source(name, DSL + "# \ud800"))
+            parse_spec(Source(name, DSL + "# \ud800"))
 
 
 @pytest.mark.parametrize("ending", ["\r\n", "\n"])
 def test_line_ends(ending: str) -> None:
-    assert read(Source("a.specc", DSL.replace("\n", ending))).model == "m"
-    assert read(Source("a.yaml", YAML.replace("\n", ending))).model == "m"
+    assert parse_spec(Source("a.specc", DSL.replace("\n", ending))).model == "m"
+    assert parse_spec(Source("a.yaml", YAML.replace("\n", ending))).model == "m"
 
 
 def test_comments_do_not_keep_the_carriage_return() -> None:
-    assert read(
-        Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")
-    ).remarks.before == ("a",)
+    assert parse_spec(Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")).remarks.before == (
+        "a",
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,13 @@ def test_comments_do_not_keep_the_carriage_return() -> None:
     ],
 )  # fmt: skip
 def test_syntax(name: str, text: str, expected: str) -> None:
-    assert syntax(Source(name, text)) == expected
+    assert detect_syntax(Source(name, text)) == expected
 
 
 def test_json_is_yaml() -> None:
     text = (
-        '{"specc": 1, "model": "m", "dims": ["a", "b >= 1"], "config": {"x": 1e-5, '
-        '"y": "[1, 2]"}}'
+        '{"specc": 1, "model": "m", "dims": ["a", "b >= 1"], "config": {"x": 1e-5, "y": "[1, 2]"}}'
     )
-    assert read(Source("a.json", text)) == read(
-        Source(
-            "a.specc", "specc 1 model m dims a, b >= 1 config { x = 1e-5 y = [1, 2] }"
-        )
+    assert parse_spec(Source("a.json", text)) == parse_spec(
+        Source("a.specc", "specc 1 model m dims a, b >= 1 config { x = 1e-5 y = [1, 2] }")
     )

@@ -12,25 +12,23 @@ from support.random_grids import KEY, QUERY, over_keys
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis import masked_reductions as skipping
+from specc.analysis import masked_value_arithmetic
+from specc.analysis import masked_values as module
+from specc.analysis.masked_reductions import iterate_neutral_reads
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
-from specc.ir.graph import Graph, Input, Value, needed
-from specc.ir.interval import ALL, EMPTY
-from specc.ir.link import Link
-from specc.ir.reach import links
+from specc.ir.dependence import find_dependences
+from specc.ir.graph import Graph, Input, Value, collect_needed_nodes
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL
+from specc.ir.op_dependence import Dependence
 from specc.ir.types import Type
-from specc.passes.prove import beyond as module
-from specc.passes.prove import neutral as skipping
-from specc.passes.prove import pairs
-from specc.passes.prove.beyond import beyond
-from specc.passes.prove.flow import flow
-from specc.passes.prove.neutral import neutral
 
 Wanted = Callable[[Graph], Iterator[Value]]
 ROWS = 6
 GRAPHS = 20
-MANY = pytest.mark.parametrize(
-    "many", [GRAPHS, pytest.param(300, marks=pytest.mark.slow)]
-)
+MANY = pytest.mark.parametrize("many", [GRAPHS, pytest.param(300, marks=pytest.mark.slow)])
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
@@ -58,8 +56,8 @@ def drawn_graph(seed: int, wanted: Wanted) -> Graph:
     for _ in range(2):
         drawn.streams.append(over_keys(drawn, drawn.stream(), drawn.stream()))
     graph = drawn.build.finish("grids", {"y": drawn.streams[-1]})
-    leaks = {leak.node for leak in flow(graph, "seq").leaks}
-    sound = (v for v in wanted(graph) if not leaks & needed([v]))
+    leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").leaks}
+    sound = (v for v in wanted(graph) if not leaks & collect_needed_nodes([v]))
     found = {f"v{n}": v for n, v in enumerate(sound)}
     return drawn.build.finish("grids", found)
 
@@ -67,7 +65,7 @@ def drawn_graph(seed: int, wanted: Wanted) -> Graph:
 def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
     inputs, weights = values(graph, seed, ROWS)
     cut = {n: v[:, :rows] for n, v in inputs.items() if n in graph.inputs}
-    return specc_numpy.run(graph, cut, weights)
+    return specc_numpy.evaluate_graph(graph, cut, weights)
 
 
 def grids(graph: Graph) -> Iterator[Value]:
@@ -84,7 +82,7 @@ def untrue(seed: int) -> Iterator[str]:
     found = run(graph, seed, ROWS)
     apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
     for name, value in graph.outputs.items():
-        for number, reach in beyond(value, QUERY, KEY).items():
+        for number, reach in find_masked_values(value, QUERY, KEY).items():
             outside = ~((apart >= reach.lo) & (apart <= reach.hi))
             if (found[name][:, outside] != number).any():
                 assert value.node
@@ -94,14 +92,14 @@ def untrue(seed: int) -> Iterator[str]:
 def reductions(graph: Graph) -> Iterator[Value]:
     """What is read over keys, and is said to skip later ones."""
     for node, results in graph.nodes:
-        for link in links(node, results):
+        for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
-                for _, reach in neutral(node, link):
+                for _, reach in iterate_neutral_reads(node, link):
                     if reach.lo >= 0 and results[0].type.rank < 3:
                         yield results[0]
 
 
-def _skips(graph: Graph, link: Link, x: Value | None) -> bool:
+def _skips(graph: Graph, link: Dependence, x: Value | None) -> bool:
     return link.kind == "all" and x is not None and x.type.shape[1:] == (SEQ, SEQ)
 
 
@@ -122,9 +120,7 @@ def test_hidden_entries_hold_the_number(many: int) -> None:
 
 
 @MANY
-def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more(
-    many: int,
-) -> None:
+def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more(many: int) -> None:
     assert [f for seed in range(many) for f in changed(seed)] == []
 
 
@@ -132,50 +128,44 @@ def test_much_is_seen() -> None:
     known = read = 0
     for seed in range(15):
         for value in drawn_graph(seed, grids).outputs.values():
-            found = beyond(value, QUERY, KEY)
-            known += any(i not in (ALL, EMPTY) for i in found.values())
+            found = find_masked_values(value, QUERY, KEY)
+            known += any(i not in (FULL_INTERVAL, EMPTY_INTERVAL) for i in found.values())
         read += len(drawn_graph(seed, reductions).outputs)
     assert known > 50
     assert read > 8
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "infinity absorbs all": (module, "absorbed", lambda fn, n, least, turned: n),
+    "infinity absorbs all": (module, "compute_absorbed_result", lambda fn, n, least, turned: n),
     "an exponential leaves numbers": (
-        pairs.FUNCTIONS,
+        masked_value_arithmetic.EXACT_UNARY_FUNCTIONS,
         "exp",
         lambda x: x,
     ),
-    "zeros sort last": (module, "sorts_last", lambda node, number: True),
-    "a rank is a key": (module, "since", lambda reach: reach),
+    "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
+    "a rank is a key": (module, "bound_visible_ranks", lambda reach: reach),
     "either side hides": (
         module,
-        "together",
-        lambda f: {n: EMPTY for p in f for n in p},
+        "intersect_masked_values",
+        lambda f: {n: EMPTY_INTERVAL for p in f for n in p},
     ),
-    "anything counts for nothing": (
-        skipping,
-        "_counts_for_nothing",
-        lambda node, number: True,
-    ),
+    "anything counts for nothing": (skipping, "_is_neutral_number", lambda node, number: True),
 }
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_a_planted_mistake_is_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     if isinstance(place, dict):
         monkeypatch.setitem(place, name, wrong)
-    elif name == "sorts_last":
+    elif name == "is_sorted_last":
         for here in (module, skipping):
             monkeypatch.setattr(here, name, wrong)
     else:
         monkeypatch.setattr(place, name, wrong)
-    beyond.cache_clear()
+    find_masked_values.cache_clear()
     seeds = range(200)
     found = any(f for seed in seeds for f in (*untrue(seed), *changed(seed)))
     monkeypatch.undo()
-    beyond.cache_clear()
+    find_masked_values.cache_clear()
     assert found

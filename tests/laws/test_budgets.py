@@ -4,7 +4,7 @@ a limit with a code.
 
 import pytest
 
-from specc.elaborate.budget import MOST_STEPS
+from specc.frontend.step_budget import MAX_STEPS
 from tests.support.bombs import CHECKED, all_bombs, mixed
 from tests.support.guarded import guarded
 
@@ -16,9 +16,7 @@ def test_each_construct_that_multiplies_is_counted() -> None:
     limit that holds.
     """
     made = guarded(CHECKED, given={"bombs": all_bombs(), "steps": 10_000})
-    wrong = {
-        name: code for name, (code, _) in made["found"].items() if code not in LIMITS
-    }
+    wrong = {name: code for name, (code, _) in made["found"].items() if code not in LIMITS}
     assert not wrong
     assert made["megabytes"] < 300
     multiplied = [n for n, (c, _) in made["found"].items() if c == "E0223"]
@@ -51,17 +49,17 @@ graph g(x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {
 
 def test_sixty_one_layers_of_256_experts_are_within_the_budget() -> None:
     code = """
-from specc.elaborate.config import Reader
-from specc.elaborate.model import elaborate
-from specc.elaborate.modules import module_of, program_of
-from specc.lang.read import decode, read
-from specc.library.files import Files
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_to_graph import elaborate_model
+from specc.frontend.spec_modules import build_module, build_program
+from specc.syntax.parse import decode_spec, parse_spec
+from specc.library.spec_files import SpecLibrary
 result = []
 for text in given:
-    reader, files = Reader(), Files()
-    program = program_of(module_of(read(decode(text.encode(), "m.specc")), "m.specc"), files)
-    elaborate(program, files, reader)
+    reader, files = ConfigReader(), SpecLibrary()
+    program = build_program(build_module(parse_spec(decode_spec(text.encode(), "m.specc")), "m.specc"), files)
+    elaborate_model(program, files, reader)
     result.append(reader.steps.taken)
 """
     two, four = guarded(code, given=[LAYERS.strip() % 2, LAYERS.strip() % 4])
-    assert two + (four - two) / 16 * 61 * 256 < MOST_STEPS
+    assert two + (four - two) / 16 * 61 * 256 < MAX_STEPS

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 import specc
 from specc.cli import main as cli
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """specc 1
@@ -45,12 +45,7 @@ def compiled(folder: Path, kind: str, *more: str) -> Path:
     home.mkdir(exist_ok=True, parents=True)
     (folder / "m.specc").write_text(SPEC % WIDE)
     rng = np.random.default_rng(0)
-    shapes = {
-        "a.weight": (WIDE, 64),
-        "a.bias": (WIDE,),
-        "b.weight": (64, WIDE),
-        "b.bias": (64,),
-    }
+    shapes = {"a.weight": (WIDE, 64), "a.bias": (WIDE,), "b.weight": (64, WIDE), "b.bias": (64,)}
     numbers = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
     write_safetensors(home / "w.safetensors", numbers)
     words = [
@@ -75,9 +70,7 @@ def belonging(model: Path, kind: str) -> list[Path]:
     """Every file that the model is."""
     if model.is_dir():
         return sorted(
-            p
-            for p in model.iterdir()
-            if kind == "package linked" or p.name != "w.safetensors"
+            p for p in model.iterdir() if kind == "package linked" or p.name != "w.safetensors"
         )
     beside = {"linked": "w.safetensors", "copied": "*.data"}.get(kind)
     return [model, *(model.parent.glob(beside) if beside else ())]
@@ -111,9 +104,7 @@ def every_flip_is_found(model: Path, kind: str, seeds: range) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_finds_every_byte_that_changed(
-    models: dict[str, Path], kind: str
-) -> None:
+def test_verify_finds_every_byte_that_changed(models: dict[str, Path], kind: str) -> None:
     every_flip_is_found(models[kind], kind, range(12))
 
 
@@ -135,9 +126,7 @@ def refused(model: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["linked", "package linked"])
-def test_loading_finds_another_size_and_another_beginning(
-    tmp_path: Path, kind: str
-) -> None:
+def test_loading_finds_another_size_and_another_beginning(tmp_path: Path, kind: str) -> None:
     model = compiled(tmp_path, kind)
     weights = next(tmp_path.rglob("w.safetensors"))
     code = "E0830" if model.is_dir() else "E0929"
@@ -201,17 +190,13 @@ def hostile(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
     yield "became a pipe", good
 
 
-def test_places_that_cannot_be_are_refused_when_a_model_is_opened(
-    tmp_path: Path,
-) -> None:
+def test_places_that_cannot_be_are_refused_when_a_model_is_opened(tmp_path: Path) -> None:
     model = compiled(tmp_path, "copied")
     (tmp_path.parent / "outside.data").write_bytes(bytes(10**6))
     whole = model.read_bytes()
     for name, places in hostile(model):
         made = onnx.load_model_from_string(whole)
-        tensor = next(
-            t for t in made.graph.initializer if t.data_location == TensorProto.EXTERNAL
-        )
+        tensor = next(t for t in made.graph.initializer if t.data_location == TensorProto.EXTERNAL)
         del tensor.external_data[:]
         for key, value in places.items():
             tensor.external_data.add(key=key, value=value)
@@ -240,23 +225,13 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
         other = str(tmp_path / "other.specc")
         Path(other).write_text(SPEC % 7)
         assert (
-            cli.main(
-                ["compile", other, "--weights", weights, "-o", str(tmp_path / "o.onnx")]
-            )
-            != 0
+            cli.main(["compile", other, "--weights", weights, "-o", str(tmp_path / "o.onnx")]) != 0
         )
         nowhere = str(tmp_path / "no" / "such" / "folder\0")
         with suppress(SystemExit):
             assert (
                 cli.main(
-                    [
-                        "compile",
-                        str(tmp_path / "m.specc"),
-                        "--weights",
-                        weights,
-                        "-o",
-                        nowhere,
-                    ]
+                    ["compile", str(tmp_path / "m.specc"), "--weights", weights, "-o", nowhere]
                 )
                 != 0
             )

@@ -1,7 +1,7 @@
-"""What `check` accepts, `compile` accepts: no fault of a spec waits for its weights.
+"""What `check_spec` accepts, `compile` accepts: no fault of a spec waits for its weights.
 
 Shipped specs, those of the documentation and of the messages, and damaged ones: where
-`check` says ok, compiling with random weights does too, unless a file is missing or
+`check_spec` says ok, compiling with random weights does too, unless a file is missing or
 what is asked for is too large to be made.
 """
 
@@ -17,74 +17,74 @@ from support.mutants import Mutant, library, mutant, of_tree, small, trees
 from support.random_lengths import random_spec
 from support.small import SMALL
 
-from specc.compiler.job import Options
-from specc.compiler.model import compile_spec
-from specc.compiler.reading import OF_FILES
-from specc.compiler.spec import Spec, check, open_spec
-from specc.compiler.ties import own_parameters
-from specc.compiler.weights import Sources, values_of
-from specc.elaborate.config import Reader
-from specc.elaborate.modules import module_of, paths_of, program_of
-from specc.lang import tree
-from specc.lang.dsl.write import write
-from specc.lang.read import decode, read
-from specc.library.files import root
-from specc.passes.prove.facts import report
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.analysis.analysis_report import analyze_graph
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.driver.compile_job import CompileOptions
+from specc.driver.compile_spec import compile_spec
+from specc.driver.reading_section import OF_FILES
+from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
+from specc.driver.tied_weights import count_own_parameters
+from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.library.spec_files import get_specs_directory
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import decode_spec, parse_spec
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.values import Seeded, array_of
+from specc.weights.parameter_values import SeededValues, read_parameter
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGEST = 2_000_000
 """Weights of more numbers than this are not made here."""
-BESIDE = (tree.Weights, tree.Reading, tree.Generate, tree.Config)
+BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
 """What stands beside the graph."""
 
 
-def accepted(spec: Spec) -> bool:
-    """Whether `check` says ok, with numbers for everything."""
+def accepted(spec: OpenedSpec) -> bool:
+    """Whether `check_spec` says ok, with numbers for everything."""
     try:
-        model = check(spec).model
+        model = check_spec(spec).model
         if model is None:
             return False
         grows = model.generation
         proved = (
-            report(model.graph, grows.growing, grows.source, model.defaults)
+            analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
             if grows
-            else report(model.graph)
+            else analyze_graph(model.graph)
         )
     except Failed:
         return False
-    return not proved.errors and (own_parameters(model.graph).number or 0) <= LARGEST
+    return not proved.errors and (count_own_parameters(model.graph).number or 0) <= LARGEST
 
 
-def compiles(spec: Spec, folder: Path) -> list[str]:
+def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
     """The codes of what `compile` finds wrong, missing files apart."""
     try:
         compile_spec(
-            spec, Options(output=str(folder / "model.onnx"), init=0, try_load=False)
+            spec, CompileOptions(output=str(folder / "model.onnx"), init=0, try_load=False)
         )
     except Failed as failed:
         return [d.code for d in failed.diagnostics if d.code not in OF_FILES]
     return []
 
 
-def damaged(given: Mutant) -> Spec | None:
+def damaged(given: Mutant) -> OpenedSpec | None:
     """A mutant as a spec with few layers; None where it cannot be read."""
     try:
-        module = module_of(read(decode(given.data, given.name)), given.name)
-        module.folder = root() / "models"
-        program = program_of(module, library())
+        module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
+        module.folder = get_specs_directory() / "models"
+        program = build_program(module, library())
     except Failed:
         return None
     values = {
         p: n
-        for p, e in paths_of(program.fields()).items()
+        for p, e in collect_field_paths(program.fields()).items()
         if (n := small(e, p)) is not None
     }
-    return Spec(program, library(), Reader(fixed=values), given.name)
+    return OpenedSpec(program, library(), ConfigReader(fixed=values), given.name)
 
 
 def beside(seed: int) -> Mutant:
@@ -96,16 +96,16 @@ def beside(seed: int) -> Mutant:
     name, file = rng.choice(models)
     items = [i for i in file.items if isinstance(i, BESIDE)]
     if not items:
-        return Mutant(f"{name}.specc", write(file).encode())
+        return Mutant(f"{name}.specc", print_dsl(file).encode())
     item = rng.choice(items)
     changed = of_tree(rng, dataclasses.replace(file, items=(item,))).items
     others = tuple(new for i in file.items for new in (changed if i is item else (i,)))
     made = dataclasses.replace(file, items=others)
-    return Mutant(f"{name}.specc", write(made).encode(errors="surrogatepass"))
+    return Mutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
 
 
 def hold(given: Mutant, folder: Path) -> bool:
-    """Whether `check` accepts a mutant; then `compile` does."""
+    """Whether `check_spec` accepts a mutant; then `compile` does."""
     spec = damaged(given)
     if spec is None or not accepted(spec):
         return False
@@ -131,7 +131,7 @@ def test_many_mutants(start: int, tmp_path: Path) -> None:
 
 
 def hold_text(text: str, folder: Path) -> bool:
-    """Return whether `check` accepts the text of a spec; then `compile` does."""
+    """Return whether `check_spec` accepts the text of a spec; then `compile` does."""
     try:
         spec = open_spec(Source("spec", text))
     except Failed:
@@ -144,7 +144,7 @@ def hold_text(text: str, folder: Path) -> bool:
 
 def test_specs_of_random_lengths(tmp_path: Path) -> None:
     """Equations, powers and quotients of lengths: what has no value, is too large or is
-    told by no input is found by `check`.
+    told by no input is found by `check_spec`.
     """
     assert sum(hold_text(random_spec(seed), tmp_path) for seed in range(80)) > 30
 
@@ -187,23 +187,18 @@ def test_specs_of_the_documentation(kind: str, text: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case",
-    sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")),
-    ids=lambda p: p.stem,
+    "case", sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")), ids=lambda p: p.stem
 )
 def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
     """Those that are told to be wrong later, when weights or inputs are there, compile."""
     text = case.read_text(encoding="utf-8").partition("----\n")[0]
     found = re.search(
-        r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)",
-        text,
-        re.MULTILINE | re.DOTALL,
+        r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)", text, re.MULTILINE | re.DOTALL
     )
     if found is None:
         return
     path = (
-        tmp_path
-        / f"spec.{found.group(1) or ('yaml' if case.stem.endswith('yaml') else 'specc')}"
+        tmp_path / f"spec.{found.group(1) or ('yaml' if case.stem.endswith('yaml') else 'specc')}"
     )
     path.write_text(found.group(2), encoding="utf-8")
     try:
@@ -217,11 +212,8 @@ def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_shipped_specs_are_accepted(name: str) -> None:
-    sets = [
-        f"{k}={str(v).lower() if isinstance(v, bool) else v}"
-        for k, v in SMALL[name].items()
-    ]
-    assert check(open_spec(name, sets=sets)).model
+    sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in SMALL[name].items()]
+    assert check_spec(open_spec(name, sets=sets)).model
 
 
 WRONG = {
@@ -255,7 +247,7 @@ graph h(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
 """A second graph, with weights of its own."""
 
 
-def with_line(line: str, more: str, folder: Path) -> Spec:
+def with_line(line: str, more: str, folder: Path) -> OpenedSpec:
     path = folder / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n\n"
@@ -272,7 +264,7 @@ def with_line(line: str, more: str, folder: Path) -> Spec:
 @pytest.mark.parametrize("line", WRONG)
 def test_check_finds_what_compile_would(line: str, more: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
-        check(with_line(line, more, tmp_path))
+        check_spec(with_line(line, more, tmp_path))
     assert [d.code for d in caught.value.diagnostics] == [WRONG[line]]
     assert all(d.primary for d in caught.value.diagnostics)
     # a file, which a model with seeded weights does not need
@@ -313,7 +305,7 @@ OF_ONE_HEAD = (
 """Rules about weights that one of the two graphs has, or a part of them."""
 
 
-def two_heads(rule: str, folder: Path) -> Spec:
+def two_heads(rule: str, folder: Path) -> OpenedSpec:
     path = folder / "heads.specc"
     path.write_text(f"{TWO_HEADS}weights {{\n  {rule}\n}}\n", encoding="utf-8")
     return open_spec(str(path))
@@ -325,20 +317,22 @@ def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
     rule: str, graph: str, tmp_path: Path
 ) -> None:
     spec = two_heads(rule, tmp_path)
-    model = check(spec, graph).model
+    model = check_spec(spec, graph).model
     assert model
-    drawn = values_of(spec, model.graph, Sources(init=0))
-    assert isinstance(drawn, Seeded)
-    tensors = {name: array_of(drawn, name) for name in model.graph.parameters}
+    drawn = load_parameter_values(spec, model.graph, WeightSources(init=0))
+    assert isinstance(drawn, SeededValues)
+    tensors = {name: read_parameter(drawn, name) for name in model.graph.parameters}
     for name in ("first.weight", "second.weight"):
         if rule.startswith(f"load {name}") and name in tensors:
             tensors["published"] = np.ascontiguousarray(tensors.pop(name).T)
     write_safetensors(tmp_path / "w.safetensors", tensors)
     with closing(
-        values_of(spec, model.graph, Sources(path=str(tmp_path / "w.safetensors")))
+        load_parameter_values(
+            spec, model.graph, WeightSources(path=str(tmp_path / "w.safetensors"))
+        )
     ) as read:
         for name in model.graph.parameters:
-            assert (array_of(read, name) == array_of(drawn, name)).all()
+            assert (read_parameter(read, name) == read_parameter(drawn, name)).all()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +346,7 @@ def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
 @pytest.mark.parametrize("graph", ["g", "h"])
 def test_a_rule_of_no_graph_is_refused(rule: str, graph: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
-        check(two_heads(rule, tmp_path), graph)
+        check_spec(two_heads(rule, tmp_path), graph)
     (fault,) = caught.value.diagnostics
     assert fault.code == "E0510"
     assert "`fourth.weight`" in str(fault.title)

@@ -22,15 +22,9 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
     """Expressions of about so many words and signs, each operator in turn."""
 
     def chain(op: str, term: str) -> str:
-        width = {
-            "true": 2,
-            "causal": 2,
-            "flag": 2,
-            "x": 2,
-            "1": 2,
-            "j <= i": 4,
-            "window(3)": 5,
-        }[term]
+        width = {"true": 2, "causal": 2, "flag": 2, "x": 2, "1": 2, "j <= i": 4, "window(3)": 5}[
+            term
+        ]
         return f" {op} ".join([term] * ((tokens - 20) // width))
 
     for op in ("+", "-", "*", "/", "//", "%"):
@@ -38,10 +32,7 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
     yield "numbers <=", spec(require=f"require {chain('<=', '1')}")
     for op in ("&", "|"):
         yield f"truths {op}", spec(require=f"require {chain(op, 'true')}")
-        yield (
-            f"tensors {op}",
-            spec(body=f"return x + cast({chain(op, 'flag')}, to=float)"),
-        )
+        yield (f"tensors {op}", spec(body=f"return x + cast({chain(op, 'flag')}, to=float)"))
         for mask in ("causal", "window(3)", "j <= i"):
             yield (
                 f"{mask} {op}",
@@ -85,8 +76,6 @@ def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12]
-)
+@pytest.mark.parametrize(("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12])
 def test_expressions_at_their_limit(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)

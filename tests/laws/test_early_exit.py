@@ -15,15 +15,15 @@ import pytest
 import specc
 import specc_numpy
 import specc_numpy.loop
-from specc.compiler.spec import elaborated, open_spec
-from specc.elaborate.halting import Halting
+from specc.analysis.batch_independence import check_batch_independence
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.frontend.loop_early_exit import EarlyExit
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Value
-from specc.ir.read import read
-from specc.ir.write import write
-from specc.passes.pipeline import simplify
-from specc.passes.prove.batch import mixing
-from specc.run.verify import verify
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import format_ir
+from specc.transforms.pass_pipeline import simplify_graph
+from specc.verification.verify_model import verify_model
 
 SPEC = """specc 1
 model halting
@@ -77,7 +77,7 @@ def drawn(seed: int) -> tuple[str, bool]:
 def graph_of(folder: Path, seed: int) -> tuple[Graph, str]:
     path = folder / f"m{seed}.specc"
     path.write_text(drawn(seed)[0], encoding="utf-8")
-    return elaborated(open_spec(str(path))).graph, str(path)
+    return elaborate_spec(open_spec(str(path))).graph, str(path)
 
 
 def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -115,10 +115,10 @@ def fault(folder: Path, seed: int) -> str:
     """What is wrong with one drawn spec; empty where all is well."""
     graph, _ = graph_of(folder, seed)
     inputs, weights = given(seed, graph)
-    made = specc_numpy.run(graph, inputs, weights)
-    whole = specc_numpy.run(to_the_end(graph), inputs, weights)
-    rewritten = specc_numpy.run(simplify(graph), inputs, weights)
-    alone = [specc_numpy.run(graph, row_of(inputs, n), weights) for n in range(3)]
+    made = specc_numpy.evaluate_graph(graph, inputs, weights)
+    whole = specc_numpy.evaluate_graph(to_the_end(graph), inputs, weights)
+    rewritten = specc_numpy.evaluate_graph(simplify_graph(graph), inputs, weights)
+    alone = [specc_numpy.evaluate_graph(graph, row_of(inputs, n), weights) for n in range(3)]
     for name, value in made.items():
         axis = 1 if name == "seen" else 0
         apart = np.concatenate([a[name] for a in alone], axis=axis)
@@ -128,7 +128,7 @@ def fault(folder: Path, seed: int) -> str:
             return f"{seed}: {name} depends on other rows"
         if not np.allclose(value, rewritten[name], rtol=1e-12, atol=1e-12):
             return f"{seed}: {name} differs when simplified"
-    return "" if not mixing(graph, "batch") else f"{seed}: said to mix"
+    return "" if not check_batch_independence(graph, "batch") else f"{seed}: said to mix"
 
 
 def test_the_number_of_turns_changes_no_result(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_rows_that_go_on_when_they_are_done_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: what is carried goes on. The proof sees it, and so do numbers."""
-    monkeypatch.setattr(Halting, "held", lambda self, context, before, after: after)
-    assert all(mixing(graph_of(tmp_path, s)[0], "batch") for s in range(8))
+    monkeypatch.setattr(EarlyExit, "held", lambda self, context, before, after: after)
+    assert all(check_batch_independence(graph_of(tmp_path, s)[0], "batch") for s in range(8))
     faults = [fault(tmp_path, seed) for seed in range(8)]
     assert sum("depends" in f or "to the end" in f for f in faults) > 3
 
@@ -149,25 +149,25 @@ def test_it_turns_as_often_as_the_last_row_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows that do not exist would go on for ever, and where none exists."""
-    walked = specc_numpy.loop.walk
+    walked = specc_numpy.loop.evaluate_nodes
     turns: list[int] = []
 
     def counted(*args: Any) -> Any:
         turns.append(1)
         return walked(*args)
 
-    monkeypatch.setattr(specc_numpy.loop, "walk", counted)
+    monkeypatch.setattr(specc_numpy.loop, "evaluate_nodes", counted)
     early = 0
     for seed in range(20):
         graph, _ = graph_of(tmp_path, seed)
         inputs, weights = given(seed, graph)
         turns.clear()
-        made = specc_numpy.run(graph, inputs, weights)["turns"]
+        made = specc_numpy.evaluate_graph(graph, inputs, weights)["turns"]
         assert len(turns) == made.max(), seed
         early += len(turns) < MOST
         turns.clear()
         inputs["keep"] = np.zeros_like(inputs["keep"])
-        assert not specc_numpy.run(graph, inputs, weights)["turns"].any()
+        assert not specc_numpy.evaluate_graph(graph, inputs, weights)["turns"].any()
         assert not turns
     assert early > 5
 
@@ -180,7 +180,7 @@ def test_compiled_it_gives_the_same(seed: int, tmp_path: Path) -> None:
     opset = (17, 18, 20, 21, 23, 26)[seed]
     specc.compile(path, tmp_path / "m.onnx", init=seed, opset=opset)
     model = specc.load(tmp_path / "m.onnx")
-    assert list(verify(model.whole, rounds=2))
+    assert list(verify_model(model.whole, rounds=2))
     for case in (
         inputs,
         row_of(inputs, 1),
@@ -195,9 +195,9 @@ def test_compiled_it_gives_the_same(seed: int, tmp_path: Path) -> None:
 
 def test_texts_of_graphs_keep_it_and_older_ones_have_none(tmp_path: Path) -> None:
     graph, _ = graph_of(tmp_path, 0)
-    text = write(graph)
+    text = format_ir(graph)
     assert "until=1" in text
-    assert write(*read(text).values()) == text
-    older = write(to_the_end(graph)).replace(", until=-1", "")
+    assert format_ir(*parse_ir(text).values()) == text
+    older = format_ir(to_the_end(graph)).replace(", until=-1", "")
     assert "until" not in older
-    assert write(*read(older).values()) == write(to_the_end(graph))
+    assert format_ir(*parse_ir(older).values()) == format_ir(to_the_end(graph))

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 X = "x: float[batch, n, 4]"
 IDS = "ids: int[batch, n]"
@@ -33,26 +33,10 @@ CASES = {
         "float[batch, n, 2]",
         "embedding(ids, size=5, dim=2) @ t",
     ),
-    "embedding of halves": (
-        IDS,
-        "float[batch, n, 2]",
-        "embedding(ids // 2, size=5, dim=2) @ t",
-    ),
-    "gather along an axis": (
-        f"{X}, {IDS}",
-        "float[batch, n, 4]",
-        "gather(x, ids, axis=1)",
-    ),
-    "gather of a table": (
-        "t: float[n, 4], ids: int[k]",
-        "float[k, 4]",
-        "gather(t, ids, axis=0)",
-    ),
-    "gather one row": (
-        f"{X}, one: int[batch]",
-        "float[batch, 4]",
-        "gather(x, one - 1, axis=1)",
-    ),
+    "embedding of halves": (IDS, "float[batch, n, 2]", "embedding(ids // 2, size=5, dim=2) @ t"),
+    "gather along an axis": (f"{X}, {IDS}", "float[batch, n, 4]", "gather(x, ids, axis=1)"),
+    "gather of a table": ("t: float[n, 4], ids: int[k]", "float[k, 4]", "gather(t, ids, axis=0)"),
+    "gather one row": (f"{X}, one: int[batch]", "float[batch, 4]", "gather(x, one - 1, axis=1)"),
     "one of": (IDS, "float[batch, n, 3]", "one_hot(ids, size=3)"),
     "the first rows": (X, "float[batch, 3, 4]", "x[:, 0:3]"),
     "from the third row on": (X, "float[batch, _, 4]", "x[:, 2:]"),
@@ -65,27 +49,15 @@ CASES = {
     "the middle row": (X, "float[batch, 4]", "x[:, n // 2]"),
     "the newest row": (X, "float[batch, 4]", "last(x)"),
     "rows before": (X, "float[batch, n, 4]", "delay(x, by=3, first=7.0)"),
-    "halves of an axis": (
-        X,
-        "float[batch, 2, n / 2, 4]",
-        "split(x, into=[2, n / 2], axis=1)",
-    ),
+    "halves of an axis": (X, "float[batch, 2, n / 2, 4]", "split(x, into=[2, n / 2], axis=1)"),
     "the first half": (X, "float[batch, n / 2, 4]", "x[:, 0:n / 2]"),
     "two chunks": (
         X,
         "float[batch, 4]",
         "u, v = chunk(x, 2, axis=1)\n  return sum(u, axis=1) - sum(v, axis=1)",
     ),
-    "as many as halves": (
-        X,
-        "float[batch, n, 4]",
-        "x + float(insert(range(n), axis=1) * (n / 2))",
-    ),
-    "patches": (
-        "p: float[batch, 1, n, 4]",
-        "float[batch, _, 2]",
-        "patches(p, size=2, out=2) @ t",
-    ),
+    "as many as halves": (X, "float[batch, n, 4]", "x + float(insert(range(n), axis=1) * (n / 2))"),
+    "patches": ("p: float[batch, 1, n, 4]", "float[batch, _, 2]", "patches(p, size=2, out=2) @ t"),
     "greatest": (X, "int[batch, 4]", "argmax(x, axis=1)"),
     "order": (X, "int[batch, n, 4]", "argsort(x, axis=1)"),
     "every third row": (X, "float[batch, _, 4]", "x[:, ::3]"),
@@ -109,16 +81,8 @@ CASES = {
     ),
     "the ends again": (X, "float[batch, _, 4]", "pad(x, before=3, mode=edge)"),
     "in a mirror": (X, "float[batch, _, 4]", "pad(x, after=2, mode=reflect)"),
-    "as often as there are": (
-        X,
-        "float[batch, n, n]",
-        "resize(x, size=[n], mode=nearest)",
-    ),
-    "between rows": (
-        X,
-        "float[batch, 5, 4]",
-        "resize(x, size=[5], axis=1, mode=bilinear)",
-    ),
+    "as often as there are": (X, "float[batch, n, n]", "resize(x, size=[n], mode=nearest)"),
+    "between rows": (X, "float[batch, 5, 4]", "resize(x, size=[5], axis=1, mode=bilinear)"),
     "half as many": (
         X,
         "float[batch, n // 2, 4]",
@@ -129,20 +93,12 @@ CASES = {
         "float[batch, 4, _, _]",
         "resize(p, factor=1.5, mode=bilinear)",
     ),
-    "in groups": (
-        X,
-        "float[batch, n, 4]",
-        "group_norm(x, groups=2, eps=1e-5, axis=-1) @ t",
-    ),
+    "in groups": (X, "float[batch, n, 4]", "group_norm(x, groups=2, eps=1e-5, axis=-1) @ t"),
     "in batches": (X, "float[batch, n, 4]", "batch_norm(x, eps=1e-5, axis=-1) @ t"),
     "sums of nothing": (X, "float[batch, 4]", "sum(x, axis=1) + max(x, axis=1) * 0.0"),
     "turned about": (X, "float[batch, n, 4]", "flip(x)"),
     "as whole numbers": (X, "int[batch, n, 4]", "cast(x * 3.0, to=int)"),
-    "rounded": (
-        X,
-        "float[batch, n, 4]",
-        "round(x * 2.0) + floor(-x * 2.0) + ceil(x * 1.5)",
-    ),
+    "rounded": (X, "float[batch, n, 4]", "round(x * 2.0) + floor(-x * 2.0) + ceil(x * 1.5)"),
     "remainders of fractions": (
         X,
         "float[batch, n, 4]",
@@ -158,12 +114,10 @@ def graph_of(inputs: str, result: str, value: str, folder: Path) -> Graph:
     path.write_text(
         f"specc 1\nmodel m\ndims batch, n, k\ngraph g({inputs}) -> (y: {result}) {{\n{body}\n}}\n"
     )
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
-def given(
-    graph: Graph, rows: int, low: int, high: int, rng: Any
-) -> dict[str, NDArray[Any]]:
+def given(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, NDArray[Any]]:
     """Inputs with `rows` rows along `n`, whole numbers from `low` up to `high`."""
     sizes = {"batch": 2, "n": rows, "k": 3}
     made: dict[str, NDArray[Any]] = {}
@@ -177,20 +131,16 @@ def given(
 
 
 def runnable(graph: Graph, weights: dict[str, NDArray[Any]]) -> Any:
-    model = build(graph, target("onnx")).model
+    model = build_model(graph, get_target("onnx")).model
     for initializer in model.graph.initializer:
         if initializer.name in weights:
             initializer.CopyFrom(
-                onnx.numpy_helper.from_array(
-                    weights[initializer.name], initializer.name
-                )
+                onnx.numpy_helper.from_array(weights[initializer.name], initializer.name)
             )
     return open_quietly(model)
 
 
-def differences(
-    graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0
-) -> Iterator[str]:
+def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) -> Iterator[str]:
     rng = np.random.default_rng(seed)
     sizes = {n: [d.at({}) for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
@@ -198,7 +148,7 @@ def differences(
     for rows, low, high in edges:
         inputs = given(graph, rows, low, high, rng)
         try:
-            want = specc_numpy.run(graph, inputs, weights)
+            want = specc_numpy.evaluate_graph(graph, inputs, weights)
         except Failed:
             want = None
         try:
@@ -249,9 +199,7 @@ def whole(rng: random.Random, depth: int = 0) -> str:
         "min({x}, {y})",
         "max({x}, {y})",
     ]
-    return rng.choice(
-        [*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]
-    ).format(x=x, y=y)
+    return rng.choice([*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]).format(x=x, y=y)
 
 
 def whole_differences(seed: int, folder: Path) -> list[str]:
@@ -261,26 +209,15 @@ def whole_differences(seed: int, folder: Path) -> list[str]:
         graph = graph_of("a: int[n], b: int[n]", "int[n]", text, folder)
     except Failed:  # divided by a number that is 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
-    return [
-        f"{text}: {d}"
-        for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)
-    ]
+    return [f"{text}: {d}" for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
 
 
 @pytest.mark.parametrize("start", [0, 10, 20])
 def test_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [
-        d
-        for seed in range(start, start + 10)
-        for d in whole_differences(seed, tmp_path)
-    ]
+    assert not [d for seed in range(start, start + 10) for d in whole_differences(seed, tmp_path)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(30, 1030, 100))
 def test_many_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [
-        d
-        for seed in range(start, start + 100)
-        for d in whole_differences(seed, tmp_path)
-    ]
+    assert not [d for seed in range(start, start + 100) for d in whole_differences(seed, tmp_path)]

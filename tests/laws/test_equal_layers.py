@@ -17,32 +17,32 @@ from support.spec_models import opened_anew, random_weights
 from support.writing_specs import LETTERS, writing_spec
 
 import specc_numpy
-from specc.compiler.spec import check, open_spec
-from specc.elaborate import nodes, rows
-from specc.elaborate.context import Context
-from specc.elaborate.values import Tensor
+from specc.analysis.analysis_report import AnalysisReport, analyze_graph
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.frontend import grid_indices, node_builder
+from specc.frontend.context import Context
+from specc.frontend.spec_values import Tensor
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model import Model
-from specc.ir.verify import verify
-from specc.passes.prove.facts import Report, report
-from specc.run.verify import random_inputs, sizes_for
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import ModelDefinition
+from specc.verification.verify_model import random_inputs, sizes_for
 
 
 def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
     """Row numbers as they would be without sharing: of each tensor its own."""
-    return nodes.one(context, ops.Extent(axis), x)
+    return node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
 
 
-def proved(model: Model) -> Report:
+def proved(model: ModelDefinition) -> AnalysisReport:
     """What is proved of a model."""
     grows = model.generation
     if grows is None:
-        return report(model.graph)
-    return report(model.graph, grows.growing, grows.source, model.defaults)
+        return analyze_graph(model.graph)
+    return analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
 
 
-def told(found: Report) -> Any:
+def told(found: AnalysisReport) -> Any:
     """A report as people see it; spans by their places."""
     faults = [
         (d.code, d.title, d.primary and (d.primary.span.start, d.primary.span.end))
@@ -56,7 +56,7 @@ def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, A
     sizes = sizes_for(graph, 2, None)
     inputs = random_inputs(graph, sizes, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
-        return specc_numpy.run(graph, inputs, weights)
+        return specc_numpy.evaluate_graph(graph, inputs, weights)
 
 
 def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
@@ -64,12 +64,10 @@ def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
     small = SMALL.get(spec, {})
     shared = opened_anew(spec, **small)
     with monkeypatch.context() as patched:
-        patched.setattr(rows, "_numbers", each_its_own)
+        patched.setattr(grid_indices, "_make_position_ids", each_its_own)
         apart = opened_anew(spec, **small)
     one, other = shared.model.graph, apart.model.graph
-    if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(
-        other.nodes
-    ):
+    if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(other.nodes):
         return "weights or nodes"
     if told(proved(shared.model)) != told(proved(apart.model)):
         return "proofs"
@@ -91,15 +89,11 @@ def test_sharing_changes_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted({*SMALL} - {*FEW}))
-def test_sharing_changes_no_shipped_spec(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sharing_changes_no_shipped_spec(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differs(spec, monkeypatch, run=True)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)])
 def test_sharing_changes_no_random_spec(
     seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -172,7 +166,7 @@ def test_what_a_loop_counts_stays_in_it(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(LOOPED)
     graph = opened_anew(str(path)).model.graph
-    verify(graph)
+    find_graph_errors(graph)
     assert numbers(graph, {})["y"].shape[-1] == 4
 
 
@@ -196,13 +190,11 @@ def calls(work: Callable[[], object]) -> int:
 def cost(spec: str, layers: int, **more: object) -> int:
     """The work of checking a spec of so many layers, proofs included."""
     sizes = SMALL[spec] | {"layers": layers} | more
-    sets = [
-        f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()
-    ]
+    sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()]
 
     def work() -> None:
         found = open_spec(spec, sets=sets)
-        model = check(found).model
+        model = check_spec(found).model
         assert model is not None
         proved(model)
 
@@ -242,8 +234,6 @@ def test_sixty_one_layers_of_256_experts_are_checked_in_two_seconds() -> None:
             text=True,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(
-            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        )
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert "671 026 419 200 parameters" in done.stdout
     assert min(taken) < 2.0

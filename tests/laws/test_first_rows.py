@@ -11,16 +11,16 @@ import pytest
 from laws.test_heads import difference, forget, leak
 from support.random_firsts import first_row_graph
 
+from specc.analysis import time_axis_strides
+from specc.analysis.causality import check_causality
+from specc.analysis.time_axis_strides import is_first_position_slice
+from specc.analysis.time_dataflow_facts import TimeState
+from specc.incremental import step_graph
+from specc.incremental.step_states import StepStates
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node
-from specc.ir.heads import Clock, clock_of
-from specc.passes.derive import step
-from specc.passes.derive.states import States
-from specc.passes.prove import spliced
-from specc.passes.prove.causality import prove
-from specc.passes.prove.moving import State
-from specc.passes.prove.spliced import is_first
+from specc.ir.time_axis import TimeAxis, find_time_axis
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -41,21 +41,23 @@ def test_first_rows_of_thousands_of_graphs(start: int) -> None:
 
 def test_many_that_pick_a_first_row_are_proved() -> None:
     graphs = [first_row_graph(seed) for seed in range(60)]
-    proved = [g for g in graphs if "x" in g.inputs and not prove(g, "seq", "x", ["y"])]
+    proved = [g for g in graphs if "x" in g.inputs and not check_causality(g, "seq", "x", ["y"])]
     picking = [
-        g for g in proved if any(is_first(n, clock_of(g, "seq")) for n, _ in g.nodes)
+        g
+        for g in proved
+        if any(is_first_position_slice(n, find_time_axis(g, "seq")) for n, _ in g.nodes)
     ]
     assert len(picking) > 4
 
 
-def _or_the_second(node: Node, clock: Clock) -> bool:
+def _or_the_second(node: Node, clock: TimeAxis) -> bool:
     match node:
         case Node(ops.Slice() | ops.Index(), (x,)) if x is not None:
             return clock.head(x.type.shape[node.op.axis]) is not None
     return False
 
 
-def _of_the_new_rows(states: States, node: Node, result: Any, rows: Any) -> Any:
+def _of_the_new_rows(states: StepStates, node: Node, result: Any, rows: Any) -> Any:
     cut = states.draft.add(node, ops.Slice(node.op.axis, Dim.of(0), Dim.of(1)), rows)
     if isinstance(node.op, ops.Index):
         return states.draft.add(node, ops.Squeeze(node.op.axis), *cut)
@@ -64,16 +66,14 @@ def _of_the_new_rows(states: States, node: Node, result: Any, rows: Any) -> Any:
 
 FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "any row may be picked": (spliced, "is_first", _or_the_second),
-    "rows of a head may read it": (State, "latched", property(lambda self: False)),
-    "it is the first of the new rows": (step, "first_row", _of_the_new_rows),
+    "any row may be picked": (time_axis_strides, "is_first_position_slice", _or_the_second),
+    "rows of a head may read it": (TimeState, "latched", property(lambda self: False)),
+    "it is the first of the new rows": (step_graph, "select_first_position", _of_the_new_rows),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     forget()

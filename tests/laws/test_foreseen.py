@@ -14,9 +14,9 @@ from support.guarded import guarded
 from support.small import SMALL
 from support.spec_models import opened
 
-from specc.compiler.spec import check, open_spec
-from specc.elaborate import calls, definitions
-from specc.elaborate.foreseen import Foreseen
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.frontend import calls, masks
+from specc.frontend.step_estimate import StepEstimator
 
 WORK = (
     "x = #",
@@ -58,13 +58,9 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
     """
     foreseen: list[int] = []
     found: list[tuple[str, int, int]] = []
-    expect, call_block, inside = (
-        Foreseen.expect,
-        calls.call_block,
-        definitions.inside,
-    )
+    expect, call_block, inside = (StepEstimator.expect, calls.call_block, masks.enter_definition)
 
-    def noting(self: Foreseen, steps: Any, item: Any, *rest: Any) -> None:
+    def noting(self: StepEstimator, steps: Any, item: Any, *rest: Any) -> None:
         foreseen.append(self.least(item, *rest[:2]))
         expect(self, steps, item, *rest)
 
@@ -82,9 +78,9 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
         found.append((held.name, foreseen[at], context.steps.taken - before))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Foreseen, "expect", noting)
+        patch.setattr(StepEstimator, "expect", noting)
         patch.setattr(calls, "call_block", called)
-        patch.setattr(definitions, "inside", expanded)
+        patch.setattr(masks, "enter_definition", expanded)
         yield found
 
 
@@ -94,23 +90,19 @@ def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[
     for seed in seeds:
         path.write_text(random_spec(Random(seed)))
         with audited(monkeypatch) as found:
-            check(open_spec(str(path)))
+            check_spec(open_spec(str(path)))
         wrong += [(seed, *f) for f in found if f[1] > f[2]]
         exact += sum(2 * f[1] > f[2] for f in found)
     assert exact > 10 * len(seeds)
     return wrong
 
 
-def test_never_more_than_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_never_more_than_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not too_much(monkeypatch, tmp_path / "m.specc", range(6))
 
 
 @pytest.mark.slow
-def test_never_more_than_is_taken_in_many(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_never_more_than_is_taken_in_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not too_much(monkeypatch, tmp_path / "m.specc", range(1000, 1600))
 
 
@@ -128,9 +120,7 @@ def doubling(levels: int) -> str:
     first = f"block b0({INPUT}) -> float[batch, n, 8] {{ return linear(x, out=8) }}"
     step = "block b%d(" + INPUT + ") -> float[batch, n, 8] {{ return %s }}"
     blocks = [
-        (step % (k, f"b{k - 1}(b{k - 1}(x) @ l) @ r"))
-        .replace("{{", "{")
-        .replace("}}", "}")
+        (step % (k, f"b{k - 1}(b{k - 1}(x) @ l) @ r")).replace("{{", "{").replace("}}", "}")
         for k in range(1, levels + 1)
     ]
     return spec("\n".join([first, *blocks]), f"y = b{levels}(x) @ all")

@@ -27,14 +27,23 @@ from support.small import SMALL
 from support.spec_models import opened
 from support.turns import in_two
 
-from specc.ir.model import Model
-from specc.passes.derive.derive import derive
-from specc.run.verify import random_inputs
-from specc_onnx import Built, build, target
-from specc_onnx.gate.check import agree, sound, without_weights
-from specc_onnx.gate.shapes import follow
-from specc_onnx.gate.types import Found, Unsound, open_, shape_of
-from specc_onnx.lower.reading import bodies_of
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.model import ModelDefinition
+from specc.verification.verify_model import random_inputs
+from specc_onnx import BuiltModel, build_model, get_target
+from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.verifier.onnx_value_types import (
+    InferredTypes,
+    UnsoundModelError,
+    has_unknown_length,
+    read_shape,
+)
+from specc_onnx.verifier.onnx_verifier import (
+    check_value_types,
+    make_weights_inputs,
+    verify_without_runtime,
+)
+from specc_onnx.verifier.shape_inference import infer_model_types
 
 TARGETS = ("onnx", "ort-cpu")
 OPSETS = (17, 20, 23, 26)
@@ -67,72 +76,62 @@ UNSEEN = {
 
 
 @cache
-def model_of(spec: str) -> Model:
+def model_of(spec: str) -> ModelDefinition:
     return opened(
         spec, **{key.replace(".", "__"): value for key, value in SMALL[spec].items()}
     ).model
 
 
-def built(spec: str, where: str, opset: int) -> Built:
-    return build(model_of(spec).graph, target(where), opset)
+def built(spec: str, where: str, opset: int) -> BuiltModel:
+    return build_model(model_of(spec).graph, get_target(where), opset)
 
 
-def known(one: Built) -> Found:
+def known(one: BuiltModel) -> InferredTypes:
     """What the gate knows with nothing declared: the nodes alone."""
-    model = without_weights(one)
-    env = agree(one, model).env
+    model = make_weights_inputs(one)
+    env = check_value_types(one, model).env
     told = {name: env[symbol] for symbol, name in one.told.items() if symbol in env}
-    return follow(bare(model), env, told)
+    return infer_model_types(bare(model), env, told)
 
 
-def run_all(one: Built, found: Found) -> Iterator[tuple[str, tuple[int, ...]]]:
+def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every value of the main graph as ONNX Runtime computes it from inputs of the same lengths."""
-    model = bare(without_weights(one))
+    model = bare(make_weights_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
-    inputs = random_inputs(
-        graph, {s: n for s, n in found.env.items() if s not in graph.facts}, rng
-    )
+    inputs = random_inputs(graph, {s: n for s, n in found.env.items() if s not in graph.facts}, rng)
     for tensor in one.weights.values():
         inputs[tensor.name] = rng.normal(size=list(tensor.dims)).astype("f4")
     names = [n for node in model.graph.node for n in node.output if n]
-    model.graph.output.extend(
-        onnx.ValueInfoProto(name=n) for n in names if n not in one.types
-    )
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in one.types)
     options = [o.name for o in model.graph.output]
-    for name, made in zip(
-        options, open_quietly(model).run(options, inputs), strict=True
-    ):
+    for name, made in zip(options, open_quietly(model).run(options, inputs), strict=True):
         yield name, made.shape
 
 
 @pytest.mark.parametrize(("spec", "where", "opset"), FEW)
-def test_shapes_are_those_that_onnx_runtime_computes(
-    spec: str, where: str, opset: int
-) -> None:
+def test_shapes_are_those_that_onnx_runtime_computes(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     found = known(one)
     seen = dict(run_all(one, found))
-    assert {n: shape_of(found.types[n]) for n in seen} == seen
+    assert {n: read_shape(found.types[n]) for n in seen} == seen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "where", "opset"), ALL)
-def test_every_value_of_every_spec_is_known_and_right(
-    spec: str, where: str, opset: int
-) -> None:
+def test_every_value_of_every_spec_is_known_and_right(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     found = known(one)
     data = decided_by_data(one.model.graph, found)
-    unknown = [n for n, type in found.types.items() if open_(type) and n not in data]
+    unknown = [n for n, type in found.types.items() if has_unknown_length(type) and n not in data]
     assert unknown == []
     seen = dict(run_all(one, found))
-    known_ones = {n: shape_of(found.types[n]) for n in seen if n not in data}
+    known_ones = {n: read_shape(found.types[n]) for n in seen if n not in data}
     assert known_ones == {n: s for n, s in seen.items() if n not in data}
 
 
 def decided_by_data(
-    graph: onnx.GraphProto, found: Found, outside: frozenset[str] = frozenset()
+    graph: onnx.GraphProto, found: InferredTypes, outside: frozenset[str] = frozenset()
 ) -> set[str]:
     """Values whose lengths only data tells: how many rows stand apart in a mask, and
     what is done with these where that number decides it.
@@ -140,90 +139,75 @@ def decided_by_data(
     names = set(outside)
     for node in graph.node:
         told = node.op_type != "If" or node.input[0] in found.numbers
-        for body in bodies_of(node):
+        for body in iterate_node_bodies(node):
             deep = decided_by_data(body, found, frozenset(names))
             names |= deep if told else deep | inner(body)
-        ends = {o.name for body in bodies_of(node) for o in body.output}
+        ends = {o.name for body in iterate_node_bodies(node) for o in body.output}
         if not told or node.op_type == "NonZero" or names & {*node.input, *ends}:
-            names |= {n for n in node.output if n and open_(found.types[n])}
+            names |= {n for n in node.output if n and has_unknown_length(found.types[n])}
     return names
 
 
 def inner(graph: onnx.GraphProto) -> set[str]:
     """Every value of a graph, and of those inside."""
     names = {n for node in graph.node for n in node.output}
-    return names.union(*(inner(b) for node in graph.node for b in bodies_of(node)))
+    return names.union(*(inner(b) for node in graph.node for b in iterate_node_bodies(node)))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
 def test_every_value_of_a_step_is_known(spec: str) -> None:
     model = model_of(spec)
     assert model.generation
-    derived = derive(
+    derived = derive_encoder_and_step(
         model.graph, model.generation.growing, {model.generation.source: "newest"}
     )
-    found = known(build(derived.step, target("ort-cpu")))
-    assert [n for n, type in found.types.items() if open_(type)] == []
+    found = known(build_model(derived.step, get_target("ort-cpu")))
+    assert [n for n, type in found.types.items() if has_unknown_length(type)] == []
 
 
-def caught(one: Built, mutant: onnx.ModelProto) -> bool:
+def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
     """Whether the gates refuse it."""
     try:
-        sound(one, mutant)
-    except Unsound:
+        verify_without_runtime(one, mutant)
+    except UnsoundModelError:
         return True
     return False
 
 
-def hunt(
-    one: Built, seed: str, tries: int
-) -> tuple[int, list[tuple[Mutation, list[str]]]]:
+def hunt(one: BuiltModel, seed: str, tries: int) -> tuple[int, list[tuple[Mutation, list[str]]]]:
     """How many mutants count, and which of them no gate finds, with the values that
     changed. Results are all tried.
     """
-    model, before = without_weights(one), known(one)
+    model, before = make_weights_inputs(one), known(one)
     results, others = [], []
     for mutation in mutations(model):
-        (
-            results
-            if mutation.kind == "declared output" and mutation.graph == 0
-            else others
-        ).append(mutation)
+        (results if mutation.kind == "declared output" and mutation.graph == 0 else others).append(
+            mutation
+        )
     chosen = random.Random(seed).sample(others, min(tries, len(others)))
     count, unseen = 0, []
     for mutation in (*results, *chosen):
         mutant = mutation.of(model)
-        changed = (
-            [mutation.kind]
-            if mutation.kind.startswith("declared")
-            else moved(mutant, before)
-        )
+        changed = [mutation.kind] if mutation.kind.startswith("declared") else moved(mutant, before)
         if changed:
             count += 1
             unseen += [] if caught(one, mutant) else [(mutation, changed)]
     return count, unseen
 
 
-def judge(
-    count: int, unseen: list[tuple[Mutation, list[str]]], results: set[str]
-) -> None:
+def judge(count: int, unseen: list[tuple[Mutation, list[str]]], results: set[str]) -> None:
     """At least 95 of 100 are found, and all that change a result."""
     assert len(unseen) <= 0.05 * count, (
         f"{len(unseen)} of {count}: {Counter(m.kind for m, _ in unseen)}"
     )
-    assert not [
-        m
-        for m, changed in unseen
-        if results & set(changed) or m.kind == "declared output"
-    ]
+    assert not [m for m, changed in unseen if results & set(changed) or m.kind == "declared output"]
 
 
 def named(unseen: list[tuple[Mutation, list[str]]]) -> str:
     """What was not found, by operator, with the reason where it is known."""
     counts = Counter(m.kind.split()[0].split(".")[0] for m, _ in unseen)
     return "; ".join(
-        f"{n} {kind}: {UNSEEN.get(kind, 'no reason known')}"
-        for kind, n in counts.items()
+        f"{n} {kind}: {UNSEEN.get(kind, 'no reason known')}" for kind, n in counts.items()
     )
 
 
@@ -237,9 +221,7 @@ def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SMALL)
-def test_many_mutants_are_found(
-    spec: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_many_mutants_are_found(spec: str, record_property: Callable[[str, object], None]) -> None:
     total, unseen = 0, []
     for where, opset in product(TARGETS, OPSETS):
         one = built(spec, where, opset)

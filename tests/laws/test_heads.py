@@ -19,25 +19,29 @@ from support.steps import begun, steps
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis import affine_indices, mask_bands, time_dataflow
+from specc.analysis.causality import check_causality
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.padding_check import check_padding
+from specc.analysis.padding_offsets import find_padding_offsets
+from specc.analysis.query_key_grids import QueryKeyGrid
+from specc.analysis.time_dataflow import trace_time_dataflow as follow
+from specc.incremental import derivation as deriving
+from specc.incremental import encoder_graph
+from specc.incremental.derivation import (
+    add_encoder_graph,
+    derive_encoder_and_step,
+    derive_step_graph,
+)
 from specc.ir import ops
-from specc.ir.derived import Derived
+from specc.ir.dependence import Dependence, find_op_dependences
+from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
 from specc.ir.interval import Interval
-from specc.ir.reach import Link, known
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.ir.write import write
-from specc.passes.derive import derive as deriving
-from specc.passes.derive import encode, newest
-from specc.passes.derive.derive import derive, encoded, stepped
-from specc.passes.prove import affine, bands, flow
-from specc.passes.prove.beyond import beyond
-from specc.passes.prove.causality import prove
-from specc.passes.prove.flow import flow as follow
-from specc.passes.prove.grids import Grid
-from specc.passes.prove.padding import padding
-from specc.passes.prove.places import places_of
 
 ROWS = 6
 GRAPHS = 30
@@ -49,12 +53,12 @@ def leak(graph: Graph, seed: int) -> str:
     """How rows of a graph move that must not, as far as it was proved; empty where none
     do.
     """
-    proved = not prove(graph, "seq", "x", ["y"])
+    proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
     for memory in MEMORIES:
         inputs, weights = values(graph, seed, ROWS, memory)
         head = head_rows(graph, memory)
-        before = specc_numpy.run(graph, inputs, weights)["y"]
+        before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         rng = np.random.default_rng(seed + 1)
         for token in range(ROWS):
             moved = {n: v.copy() for n, v in inputs.items()}
@@ -62,7 +66,7 @@ def leak(graph: Graph, seed: int) -> str:
                 moved["x"][:, token] += rng.normal(size=3) * 2
             if "keep" in moved:
                 moved["keep"][:, token] ^= rng.random() < 0.5
-            after = specc_numpy.run(graph, moved, weights)["y"]
+            after = specc_numpy.evaluate_graph(graph, moved, weights)["y"]
             for row in range(before.shape[1]):
                 if np.allclose(before[:, row], after[:, row], rtol=1e-9, atol=1e-12):
                     continue
@@ -71,9 +75,7 @@ def leak(graph: Graph, seed: int) -> str:
                     return f"graph {seed} is proved, token {token} moves row {time}"
                 reach = state.axes.get(1, Interval(1, 0))
                 if proved and time - token not in reach:
-                    return (
-                        f"graph {seed}: token {token} moves row {time}, not in {reach}"
-                    )
+                    return f"graph {seed}: token {token} moves row {time}, not in {reach}"
     return ""
 
 
@@ -82,12 +84,12 @@ def difference(seed: int, draw: Callable[[int], Graph] = headed_graph) -> str:
     or where it is refused.
     """
     graph = draw(seed)
-    if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
+    if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
         return ""
     for rows in ("new", "newest"):
-        derived = derive(graph, "x", {"y": rows}, begins="y")
+        derived = derive_encoder_and_step(graph, "x", {"y": rows}, begins="y")
         made = [derived.step, *([derived.encode] if derived.encode else [])]
-        if faults := [f for each in made for f in verify(each)]:
+        if faults := [f for each in made for f in find_graph_errors(each)]:
             return f"graph {seed}: {faults[0]}"
         for memory in MEMORIES:
             if fault := _unequal(graph, derived, seed, memory, rows):
@@ -95,11 +97,11 @@ def difference(seed: int, draw: Callable[[int], Graph] = headed_graph) -> str:
     return ""
 
 
-def _unequal(graph: Graph, derived: Derived, seed: int, memory: int, rows: str) -> str:
+def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows: str) -> str:
     inputs, weights = values(graph, seed, ROWS, memory, batch=2)
     inputs.setdefault("x", np.zeros((2, ROWS, 3)))
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
-    head, every = head_rows(graph, memory), specc_numpy.run(graph, used, weights)["y"]
+    head, every = (head_rows(graph, memory), specc_numpy.evaluate_graph(graph, used, weights)["y"])
     full = every[:, head:]
     if derived.first:
         first = begun(derived, inputs, weights)[derived.first]
@@ -121,8 +123,8 @@ def _unequal(graph: Graph, derived: Derived, seed: int, memory: int, rows: str) 
 
 def forget() -> None:
     """Nothing that was proved before is remembered."""
-    bands.found_band.cache_clear()
-    beyond.cache_clear()
+    mask_bands.find_mask_band.cache_clear()
+    find_masked_values.cache_clear()
 
 
 def first_fault(seeds: range) -> str:
@@ -169,16 +171,16 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
     seen = alone = 0
     for seed in range(20):
         graph = headed_graph(seed)
-        if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
+        if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
-        derived = derive(graph, "x", {"y": "newest"}, begins="y")
+        derived = derive_encoder_and_step(graph, "x", {"y": "newest"}, begins="y")
         head = graph.outputs["y"].type.shape[1] - SEQ
         sure = bool(head.number) or (head.number is None and bool(head.terms[0][1]))
         assert bool(derived.first) <= sure
         if not derived.first or not derived.encode:
             continue
         seen += 1
-        plain = derive(graph, "x", {"y": "newest"})
+        plain = derive_encoder_and_step(graph, "x", {"y": "newest"})
         known = {n for n, _ in plain.encode.nodes} if plain.encode else set()
         more = [r for n, r in derived.encode.nodes if n not in known and n.op.heavy]
         alone += any(r[0].type.shape[1] == 1 for r in more if r[0].type.rank > 1)
@@ -187,7 +189,7 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
 
 
 def test_much_is_proved() -> None:
-    refused = [s for s in range(GRAPHS) if prove(headed_graph(s), "seq", "x", ["y"])]
+    refused = [s for s in range(GRAPHS) if check_causality(headed_graph(s), "seq", "x", ["y"])]
     assert len(refused) < GRAPHS * 0.8
 
 
@@ -195,24 +197,20 @@ def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None
     seen = 0
     for seed in range(40):
         graph = headed_graph(seed)
-        if "x" not in graph.inputs or prove(graph, "seq", "x", ["y"]):
+        if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
             continue
-        half = stepped(graph, "x", {"y": "new"})
-        kept = {
-            n: f for n, f in half.starts.items() if f.axis is not None and not f.total
-        }
-        made = encoded(half).encode
+        half = derive_step_graph(graph, "x", {"y": "new"})
+        kept = {n: f for n, f in half.starts.items() if f.axis is not None and not f.total}
+        made = add_encoder_graph(half).encode
         if made is None or not kept:
             continue
         whole = replace(graph, outputs={n: f.value for n, f in kept.items()})
         for rows in (1, 4):
             inputs, weights = values(graph, seed, rows, 3)
-            given = {
-                n: inputs[n][:, :0] if n == "x" else inputs[n] for n in made.inputs
-            }
+            given = {n: inputs[n][:, :0] if n == "x" else inputs[n] for n in made.inputs}
             own = {n: weights[n] for n in made.parameters}
-            first = specc_numpy.run(made, given, own)
-            every = specc_numpy.run(whole, inputs, weights)
+            first = specc_numpy.evaluate_graph(made, given, own)
+            every = specc_numpy.evaluate_graph(whole, inputs, weights)
             for name, start in kept.items():
                 assert start.axis is not None
                 count = every[name].shape[start.axis] - rows
@@ -232,7 +230,7 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
     clean = 0
     for seed in range(many):
         graph = headed_graph(seed, side)
-        if padding(graph) or "keep" not in graph.inputs:
+        if check_padding(graph) or "keep" not in graph.inputs:
             continue
         inputs, weights = values(graph, seed, ROWS, 2)
         if "keep" not in inputs:
@@ -243,9 +241,9 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
         inputs["keep"][:, real] = True
         grown = [n for n in ("x", "keep") if n in inputs]
         short = {n: v[:, real] if n in grown else v for n, v in inputs.items()}
-        alone = specc_numpy.run(graph, short, weights)["y"]
-        padded = specc_numpy.run(graph, inputs, weights)["y"]
-        places = places_of(graph, graph.inputs["keep"], side)
+        alone = specc_numpy.evaluate_graph(graph, short, weights)["y"]
+        padded = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
+        places = find_padding_offsets(graph, graph.inputs["keep"], side)
         length = graph.outputs["y"].type.shape[1]
         before = places.before[length].at({"mem": 2})
         behind = places.behind(length).at({"mem": 2})
@@ -271,18 +269,18 @@ def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> Non
                 x = drawn.one(ops.Slice(1, head, head + SEQ), x)
             y = drawn.one(ops.CumSum(1), drawn.one(ops.Linear(), x, weight, None))
             graph = drawn.build.finish("g", {"y": drawn.one(ops.Delay(1, 1, 0.0), y)})
-            texts.append(write(derive(graph, "x", {"y": "new"}).step))
+            texts.append(format_ir(derive_encoder_and_step(graph, "x", {"y": "new"}).step))
         assert texts[0] == texts[1]
 
 
-def _numbered(grid: Grid) -> affine.Affine | None:
+def _numbered(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
     """Times in place of row numbers."""
     if (grid.query, grid.key) == (0, None):
-        return affine.Affine(query=affine.ONE)
-    return affine.Affine(key=affine.ONE) if grid.key == 0 else None
+        return affine_indices.AffineIndex(query=affine_indices.ONE)
+    return affine_indices.AffineIndex(key=affine_indices.ONE) if grid.key == 0 else None
 
 
-def _first_rows(self: encode.Beginning, first: encode.First) -> Value:
+def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
     """What a state begins as is read at the wrong end."""
     value, axis = self.now[first.value], first.axis
     if axis is None or first.total:
@@ -293,13 +291,13 @@ def _first_rows(self: encode.Beginning, first: encode.First) -> Value:
     return self.b.one(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
-def _taken_for_rows_of_themselves(*given: Any) -> list[Link]:
+def _taken_for_rows_of_themselves(*given: Any) -> list[Dependence]:
     """Rows that others are read for are taken for rows made of the same ones alone."""
     kinds = {"window": "same"}
-    return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in known(*given)]
+    return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_op_dependences(*given)]
 
 
-OUTPUT, SPLICED = encode.Beginning.output, flow.spliced
+OUTPUT, SPLICED = encoder_graph.EncoderBuilder.output, time_dataflow.resolve_splice
 FROM = {
     "a row alone is made of its own rows where it reads others": 30,
     "row numbers do not begin behind the head": 30,
@@ -307,44 +305,36 @@ FROM = {
     "only the side of the queries is looked at": 200,
 }
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "row numbers do not begin behind the head": (
-        affine,
-        "_row_number",
-        _numbered,
-    ),
+    "row numbers do not begin behind the head": (affine_indices, "_match_position_id", _numbered),
     "lengths in masks are taken for 0": (
-        affine,
-        "of_length",
-        lambda length: affine.Affine(),
+        affine_indices,
+        "make_affine_length",
+        lambda length: affine_indices.AffineIndex(),
     ),
     "only the side of the queries is looked at": (
-        bands,
-        "_together",
+        mask_bands,
+        "_intersect_sides",
         lambda keys, queries: queries,
     ),
     "a head on the keys' side hides everything": (
-        bands,
-        "_together",
+        mask_bands,
+        "_intersect_sides",
         lambda keys, queries: Interval(max(keys.lo, 0), queries.hi),
     ),
     "a row alone is made of its own rows where it reads others": (
-        newest,
-        "known",
+        encoder_graph,
+        "find_op_dependences",
         _taken_for_rows_of_themselves,
     ),
     "states begin as the first rows of the head": (
-        encode.Beginning,
+        encoder_graph.EncoderBuilder,
         "output",
         _first_rows,
     ),
-    "nobody tells the length of a memory": (
-        deriving,
-        "with_lengths",
-        lambda graph, *_: graph,
-    ),
+    "nobody tells the length of a memory": (deriving, "add_length_inputs", lambda graph, *_: graph),
     "rows behind what grows stay where they are": (
-        flow,
-        "spliced",
+        time_dataflow,
+        "resolve_splice",
         lambda node, link, clock: (
             (link.operand_axis, Interval(0, 0))
             if isinstance(node.op, ops.Concat)
@@ -355,9 +345,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_planted_mistakes_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     forget()

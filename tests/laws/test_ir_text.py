@@ -12,30 +12,30 @@ from support.op_examples import EXAMPLES, graph_of
 from support.random_graphs import random_graph, values
 
 import specc_numpy
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.ir.read import read
-from specc.ir.verify import verify
-from specc.ir.write import write
-from specc.text.diagnostic import Failed
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_reading_undoes_writing(seed: int) -> None:
     graph = random_graph(seed)
-    text = write(graph)
-    again = read(text)["random"]
-    assert write(again) == text
-    assert verify(again) == []
+    text = format_ir(graph)
+    again = parse_ir(text)["random"]
+    assert format_ir(again) == text
+    assert find_graph_errors(again) == []
     inputs, weights = values(graph, seed, 5)
-    for name, found in specc_numpy.run(graph, inputs, weights).items():
+    for name, found in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         np.testing.assert_array_equal(
-            specc_numpy.run(again, inputs, weights)[name], found
+            specc_numpy.evaluate_graph(again, inputs, weights)[name], found
         )
 
 
-TEXTS = [write(graph_of(e)[0]) for e in EXAMPLES] + [
-    write(random_graph(s)) for s in range(20)
+TEXTS = [format_ir(graph_of(e)[0]) for e in EXAMPLES] + [
+    format_ir(random_graph(s)) for s in range(20)
 ]
 
 
@@ -67,12 +67,12 @@ def test_a_mutated_text_is_read_or_refused(seed: int) -> None:
         graphs, codes = read_or_refuse(text)
         assert codes <= {"E0927", "E0928"}
         for graph in graphs.values():
-            assert verify(graph) == []
+            assert find_graph_errors(graph) == []
 
 
 def read_or_refuse(text: str) -> tuple[dict[str, Graph], set[str]]:
     """The graphs of a text, or the codes it is refused with; any other exception is a fault."""
     try:
-        return read(text), set()
+        return parse_ir(text), set()
     except Failed as refused:
         return {}, {d.code for d in refused.diagnostics}

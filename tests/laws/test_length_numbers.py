@@ -19,14 +19,14 @@ from support.small import SMALL
 from support.spec_models import opened, opened_anew, random_weights
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.elaborate import numbers
-from specc.elaborate.context import Env
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.frontend import scalar_arithmetic
+from specc.frontend.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.library.files import shipped
-from specc.run.verify import random_inputs
-from specc_onnx import build, target
+from specc.library.spec_files import list_builtin_specs
+from specc.verification.verify_model import random_inputs
+from specc_onnx import build_model, get_target
 
 SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
 EACH = 12
@@ -35,7 +35,7 @@ EACH = 12
 def graph_of(text: str, folder: Path) -> Graph:
     path = folder / "spec.specc"
     path.write_text(text)
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
@@ -43,7 +43,7 @@ def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
     drawn = Drawn(random.Random(seed))
     texts = [drawn.number() for _ in range(EACH)]
     graph = graph_of(spec_of(texts), folder)
-    session = open_quietly(build(graph, target("onnx")).model) if compiled else None
+    session = open_quietly(build_model(graph, get_target("onnx")).model) if compiled else None
     found = []
     for n, m in SIZES:
         given = {"x": np.zeros((n, m), np.float32), "one": np.ones(2, np.float32)}
@@ -52,7 +52,7 @@ def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
             for k, t in enumerate(texts)
             for r in "ab"
         }
-        exact = specc_numpy.run(graph, given, {})
+        exact = specc_numpy.evaluate_graph(graph, given, {})
         for name, array in want.items():
             if not np.allclose(exact[name], array, rtol=1e-9, atol=1e-9):
                 found.append(
@@ -60,8 +60,7 @@ def wrong(seed: int, folder: Path, compiled: bool = True) -> list[str]:
                 )
         if session is not None and not found:
             agree(
-                {r: a.astype(np.float32) for r, a in want.items()},
-                session.run(list(want), given),
+                {r: a.astype(np.float32) for r, a in want.items()}, session.run(list(want), given)
             )
     return found
 
@@ -81,7 +80,7 @@ def test_thousands_of_numbers_made_of_lengths(start: int, tmp_path: Path) -> Non
 def test_a_planted_stand_in_is_found(
     stand_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    knows: Callable[[Any], float | None] = numbers.known
+    knows: Callable[[Any], float | None] = scalar_arithmetic.get_known_float
 
     def guess(value: Any) -> float | None:
         if not isinstance(value, Dim) or value.number is not None:
@@ -91,7 +90,7 @@ def test_a_planted_stand_in_is_found(
         except DimError:  # a quotient that the stand-ins leave a remainder in
             return float(stand_in)
 
-    monkeypatch.setattr(numbers, "known", guess)
+    monkeypatch.setattr(scalar_arithmetic, "get_known_float", guess)
     assert any(wrong(seed, tmp_path, compiled=False) for seed in range(6))
 
 
@@ -109,27 +108,21 @@ def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> Non
     """
     found = opened(spec, **SMALL[spec])
     graph = found.model.graph
-    symbols = sorted(
-        {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
-    )
+    symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     sizes = {s: max(size + n, graph.least.get(s, 1)) for n, s in enumerate(symbols)}
     inputs = random_inputs(graph, sizes, np.random.default_rng(0))
     weights = random_weights(found)
-    want = specc_numpy.run(graph, inputs, weights)
+    want = specc_numpy.evaluate_graph(graph, inputs, weights)
     with monkeypatch.context() as patch:
-        look_up = Env.run_time
+        look_up = Env.find_runtime_length
         patch.setattr(
-            Env, "run_time", lambda env, name: known(look_up(env, name), sizes)
+            Env, "find_runtime_length", lambda env, name: known(look_up(env, name), sizes)
         )
         told = opened_anew(spec, **SMALL[spec]).model.graph
     assert not {
-        s
-        for _, results in told.nodes
-        for r in results
-        for d in r.type.shape
-        for s in d.symbols()
+        s for _, results in told.nodes for r in results for d in r.type.shape for s in d.symbols()
     }
-    for name, array in specc_numpy.run(told, inputs, weights).items():
+    for name, array in specc_numpy.evaluate_graph(told, inputs, weights).items():
         np.testing.assert_allclose(
             array, want[name], rtol=1e-9, atol=1e-9, err_msg=f"{spec}: {name}"
         )
@@ -148,7 +141,7 @@ def test_a_length_known_while_compiling_gives_what_one_of_the_input_does(
 
 LOOPS = {
     name
-    for name, path in shipped().items()
+    for name, path in list_builtin_specs().items()
     if "scan " in path.read_text(encoding="utf-8")
 }
 """Specs with a loop, which walks along a length by its name."""
@@ -157,7 +150,5 @@ LOOPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("spec", sorted(SMALL.keys() - LOOPS))
-def test_so_it_is_for_every_spec(
-    spec: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_it_is_for_every_spec(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     told_and_found(spec, monkeypatch, size)

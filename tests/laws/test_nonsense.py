@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 ROPE = "attention(x, heads=2, mask=all, rope=rope({}), at=positions(x), pairs=half) @ a"
 BY = "attend_by({}, x, x, x, mask=all, normalize=kernel)"
@@ -54,9 +54,7 @@ CASES = {
     ROPE.format("theta=1e4, kind=yarn, factor=2.0"): "E0201",
     ROPE.format("theta=1e4, kind=yarn, factor=2.0, original=8"): "",
     ROPE.format("theta=1e4, kind=yarn, factor=2.0, original=8, mscale=1.0"): "E0201",
-    ROPE.format(
-        "theta=1e4, kind=llama3, factor=2.0, original=8, truncate=false"
-    ): "E0201",
+    ROPE.format("theta=1e4, kind=llama3, factor=2.0, original=8, truncate=false"): "E0201",
     ROPE.format("theta=1e4, kind=longrope, factor=2.0, original=8"): "E0201",
 }
 
@@ -70,7 +68,7 @@ def test_a_number_that_means_nothing(value: str, tmp_path: Path) -> None:
     )
     codes = {""}
     try:
-        elaborated(open_spec(str(path)))
+        elaborate_spec(open_spec(str(path)))
     except Failed as failed:
         codes = {d.code for d in failed.diagnostics}
     assert codes == {CASES[value]}

@@ -11,35 +11,32 @@ from typing import Any
 import pytest
 from support.small import SMALL
 
-from specc.compiler.rules import rules_of
-from specc.compiler.spec import Spec, open_spec
-from specc.elaborate.beside import graphs_of
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, elaborate, requirements
-from specc.ir.write import write
-from specc.lang import tree
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.driver.spec_weight_rules import read_weight_rules
+from specc.frontend.context import Env
+from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.ir.ir_printer import format_ir
+from specc.syntax import ast
 
 OTHERS = {
     "float": ["0.625", "1.5"], "text": ['"else"'], "score": ["general", "dot"], "normalizer": ["softmax", "topk(2)"], "norm": ["rms_norm(eps=1e-3)"],
     "mask": ["chunked(3)"], "positions": ["learned(size=64)", "none"], "activation": ["tanh", "silu"],
     "rope": ["rope(theta=77.0)"], "pair": ["[8, 16]", "[2, 1]"],
 }  # fmt: skip
-FREE = {
-    "labels": "only names what `show` says",
-    "wide": "a part of other specs, which look at it",
-}
+FREE = {"labels": "only names what `show` says", "wide": "a part of other specs, which look at it"}
 """Fields that change no number, by reason."""
 
 
-def fields(spec: Spec) -> Iterator[tuple[str, tree.TypeName]]:
+def fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
     """Every field by its dotted path, those of the specs it uses too."""
     for path, entry in spec.program.paths().items():
         if entry.type.name != "record":
             yield path, entry.type
 
 
-def others(type: tree.TypeName, now: Any) -> list[str]:
+def others(type: ast.TypeName, now: Any) -> list[str]:
     """Other values as the language writes them."""
     match type.name:
         case "bool":
@@ -55,29 +52,25 @@ def others(type: tree.TypeName, now: Any) -> list[str]:
 
 def meaning(name: str, sets: dict[str, Any]) -> str:
     """All that a spec says with these values, or the codes with which it refuses them."""
-    given = [
-        f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()
-    ]
+    given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
     try:
         spec = open_spec(name, sets=given)
-        context = context_of(spec.library)
-        config = requirements(context, spec.program, spec.reader)
+        context = create_context(spec.library)
+        config = evaluate_and_check_config(context, spec.program, spec.reader)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     env = Env(module=spec.program.module, config=config)
-    rules = repr(rules_of(context, spec.program, env))
-    return rules + "".join(
-        of_graph(spec, graph.name) for graph in graphs_of(spec.program)
-    )
+    rules = repr(read_weight_rules(context, spec.program, env))
+    return rules + "".join(of_graph(spec, graph.name) for graph in list_graphs(spec.program))
 
 
-def of_graph(spec: Spec, graph: str) -> str:
+def of_graph(spec: OpenedSpec, graph: str) -> str:
     """What one graph of a spec says, or the codes with which it is refused."""
     try:
-        model = elaborate(spec.program, spec.library, spec.reader, graph)
+        model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
-    whole = [write(g) for g in (model.graph, model.defaults) if g]
+    whole = [format_ir(g) for g in (model.graph, model.defaults) if g]
     return repr((whole, model.generation, model.reading, model.showing))
 
 
@@ -85,11 +78,7 @@ QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        n if n in QUICK else pytest.param(n, marks=pytest.mark.slow)
-        for n in sorted(SMALL)
-    ],
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL)]
 )
 def test_every_value_counts_or_is_refused(name: str) -> None:
     usual = meaning(name, SMALL[name])

@@ -12,10 +12,10 @@ from support.random_grids import over_keys
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis import padding_check, padding_constants, padding_invariance, padding_values
 from specc.ir import ops
 from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
-from specc.passes.prove import clean, held, padded, padding
 
 ROWS, GRAPHS = 6, 80
 Side = Literal["left", "right"]
@@ -53,7 +53,7 @@ def drawn_graph(seed: int, side: Side) -> Graph:
 def fault(seed: int, side: Side) -> str | None:
     """How padding shows where it is said not to; None where that is not said."""
     graph = drawn_graph(seed, side)
-    if padding.padding(graph):
+    if padding_check.check_padding(graph):
         return None
     inputs, weights = values(graph, seed, ROWS)
     real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
@@ -61,8 +61,8 @@ def fault(seed: int, side: Side) -> str | None:
     keep[:, real] = True
     whole = {"x": inputs["x"], "keep": keep}
     there = {name: value[:, real] for name, value in whole.items()}
-    alone = specc_numpy.run(graph, there, weights)["y"]
-    found = specc_numpy.run(graph, whole, weights)["y"][:, real]
+    alone = specc_numpy.evaluate_graph(graph, there, weights)["y"]
+    found = specc_numpy.evaluate_graph(graph, whole, weights)["y"][:, real]
     same = np.allclose(found, alone, rtol=1e-9, atol=1e-12, equal_nan=True)
     return "" if same else f"graph {seed}: padding on the {side} shows"
 
@@ -76,25 +76,31 @@ def test_what_is_clean_is_what_it_is_alone(side: Side, many: int) -> None:
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "ranks beside rows": (padding, "mixed", lambda standing: False),
-    "rows counted as ranks": (padding, "_counts", lambda s: [{} for _ in s.given]),
-    "whatever is sorted last": (clean, "sorts_last", lambda node, number: True),
-    "sorts are clean": (clean, "_all", lambda reading: True),
-    "zero whatever it meets": (held, "absorbed", lambda fn, n, least, turned: 0.0),
+    "ranks beside rows": (padding_check, "has_mixed_ranks", lambda standing: False),
+    "rows counted as ranks": (
+        padding_check,
+        "_collect_padding_counts",
+        lambda s: [{} for _ in s.given],
+    ),
+    "whatever is sorted last": (padding_invariance, "is_sorted_last", lambda node, number: True),
+    "sorts are clean": (padding_invariance, "_is_neutral_full_read", lambda reading: True),
+    "zero whatever it meets": (
+        padding_constants,
+        "compute_absorbed_result",
+        lambda fn, n, least, turned: 0.0,
+    ),
     "all is held": (
-        padded,
-        "held",
+        padding_values,
+        "infer_padding_constants",
         lambda standing: dict.fromkeys(standing.axes(), 0.0),
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_a_planted_mistake_is_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    if name == "sorts_last":
-        monkeypatch.setattr(held, name, wrong)
+    if name == "is_sorted_last":
+        monkeypatch.setattr(padding_constants, name, wrong)
     assert any(fault(seed, side) for seed in range(400) for side in SIDES)

@@ -16,9 +16,9 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes.prove import facts
-from specc.text.diagnostic import Failed
+from specc.analysis import analysis_report
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 VOCAB, LENGTH = 6, 5
 ROWS = [[3, 1, 4], [1, 5, 2]]
@@ -58,10 +58,7 @@ AHEAD: list[tuple[str, Callable[[Row], Row]]] = [
         "({a} - flip(cumsum(flip({a}, axis=1), axis=1), axis=1))",
         lambda a: [v - sum(a[n:]) for n, v in enumerate(a)],
     ),
-    (
-        "({a} + float(size({a})) * 0.25)",
-        lambda a: [v + len(ROWS) * len(a) * 0.25 for v in a],
-    ),
+    ("({a} + float(size({a})) * 0.25)", lambda a: [v + len(ROWS) * len(a) * 0.25 for v in a]),
 ]
 ONE: list[tuple[str, Callable[[Row], Row]]] = [
     ("sum({a}, axis=1)", lambda a: [sum(a)]),
@@ -127,11 +124,7 @@ def fault(seed: int, folder: Path) -> str:
     (folder / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
     try:
         specc.compile(
-            folder / "m.specc",
-            folder / "p",
-            init=seed,
-            parts="score,step",
-            target="onnx",
+            folder / "m.specc", folder / "p", init=seed, parts="score,step", target="onnx"
         )
     except Failed as error:
         codes = {d.code for d in error.diagnostics}
@@ -144,7 +137,7 @@ def fault(seed: int, folder: Path) -> str:
         for token in result.tokens:
             extra = np.array([default.of([float(t) for t in text])])
             given = {"ids": np.array([text]), "extra": extra if rows else extra[:, 0]}
-            logits = specc_numpy.run(graph, given, weights)["logits"][0, -1]
+            logits = specc_numpy.evaluate_graph(graph, given, weights)["logits"][0, -1]
             second, first = np.sort(logits)[-2:]
             if first - second < 1e-3:
                 break
@@ -158,10 +151,10 @@ def unsound(seed: int, folder: Path) -> str:
     """A default that is accepted, though it changes what it said."""
     default, rows = drawn(random.Random(seed))
     (folder / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
-    model = elaborated(open_spec(str(folder / "m.specc")))
+    model = elaborate_spec(open_spec(str(folder / "m.specc")))
     assert model.generation
     grows, source = model.generation.growing, model.generation.source
-    refused = facts.report(model.graph, grows, source, model.defaults).errors
+    refused = analysis_report.analyze_graph(model.graph, grows, source, model.defaults).errors
     assert {d.code for d in refused} <= {"E0718"}
     return "" if refused or not changes(default, rows) else f"{seed}: {default.text}"
 
@@ -175,10 +168,8 @@ def test_what_changes_is_refused(tmp_path: Path) -> None:
     assert not [f for seed in range(25) if (f := unsound(seed, tmp_path))]
 
 
-def test_without_the_proof_it_is_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facts, "prove_defaults", lambda *_: [])
+def test_without_the_proof_it_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis_report, "check_default_causality", lambda *_: [])
     assert any(unsound(seed, tmp_path) for seed in range(10))
 
 

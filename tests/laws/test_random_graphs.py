@@ -17,15 +17,15 @@ from support.random_rows import moved_graph
 from support.turns import in_two
 
 import specc_numpy
-from specc.ir import ops, reach
+from specc.analysis import mask_bands, time_dataflow
+from specc.analysis.batch_independence import check_batch_independence
+from specc.analysis.causality import check_causality
+from specc.analysis.padding_check import check_padding
+from specc.analysis.time_dataflow import trace_time_dataflow as follow
+from specc.ir import dependence, ops
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.signature import Signature
-from specc.passes.prove import bands, flow
-from specc.passes.prove.batch import mixing
-from specc.passes.prove.causality import prove
-from specc.passes.prove.flow import flow as follow
-from specc.passes.prove.padding import padding
 
 ROWS = 6
 GRAPHS = 250
@@ -35,13 +35,13 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
     """Every pair (row of the output, token) where the token moves the row."""
     inputs, weights = values(graph, seed, ROWS)
     rng = np.random.default_rng(seed + 1)
-    before = specc_numpy.run(graph, inputs, weights)["y"]
+    before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     for token in range(ROWS):
         x, keep = inputs["x"].copy(), inputs["keep"].copy()
         x[:, token] += rng.normal(size=x[:, token].shape) * 2
         keep[:, token] ^= rng.random() < 0.5
         used = {k: v for k, v in (("x", x), ("keep", keep)) if k in graph.inputs}
-        after = specc_numpy.run(graph, used, weights)["y"]
+        after = specc_numpy.evaluate_graph(graph, used, weights)["y"]
         for row in range(ROWS):
             if not np.allclose(before[:, row], after[:, row], rtol=1e-9, atol=1e-12):
                 yield row, token
@@ -50,7 +50,7 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
 def fault(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     """How graph `seed` breaks what is proved of it; empty where it does not."""
     graph = draw(seed)
-    proved = not prove(graph, "seq", "x", ["y"])
+    proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
     for row, token in moves(graph, seed):
         if proved and token > row:
@@ -76,7 +76,7 @@ def test_what_is_proved_of_loops_over_another_axis_is_true(many: int) -> None:
 @pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
 def test_what_is_proved_of_rows_that_are_moved_is_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := fault(seed, moved_graph))]
-    proved = [not prove(moved_graph(seed), "seq", "x", ["y"]) for seed in range(many)]
+    proved = [not check_causality(moved_graph(seed), "seq", "x", ["y"]) for seed in range(many)]
     assert many / 4 < sum(proved) < 3 * many / 4
 
 
@@ -84,7 +84,7 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):
         graph = random_graph(seed)
-        if not prove(graph, "seq", "x", ["y"]):
+        if not check_causality(graph, "seq", "x", ["y"]):
             proved += 1
         elif any(token > row for row, token in moves(graph, seed)):
             refused += 1
@@ -96,31 +96,23 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
 
 
 @pytest.mark.parametrize("draw", [random_graph, looped_graph, moved_graph])
-def test_rows_of_a_batch_are_proved_apart_and_are(
-    draw: Callable[[int], Graph],
-) -> None:
+def test_rows_of_a_batch_are_proved_apart_and_are(draw: Callable[[int], Graph]) -> None:
     for seed in range(40):
         graph = draw(seed)
-        assert mixing(graph, "batch") == []
+        assert check_batch_independence(graph, "batch") == []
         inputs, weights = values(graph, seed, ROWS, batch=3)
-        together = specc_numpy.run(graph, inputs, weights)["y"]
+        together = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         for n in range(3):
-            alone = specc_numpy.run(
+            alone = specc_numpy.evaluate_graph(
                 graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights
             )["y"]
-            np.testing.assert_allclose(
-                together[n : n + 1], alone, rtol=1e-9, atol=1e-12
-            )
+            np.testing.assert_allclose(together[n : n + 1], alone, rtol=1e-9, atol=1e-12)
 
 
 PADDED = [
     (draw, side, *numbers)
     for side in ("left", "right")
-    for draw, *numbers in (
-        (random_graph, 500, 20),
-        (looped_graph, 150, 1),
-        (moved_graph, 200, 10),
-    )
+    for draw, *numbers in ((random_graph, 500, 20), (looped_graph, 150, 1), (moved_graph, 200, 10))
 ]
 LONG = [
     pytest.param(draw, side, 2000, 100, marks=pytest.mark.slow)
@@ -137,17 +129,17 @@ def test_without_a_padding_warning_padding_changes_nothing(
     clean = 0
     for seed in range(many):
         graph = draw(seed, side)
-        if padding(graph) or graph.outputs["y"].node is None:
+        if check_padding(graph) or graph.outputs["y"].node is None:
             continue
         clean += 1
         inputs, weights = values(graph, seed, ROWS)
         real = slice(2, None) if side == "left" else slice(0, ROWS - 2)
         keep = np.zeros((1, ROWS), bool)
         keep[:, real] = True
-        alone = specc_numpy.run(
+        alone = specc_numpy.evaluate_graph(
             graph, {"x": inputs["x"][:, real], "keep": keep[:, real]}, weights
         )["y"]
-        padded = specc_numpy.run(graph, {"x": inputs["x"], "keep": keep}, weights)["y"]
+        padded = specc_numpy.evaluate_graph(graph, {"x": inputs["x"], "keep": keep}, weights)["y"]
         np.testing.assert_allclose(
             padded[:, real], alone, rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
         )
@@ -156,7 +148,7 @@ def test_without_a_padding_warning_padding_changes_nothing(
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One of the mistakes that would make the proof lie."""
-    real = bands.band
+    real = mask_bands.find_band_interval
     match name:
         case "conv reads nothing ahead":
             monkeypatch.setattr(ops.Conv, "reach", lambda self, n: (0, self.before[n]))
@@ -167,9 +159,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
                 lambda self, n: (self.before[n] - self.span(n), self.before[n] - 1),
             )
         case "delay is row for row":
-            monkeypatch.setattr(
-                ops.Delay, "signature", Signature.parse("a[*a t *b] -> a[*a t *b]")
-            )
+            monkeypatch.setattr(ops.Delay, "signature", Signature.parse("a[*a t *b] -> a[*a t *b]"))
         case "a softmax is row for row":
             monkeypatch.setattr(
                 ops.Softmax, "signature", Signature.parse("f[*a t *b] -> f[*a t *b]")
@@ -180,12 +170,14 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             )
         case "every mask is causal":
             monkeypatch.setattr(
-                flow,
-                "hidden",
+                time_dataflow,
+                "find_nonzero_interval",
                 lambda *at: real(*at) & Interval(0, float("inf")),
             )
         case "not is forgotten":
-            monkeypatch.setattr(bands, "OPPOSITE", {k: k for k in bands.OPPOSITE})
+            monkeypatch.setattr(
+                mask_bands, "NEGATED_COMPARISONS", {k: k for k in mask_bands.NEGATED_COMPARISONS}
+            )
 
 
 @pytest.mark.parametrize(
@@ -202,8 +194,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 )
 def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     planted(monkeypatch, name)
-    reach.known.cache_clear()
+    dependence.find_op_dependences.cache_clear()
     found = any(fault(seed) for seed in range(GRAPHS))
     monkeypatch.undo()
-    reach.known.cache_clear()
+    dependence.find_op_dependences.cache_clear()
     assert found

@@ -6,7 +6,14 @@ import pytest
 from support.random_padding import compare_with_padding
 from support.turns import in_two
 
-from specc.passes.prove import broken, held, padded, padded_windows, padding, places
+from specc.analysis import (
+    padded_windows,
+    padding_check,
+    padding_constants,
+    padding_nonfinite,
+    padding_offsets,
+    padding_values,
+)
 
 SPECS, MANY, CHUNK = 120, 20_000, 1000
 LEAST_SHARE = 0.8
@@ -37,35 +44,33 @@ def test_proofs_of_thousands_are_not_contradicted(start: int) -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
-        places.Places,
+        padding_offsets.PaddingOffsets,
         "apart",
         lambda self, length: False,
     ),
     "a slice loses nothing that is known": (
-        padding,
-        "keeps_facts",
+        padding_check,
+        "can_keep_padding_facts",
         lambda reading: True,
     ),
-    "no divisor is zero": (broken, "may_vanish", lambda standing, operand: False),
-    "no value is infinite": (padded, "endless", lambda standing: frozenset()),
+    "no divisor is zero": (
+        padding_nonfinite,
+        "can_be_zero_at_padding",
+        lambda standing, operand: False,
+    ),
+    "no value is infinite": (padding_values, "find_infinity_signs", lambda standing: frozenset()),
     "added positions hold the number at padded ones": (
-        held,
-        "_fills",
+        padding_constants,
+        "_is_fill_number",
         lambda standing, axis, number: True,
     ),
-    "zero times NaN is zero": (padded, "broken", lambda standing: False),
-    "the ends of a window are zero": (
-        padded_windows,
-        "_is_same_at_ends",
-        lambda reading: True,
-    ),
+    "zero times NaN is zero": (padding_values, "can_be_nan_at_padding", lambda standing: False),
+    "the ends of a window are zero": (padded_windows, "_is_same_at_ends", lambda reading: True),
 }
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_a_planted_mistake_is_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     found = (compare_with_padding(seed) for seed in range(1500))

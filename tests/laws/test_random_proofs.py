@@ -18,22 +18,22 @@ from support.steps import steps
 from support.turns import in_two
 
 import specc_numpy
-from specc.ir.graph import Graph
-from specc.ir.verify import verify
-from specc.passes.derive.derive import derive
-from specc.passes.prove import (
-    batch,
-    clean,
-    crossing,
-    flow,
-    padded,
-    padding,
-    rotation,
-    row_numbers,
-    rows,
-    scores,
+from specc.analysis import (
+    batch_independence,
+    cross_axis_loop_check,
+    masked_scores,
+    padding_check,
+    padding_facts,
+    padding_invariance,
+    padding_positions,
+    padding_rotation,
+    padding_values,
+    time_dataflow,
 )
-from specc.passes.prove.causality import prove
+from specc.analysis.causality import check_causality
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.graph import Graph
+from specc.ir.ir_verifier import find_graph_errors
 
 ROWS = 6
 GRAPHS, MANY = 90, 4000
@@ -42,14 +42,12 @@ SIDES: tuple[Side, ...] = ("left", "right", "any")
 
 
 def same(a: Any, b: Any) -> bool:
-    return bool(
-        a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-10, equal_nan=True)
-    )
+    return bool(a.shape == b.shape and np.allclose(a, b, rtol=1e-8, atol=1e-10, equal_nan=True))
 
 
 def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
     with np.errstate(all="ignore"):
-        return specc_numpy.run(
+        return specc_numpy.evaluate_graph(
             graph, {n: v for n, v in inputs.items() if n in graph.inputs}, weights
         )["y"]
 
@@ -57,13 +55,13 @@ def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
 def stepping(seed: int) -> str:
     """How the steps of a graph that is proved causal differ from its full pass."""
     graph = wide_graph(seed)
-    if prove(graph, "seq", "x", ["y"]):
+    if check_causality(graph, "seq", "x", ["y"]):
         return ""
     inputs, weights = wide_values(graph, seed, ROWS, batch=2)
     full = run(graph, inputs, weights)
-    derived = derive(graph, "x", {"y": "new"})
-    if faults := verify(derived.step) + (
-        verify(derived.encode) if derived.encode else []
+    derived = derive_encoder_and_step(graph, "x", {"y": "new"})
+    if faults := find_graph_errors(derived.step) + (
+        find_graph_errors(derived.encode) if derived.encode else []
     ):
         return f"graph {seed}: {faults[0]}"
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
@@ -81,7 +79,7 @@ def padding_moves(seed: int) -> str:
     """How padding moves rows that exist, in a graph of which it is said that it does not."""
     side = SIDES[seed % 3]
     graph = wide_graph(seed, side)
-    if padding.padding(graph):
+    if padding_check.check_padding(graph):
         return ""
     inputs, weights = wide_values(graph, seed, ROWS)
     alone = run(graph, inputs, weights)
@@ -95,9 +93,7 @@ def padding_moves(seed: int) -> str:
             junk = [np.zeros((1, n, *shape[2:]), bool) for n in (before, behind)]
             if name != "keep":
                 junk = [
-                    rng.normal(size=j.shape) * 9
-                    if name == "x"
-                    else rng.random(j.shape) < 0.5
+                    rng.normal(size=j.shape) * 9 if name == "x" else rng.random(j.shape) < 0.5
                     for j in junk
                 ]
             longer[name] = np.concatenate([junk[0], inputs[name], junk[1]], axis=1)
@@ -111,25 +107,20 @@ def examples_meet(seed: int) -> str:
     keep them apart.
     """
     graph = wide_graph(seed, mixes=True)
-    if batch.mixing(graph, "batch"):
+    if batch_independence.check_batch_independence(graph, "batch"):
         return ""
     inputs, weights = wide_values(graph, seed, ROWS, batch=3)
     together = run(graph, inputs, weights)
     for n in range(3):
         if not same(
-            run(graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights),
-            together[n : n + 1],
+            run(graph, {k: v[n : n + 1] for k, v in inputs.items()}, weights), together[n : n + 1]
         ):
             return f"graph {seed}: example {n} alone differs"
     return ""
 
 
 Law = Callable[[int], str]
-LAWS: dict[str, Law] = {
-    "steps": stepping,
-    "padding": padding_moves,
-    "examples": examples_meet,
-}
+LAWS: dict[str, Law] = {"steps": stepping, "padding": padding_moves, "examples": examples_meet}
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -141,71 +132,72 @@ def test_what_is_said_holds(law: str) -> None:
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + MANY, 500))
 @pytest.mark.parametrize("law", LAWS)
 def test_what_is_said_of_thousands_holds(law: str, start: int) -> None:
-    assert not [
-        fault for seed in range(start, start + 500) if (fault := LAWS[law](seed))
-    ]
+    assert not [fault for seed in range(start, start + 500) if (fault := LAWS[law](seed))]
 
 
 def test_much_is_said() -> None:
     """The laws are no use where everything is refused."""
     graphs = [wide_graph(seed, SIDES[seed % 3]) for seed in range(GRAPHS)]
-    assert sum(not prove(g, "seq", "x", ["y"]) for g in graphs) > 20
-    assert sum(not padding.padding(g) for g in graphs) > 10
+    assert sum(not check_causality(g, "seq", "x", ["y"]) for g in graphs) > 20
+    assert sum(not padding_check.check_padding(g) for g in graphs) > 10
     assert (
-        sum(not batch.mixing(wide_graph(s, mixes=True), "batch") for s in range(GRAPHS))
+        sum(
+            not batch_independence.check_batch_independence(wide_graph(s, mixes=True), "batch")
+            for s in range(GRAPHS)
+        )
         > 40
     )
 
 
 MISTAKES: dict[str, tuple[str, object, str, object]] = {
-    "bodies are not judged": ("steps", flow, "_in_body", lambda *_: []),
+    "bodies are not judged": ("steps", time_dataflow, "_enter_body", lambda *_: []),
     "a loop may be told to keep any rows": (
         "padding",
-        clean,
-        "_skipped",
+        padding_invariance,
+        "_is_loop_skipping_padding",
         lambda *_: True,
     ),
-    "row numbers do not count padding": ("padding", padding, "count_of", lambda *_: {}),
+    "row numbers do not count padding": (
+        "padding",
+        padding_check,
+        "infer_padding_count",
+        lambda *_: {},
+    ),
     "factors are forgotten": (
         "padding",
-        row_numbers,
-        "_sum",
+        padding_positions,
+        "_add_counts",
         lambda one, other, by: dict(one or other),
     ),
-    "every mask shows a row itself": (
-        "padding",
-        scores,
-        "surely",
-        lambda *_: True,
-    ),
+    "every mask shows a row itself": ("padding", masked_scores, "is_surely_true", lambda *_: True),
     "a maximum passes over anything": (
         "padding",
-        rows.Rows,
+        padding_facts.PaddingFacts,
         "covered",
         lambda *_: True,
     ),
-    "what is turned shows nothing": ("padding", padding, "turned_of", lambda *_: None),
+    "what is turned shows nothing": ("padding", padding_check, "infer_rotation", lambda *_: None),
     "pairs of features do not matter": (
         "padding",
-        rotation,
-        "_product",
+        padding_rotation,
+        "_is_matched_product",
         lambda left, right, at, to: True,
     ),
     "zero times anything is zero": (
         "padding",
-        padded,
-        "broken",
+        padding_values,
+        "can_be_nan_at_padding",
         lambda *_: False,
     ),
     "axes of the batch are read anyhow": (
         "examples",
-        batch._Batch,
+        batch_independence._BatchAxis,
         "_crosses",
         lambda *_: False,
     ),
     "lengths of the batch are numbers": (
         "examples",
-        batch._Batch,
+        batch_independence._BatchAxis,
         "_says",
         lambda *_: False,
     ),
@@ -224,19 +216,17 @@ def found(law: Law, graphs: int = 1500) -> bool:
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_a_rule_taken_away_is_missed(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, place, name, wrong = MISTAKES[mistake]
-    flow.flow.cache_clear()
+    time_dataflow.trace_time_dataflow.cache_clear()
     monkeypatch.setattr(place, name, wrong)
-    if place is flow:
+    if place is time_dataflow:
         # what it sees in a body, the search for loops that cannot be run in steps sees
         # too
-        monkeypatch.setattr(crossing, "_in_body", lambda *_: "")
+        monkeypatch.setattr(cross_axis_loop_check, "_find_in_body", lambda *_: "")
     missed = found(LAWS[law])
     monkeypatch.undo()
-    flow.flow.cache_clear()
+    time_dataflow.trace_time_dataflow.cache_clear()
     assert missed, mistake
 
 
@@ -266,12 +256,11 @@ def test_what_is_said_of_thousands_of_windows_holds(law: str, start: int) -> Non
 
 
 @pytest.mark.usefixtures("windowed")
-def test_a_loop_from_example_to_example_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_loop_from_example_to_example_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = sum(
-        not batch.mixing(windowed_graph(s, mixes=True), "batch") for s in range(40)
+        not batch_independence.check_batch_independence(windowed_graph(s, mixes=True), "batch")
+        for s in range(40)
     )
     assert kept > 8
-    monkeypatch.setattr(batch._Batch, "_scan_mixes", lambda *_: False)
+    monkeypatch.setattr(batch_independence._BatchAxis, "_scan_mixes", lambda *_: False)
     assert found(LAWS["examples"], 100)

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
+from specc.analysis import padded_link, padding_invariance
+from specc.analysis import padding_check as proof
+from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.types import Type
-from specc.passes.prove import clean, padded_link
-from specc.passes.prove import padding as proof
-from specc.text.diagnostic import Failed
 
 B, N, WIDTH = Dim.symbol("b"), Dim.symbol("n"), 2
 Array = NDArray[Any]
@@ -55,9 +55,7 @@ class Drawn:
         match kind:
             case "conv":
                 shape = Type.of("f32", WIDTH, WIDTH, *kernel)
-                weight = self.build.parameter(
-                    Parameter(name=f"w{n}", type=shape, initial="zeros")
-                )
+                weight = self.build.parameter(Parameter(name=f"w{n}", type=shape, initial="zeros"))
                 bias = self.build.parameter(
                     Parameter(name=f"b{n}", type=Type.of("f32", WIDTH), initial="zeros")
                 )
@@ -97,7 +95,7 @@ ROWS, MORE = 11, 4
 def fault(seed: int, side: str) -> bool | None:
     """Whether rows of a stack that is not warned of differ; None where it is warned of."""
     graph = Drawn(seed, side).finished()
-    if any(d.code == "W0601" for d in proof.padding(graph)):
+    if any(d.code == "W0601" for d in proof.check_padding(graph)):
         return None
     rng = np.random.default_rng(seed)
     weights = weights_of(graph, rng)
@@ -106,10 +104,8 @@ def fault(seed: int, side: str) -> bool | None:
     real = slice(MORE, None) if side == "left" else slice(0, ROWS)
     keep[:, : real.start or 0] = keep[:, real.stop or ROWS + MORE :] = False
     try:
-        alone = specc_numpy.run(
-            graph, {"x": x[:, real], "keep": keep[:, real]}, weights
-        )
-        padded = specc_numpy.run(graph, {"x": x, "keep": keep}, weights)
+        alone = specc_numpy.evaluate_graph(graph, {"x": x[:, real], "keep": keep[:, real]}, weights)
+        padded = specc_numpy.evaluate_graph(graph, {"x": x, "keep": keep}, weights)
     except Failed:
         return False  # too few rows for these windows
     found, wanted = padded["y"][padded["rows"]], alone["y"][0]
@@ -130,14 +126,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     match name:
         case "a stride leaves nothing padded":
             first = lambda graph, places: frozenset({places.rows})
-            monkeypatch.setattr(proof, "lengths_of", first)
+            monkeypatch.setattr(proof, "find_padded_lengths", first)
         case "nothing is shifted":
-            monkeypatch.setattr(
-                padded_link.Reading, "shifted", property(lambda self: False)
-            )
+            monkeypatch.setattr(padded_link.PaddedRead, "shifted", property(lambda self: False))
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
-                clean, "is_window_clean", lambda r: r.zero or r.read.floor
+                padding_invariance, "is_window_unaffected", lambda r: r.zero or r.read.floor
             )
 
 
@@ -149,8 +143,6 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ("every mean is clean behind zeros", "right"),
     ],
 )
-def test_mistakes_are_noticed(
-    mistake: str, side: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_noticed(mistake: str, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, mistake)
     assert any(fault(seed, side) for seed in range(400))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.artifact import bounds
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.reading import Reading
+from specc.artifact import length_bounds
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
-from specc.run.inputs import entrance_of
-from specc.text.diagnostic import Failed
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.runtime.model_inputs import model_inputs_of
 
 SPEC = """specc 1
 model parts
@@ -37,11 +37,10 @@ def disagreeing(folder: Path, form: str) -> list[tuple[int, int]]:
     """Lengths that are let through and have no value, or are refused and have one."""
     path = folder / "m.specc"
     path.write_text(SPEC % FORMS[form], encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
-    entrance = entrance_of(graph, Reading(), None, "")
+    graph = elaborate_spec(open_spec(str(path))).graph
+    entrance = model_inputs_of(graph, PreprocessingConfig(), None, "")
     weights = {
-        n: np.ones([d.number or 0 for d in f.type.shape])
-        for n, f in graph.parameter_facts.items()
+        n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
     found = []
     for n in range(2, 10):
@@ -49,7 +48,7 @@ def disagreeing(folder: Path, form: str) -> list[tuple[int, int]]:
             given = {"x": np.ones((1, n, 4), "f"), "more": np.ones((1, m, 4), "f")}
             has = said = True
             try:
-                specc_numpy.run(graph, given, weights)
+                specc_numpy.evaluate_graph(graph, given, weights)
             except (Failed, DimError, ValueError):
                 has = False
             try:
@@ -70,5 +69,5 @@ def test_a_remainder_that_nobody_looks_at_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: no quotient is looked at."""
-    monkeypatch.setattr(bounds, "divided", lambda graph: {})
+    monkeypatch.setattr(length_bounds, "find_divisibility_constraints", lambda graph: {})
     assert disagreeing(tmp_path, "pairs")

@@ -11,29 +11,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.turns import in_two
 
-from specc.lang import tree
-from specc.lang.dsl.parse import parse_dsl, parse_expression
-from specc.lang.dsl.write import write
-from specc.lang.dsl.write_expression import RESERVED, one_line
-from specc.lang.store import dump, load
-from specc.lang.yaml.read import parse_yaml
-from specc.lang.yaml.write import write_yaml
-from specc.text.source import Source
+from specc.diagnostics.source import Source
+from specc.syntax import ast
+from specc.syntax.ast_json import tree_from_json, tree_to_json
+from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.dsl.expression_printer import RESERVED_WORDS, print_expression
+from specc.syntax.yaml.yaml_parser import parse_yaml
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 # of the strategies, when one fails
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 EXAMPLES = sorted((Path(__file__).parents[1] / "lang" / "examples").glob("*.specc"))
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted(
-    [*(ROOT / "specs").rglob("*.specc"), *(ROOT / "specs").rglob("*.yaml")]
-)
+SHIPPED = sorted([*(ROOT / "specs").rglob("*.specc"), *(ROOT / "specs").rglob("*.yaml")])
 
 
-def dsl(text: str) -> tree.File:
+def dsl(text: str) -> ast.File:
     return parse_dsl(Source("a.specc", text))
 
 
-def yaml(text: str) -> tree.File:
+def yaml(text: str) -> ast.File:
     return parse_yaml(Source("a.yaml", text))
 
 
@@ -60,17 +58,17 @@ def difference(a: Any, b: Any, path: str = "") -> str:
     return "" if a == b else f"{path}: {a!r} is not {b!r}"
 
 
-def there_and_back(file: tree.File) -> None:
+def there_and_back(file: ast.File) -> None:
     """The law: every way through the two syntaxes leads to the same tree, and writing is stable."""
-    text = write(file)
+    text = print_dsl(file)
     again = dsl(text)
     assert not difference(file, again), text
-    assert write(again) == text
-    other = write_yaml(file)
+    assert print_dsl(again) == text
+    other = print_yaml(file)
     mirrored = yaml(other)
     assert not difference(file, mirrored), other
-    assert write_yaml(mirrored) == other
-    assert not difference(load(dump(file), Source("a", text + other)), file)
+    assert print_yaml(mirrored) == other
+    assert not difference(tree_from_json(tree_to_json(file), Source("a", text + other)), file)
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, *in_two(SHIPPED)], ids=lambda p: p.name)
@@ -78,7 +76,7 @@ def test_every_spec_goes_both_ways(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     file = dsl(text) if path.suffix == ".specc" else yaml(text)
     there_and_back(file)
-    assert not difference(load(dump(file), Source(path.name, text)), file)
+    assert not difference(tree_from_json(tree_to_json(file), Source(path.name, text)), file)
 
 
 # --- any tree that the grammar can say ------------------------------------------------
@@ -128,14 +126,12 @@ texts = st.one_of(
 docs = texts
 words = st.one_of(names, texts.filter(bool))
 remark = st.text(
-    st.characters(codec="utf-8", categories=["L", "N", "P", "S"]),
-    min_size=1,
-    max_size=6,
+    st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6
 )
 remarks = st.one_of(
-    st.just(tree.NONE),
+    st.just(ast.NO_COMMENTS),
     st.builds(
-        tree.Remarks,
+        ast.Comments,
         st.lists(remark, max_size=2).map(tuple),
         st.one_of(st.just(""), remark),
         st.booleans(),
@@ -143,18 +139,16 @@ remarks = st.one_of(
 )
 ends = st.one_of(st.just(()), st.lists(remark, max_size=2).map(tuple))
 paths = st.one_of(
-    st.sampled_from(
-        ["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]
-    ),
+    st.sampled_from(["a", "a.b", "self.from.repeat", "h.0.1.w", "layers.{i}.q", "a b", "1e5"]),
     texts,
-).map(tree.WeightName)
-numbers = st.sampled_from(
-    ["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]
-).map(tree.Num)
-dotted = st.one_of(
-    names, st.sampled_from(["a.b", "config.mask.x", "true", "none", "false"])
-).map(tree.Name)
-functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(tree.Name)
+).map(ast.WeightName)
+numbers = st.sampled_from(["0", "1", "12", "1e-5", "0.5", "9007199254740991", "1E+3"]).map(
+    ast.NumberLiteral
+)
+dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none", "false"])).map(
+    ast.Name
+)
+functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(ast.Name)
 
 
 def builds(
@@ -166,58 +160,52 @@ def builds(
 
 
 def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    named = st.builds(
-        tree.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values
-    )
+    named = st.builds(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
     return st.lists(named, max_size=3, unique_by=lambda o: o.name).map(tuple)
 
 
 def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     optional = st.one_of(st.none(), inner)
     subscripts = st.one_of(
-        inner, st.builds(tree.Slice, optional, optional, optional), st.just(tree.Rest())
+        inner, st.builds(ast.Slice, optional, optional, optional), st.just(ast.EllipsisDims())
     )
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(
         st.builds(
-            tree.Call,
+            ast.Call,
             functions,
             st.lists(inner, max_size=3).map(tuple),
             options(inner),
             st.one_of(st.none(), paths),
         ),
+        st.builds(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
+        st.builds(ast.Unary, st.sampled_from(["-", "not"]), inner),
         st.builds(
-            tree.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)
-        ),
-        st.builds(tree.Unary, st.sampled_from(["-", "not"]), inner),
-        st.builds(
-            tree.Binary,
+            ast.Binary,
             st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]),
             inner,
             inner,
         ),
         st.lists(inner, min_size=2, max_size=3).flatmap(
             lambda parts: st.builds(
-                tree.Compare,
-                st.tuples(*[operators] * (len(parts) - 1)),
-                st.just(tuple(parts)),
+                ast.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts))
             )
         ),
-        st.builds(tree.Choice, inner, inner, inner),
-        st.builds(tree.ListOf, st.lists(inner, max_size=3).map(tuple)),
-        st.builds(tree.ListFor, inner, names, inner),
-        st.builds(tree.RecordOf, options(inner)),
+        st.builds(ast.Conditional, inner, inner, inner),
+        st.builds(ast.ListLiteral, st.lists(inner, max_size=3).map(tuple)),
+        st.builds(ast.ListComprehension, inner, names, inner),
+        st.builds(ast.RecordLiteral, options(inner)),
     )
 
 
 expressions = st.recursive(
-    st.one_of(numbers, dotted, texts.map(tree.Text)), larger, max_leaves=8
+    st.one_of(numbers, dotted, texts.map(ast.TextLiteral)), larger, max_leaves=8
 )
 small = st.one_of(
     numbers,
     dotted,
     st.builds(
-        tree.Call,
+        ast.Call,
         functions,
         st.lists(dotted, max_size=2).map(tuple),
         options(numbers),
@@ -227,10 +215,10 @@ small = st.one_of(
 values = st.one_of(small, expressions)
 maybe = st.one_of(st.none(), small)
 dims = st.one_of(
-    st.none(), st.lists(st.one_of(small, st.just(tree.Rest())), max_size=3).map(tuple)
+    st.none(), st.lists(st.one_of(small, st.just(ast.EllipsisDims())), max_size=3).map(tuple)
 )
 plain = builds(
-    tree.TypeName,
+    ast.TypeName,
     st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]),
     dims,
     st.booleans(),
@@ -239,77 +227,54 @@ plain = builds(
 
 def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     fields = st.lists(
-        builds(
-            tree.Field,
-            names.filter(lambda n: n != "from"),
-            inner,
-            default=maybe,
-            doc=docs,
-        ),
+        builds(ast.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
         max_size=2,
         unique_by=lambda f: f.name,
     )
     return st.one_of(
+        builds(ast.TypeName, st.sampled_from(["list", "pair"]), optional=st.booleans(), of=inner),
         builds(
-            tree.TypeName,
-            st.sampled_from(["list", "pair"]),
-            optional=st.booleans(),
-            of=inner,
-        ),
-        builds(
-            tree.TypeName,
+            ast.TypeName,
             st.just("choice"),
             optional=st.booleans(),
             names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple),
         ),
-        builds(
-            tree.TypeName,
-            st.just("record"),
-            optional=st.booleans(),
-            fields=fields.map(tuple),
-        ),
+        builds(ast.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)),
     )
 
 
 types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(
-    types,
-    builds(
-        tree.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"])
-    ),
+    types, builds(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
 )
-target = st.builds(tree.Target, names, st.one_of(st.none(), types))
-targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(
-    tuple
-)
-requires = st.builds(tree.Require, values, texts, remarks)
+target = st.builds(ast.Target, names, st.one_of(st.none(), types))
+targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
+requires = st.builds(ast.Require, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
-        st.builds(tree.Let, targets, values, remarks),
-        st.builds(tree.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
+        st.builds(ast.Let, targets, values, remarks),
+        st.builds(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
-        builds(tree.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
+        builds(ast.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
             lambda v: builds(
-                tree.Scan, st.just(v), st.tuples(*[small] * len(v)),
+                ast.Scan, st.just(v), st.tuples(*[small] * len(v)),
                 small if len(v) > 1 else maybe, few_names, few_names, bodies,
                 st.booleans(), maybe, maybe, remarks, ends,
             )
         ),
-        builds(tree.When, values, bodies, bodies, remarks, ends, ends),
+        builds(ast.When, values, bodies, bodies, remarks, ends, ends),
     )
 )  # fmt: skip
 bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
 source = st.one_of(
-    texts.map(tree.Text),
-    st.builds(
-        tree.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)
-    ),
+    texts.map(ast.TextLiteral),
+    st.builds(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
 )
 entries = st.one_of(
     builds(
-        tree.Field,
+        ast.Field,
         field_names,
         types,
         st.lists(source, max_size=2).map(tuple),
@@ -317,57 +282,52 @@ entries = st.one_of(
         docs,
         remarks,
     ),
-    st.builds(tree.Assign, field_names, values, remarks),
+    st.builds(ast.Assign, field_names, values, remarks),
 )
 results = st.one_of(
-    st.builds(tree.Param, st.just(""), types).map(lambda p: (p,)),
+    st.builds(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
     st.lists(
-        st.builds(tree.Param, names, sided),
+        st.builds(ast.BlockParameter, names, sided),
         min_size=1,
         max_size=3,
         unique_by=lambda p: p.name,
     ).map(tuple),
 )
 params = st.lists(
-    st.builds(tree.Param, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
+    st.builds(ast.BlockParameter, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
 ).map(tuple)
 parameters = st.lists(
-    st.builds(tree.Parameter, names, st.one_of(st.none(), types), maybe),
+    st.builds(ast.DefinitionParameter, names, st.one_of(st.none(), types), maybe),
     max_size=3,
     unique_by=lambda p: p.name,
 ).map(tuple)
 equations = st.lists(
-    st.builds(tree.Equation, names, small), max_size=2, unique_by=lambda e: e.name
+    st.builds(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
 ).map(tuple)
 read = st.one_of(
-    st.builds(tree.Reads, names, values, remarks),
-    st.builds(tree.Shows, names, values, remarks),
+    st.builds(ast.InputReading, names, values, remarks),
+    st.builds(ast.ResultDisplay, names, values, remarks),
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
-    st.builds(tree.From, texts, remarks),
-    st.builds(tree.Tie, paths, paths, maybe, remarks),
-    st.builds(tree.Load, paths, values, maybe, remarks),
-    st.builds(tree.Ignore, paths, maybe, remarks),
-    st.builds(tree.Share, paths, maybe, remarks),
+    st.builds(ast.WeightsFrom, texts, remarks),
+    st.builds(ast.Tie, paths, paths, maybe, remarks),
+    st.builds(ast.Load, paths, values, maybe, remarks),
+    st.builds(ast.Ignore, paths, maybe, remarks),
+    st.builds(ast.Share, paths, maybe, remarks),
 )
 made = st.lists(
-    st.builds(
-        tree.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks
-    ),
+    st.builds(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
 rounds = st.builds(
-    tree.Rounds,
-    words,
-    st.lists(words.map(tree.Text), max_size=3).map(tuple),
-    remarks,
+    ast.QuantizeEntry, words, st.lists(words.map(ast.TextLiteral), max_size=3).map(tuple), remarks
 )
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
     st.builds(
-        tree.Use,
+        ast.Use,
         path=texts,
         name=names,
         others=st.lists(texts, max_size=2).map(tuple),
@@ -376,15 +336,15 @@ items = st.one_of(
         remarks=remarks,
     ),
     st.builds(
-        tree.Config,
+        ast.Config,
         st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
         remarks,
         ends,
     ),
     st.builds(
-        tree.Dims,
+        ast.Dims,
         st.lists(
-            st.builds(tree.DimName, names, st.integers(0, 2)),
+            st.builds(ast.DimName, names, st.integers(0, 2)),
             min_size=1,
             max_size=3,
             unique_by=lambda d: d.name,
@@ -393,7 +353,7 @@ items = st.one_of(
     ),
     requires,
     builds(
-        tree.Block,
+        ast.Block,
         st.just("block"),
         names,
         params,
@@ -406,7 +366,7 @@ items = st.one_of(
         ends,
     ),
     builds(
-        tree.Block,
+        ast.Block,
         st.just("graph"),
         names,
         params,
@@ -419,7 +379,7 @@ items = st.one_of(
         ends,
     ),
     builds(
-        tree.Definition,
+        ast.Definition,
         st.sampled_from(["mask", "score", "bias", "normalizer"]),
         names,
         st.one_of(st.none(), parameters),
@@ -427,14 +387,14 @@ items = st.one_of(
         docs,
         remarks,
     ),
-    st.builds(tree.Reading, reads, remarks, ends),
-    st.builds(tree.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
-    builds(tree.Generate, names, names, names, made, remarks, ends),
-    st.builds(tree.Quantize, rounded, remarks, ends),
-    builds(tree.Stream, names, names, remarks),
+    st.builds(ast.Reading, reads, remarks, ends),
+    st.builds(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
+    builds(ast.Generate, names, names, names, made, remarks, ends),
+    st.builds(ast.Quantize, rounded, remarks, ends),
+    builds(ast.Stream, names, names, remarks),
 )
 files = builds(
-    tree.File,
+    ast.File,
     st.just(1),
     words,
     docs,
@@ -447,13 +407,12 @@ files = builds(
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SOME, MANY = (
-    settings(max_examples=n, deadline=None, suppress_health_check=LARGE)
-    for n in (60, 1500)
+    settings(max_examples=n, deadline=None, suppress_health_check=LARGE) for n in (60, 1500)
 )
 
 
 def read_again(expr: Any) -> None:
-    text = one_line(expr)
+    text = print_expression(expr)
     assert not difference(parse_expression(text), expr), text
 
 
@@ -472,27 +431,25 @@ def test_very_many_expressions_are_read_as_they_were_written(expr: Any) -> None:
 
 @SOME
 @given(files)
-def test_any_tree_goes_both_ways(file: tree.File) -> None:
+def test_any_tree_goes_both_ways(file: ast.File) -> None:
     there_and_back(normal(file))
 
 
 @pytest.mark.slow
 @MANY
 @given(files)
-def test_very_many_trees_go_both_ways(file: tree.File) -> None:
+def test_very_many_trees_go_both_ways(file: ast.File) -> None:
     there_and_back(normal(file))
 
 
-def normal(file: tree.File) -> tree.File:
+def normal(file: ast.File) -> ast.File:
     """A tree whose comments stand where the readers put them; the writers are free in
     what they get.
     """
-    return dsl(write(file))
+    return dsl(print_dsl(file))
 
 
 def test_reserved_words_are_those_of_the_grammar() -> None:
-    grammar = (ROOT / "specc" / "lang" / "dsl" / "grammar.lark").read_text(
-        encoding="utf-8"
-    )
+    grammar = (ROOT / "specc" / "syntax" / "dsl" / "grammar.lark").read_text(encoding="utf-8")
     line = grammar.split("!hard:")[1].split("\n")[0]
-    assert {w.strip(' "') for w in line.split("|")} == RESERVED
+    assert {w.strip(' "') for w in line.split("|")} == RESERVED_WORDS

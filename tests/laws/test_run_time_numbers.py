@@ -16,20 +16,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.onnx_runtime import open_quietly
-from support.run_time_numbers import (
-    CAST,
-    FRACTIONS,
-    OF_FRACTIONS,
-    OF_WHOLE,
-    WHOLE,
-    wrapped,
-)
+from support.run_time_numbers import CAST, FRACTIONS, OF_FRACTIONS, OF_WHOLE, WHOLE, wrapped
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 Arrays = dict[str, NDArray[Any]]
 Table = Mapping[str, Callable[[Any, Any], Any]]
@@ -43,7 +36,7 @@ def graph_of(texts: Sequence[str], inputs: str, result: str, folder: Path) -> Gr
         f"specc 1\nmodel m\ndims n\ngraph g(a: {inputs}[n], b: {inputs}[n]) -> ({results}) "
         f"{{\n  return {', '.join(texts)}\n}}\n"
     )
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
@@ -53,9 +46,7 @@ def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
     # what is too large for single precision is infinite
     with np.errstate(all="ignore"):
         wanted = np.array(want, np.float64).astype(np.float32)
-        near = np.isclose(
-            got.astype(np.float32), wanted, rtol=1e-5, atol=1e-37, equal_nan=True
-        )
+        near = np.isclose(got.astype(np.float32), wanted, rtol=1e-5, atol=1e-37, equal_nan=True)
     return ~near
 
 
@@ -71,11 +62,11 @@ Runner = Callable[[Graph, Arrays], Arrays]
 
 def by_reference(graph: Graph, given: Arrays) -> Arrays:
     with np.errstate(all="ignore"):
-        return specc_numpy.run(graph, given, {})
+        return specc_numpy.evaluate_graph(graph, given, {})
 
 
 def by_onnx(graph: Graph, given: Arrays) -> Arrays:
-    session = open_quietly(build(graph, target("ort-cpu")).model)
+    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
     made = session.run(list(graph.outputs), given)
     return dict(zip(graph.outputs, made, strict=True))
 
@@ -134,7 +125,7 @@ def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
         "graph g(x: int[n, k]) -> (y: int[n], z: int[k]) {\n"
         "  return sum(x, axis=1), sum(x, axis=0)\n}\n"
     )
-    graph = elaborated(open_spec(str(path))).graph
+    graph = elaborate_spec(open_spec(str(path))).graph
     for k in (3, 1, 0):
         x = rows[:, :k]
         want = {
@@ -157,8 +148,7 @@ class Drawn:
             return (
                 number,
                 lambda a, b: (
-                    {"a": a, "b": b}.get(number)
-                    or int(number if number not in ("a", "b") else 0)
+                    {"a": a, "b": b}.get(number) or int(number if number not in ("a", "b") else 0)
                 ),
             )
         (x, of_x), (y, of_y) = self.whole(depth + 1), self.whole(depth + 1)
@@ -216,7 +206,7 @@ def test_numbers_that_no_model_has_are_refused(value: str, tmp_path: Path) -> No
     )
     codes = [""]
     try:
-        elaborated(open_spec(str(path)))
+        elaborate_spec(open_spec(str(path)))
     except Failed as failed:
         codes = [d.code for d in failed.diagnostics]
     assert codes == [REFUSED[value]]

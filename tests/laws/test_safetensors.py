@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specc.files.ours import MARK
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.io.file_signatures import PRODUCER_NAME
 from specc.weights.formats.safetensors import open_tensors, write_safetensors
 
 DTYPES = [
@@ -26,9 +26,9 @@ DTYPES = [
     ml_dtypes.float8_e5m2,
 ]
 
-names = st.text(
-    st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12
-).filter(lambda n: n != "__metadata__")
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
+    lambda n: n != "__metadata__"
+)
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
 
@@ -45,9 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     tensors=st.dictionaries(names, arrays(), max_size=5),
@@ -58,17 +56,13 @@ def test_reading_is_the_inverse_of_writing(
 ) -> None:
     write_safetensors(place, tensors, metadata)
     with open_tensors(place) as file:
-        assert dict(file.metadata) == {MARK: "weights", **metadata}
+        assert dict(file.metadata) == {PRODUCER_NAME: "weights", **metadata}
         assert file.size == place.stat().st_size
         assert set(file.tensors) == set(tensors)
         for name, array in tensors.items():
             found = file.array(name)
             assert (found.dtype, found.shape) == (array.dtype, array.shape)
-            assert (
-                found.tobytes()
-                == array.tobytes()
-                == b"".join(map(bytes, file.chunks(name)))
-            )
+            assert found.tobytes() == array.tobytes() == b"".join(map(bytes, file.chunks(name)))
             assert file.tensors[name].offset % array.dtype.itemsize == 0
 
 
@@ -83,14 +77,10 @@ WHOLE = len(SEED).to_bytes(8, "little") + SEED + bytes(32)
 
 
 @settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    edits=st.lists(
-        st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4
-    ),
+    edits=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=4),
     cut=st.integers(0, len(WHOLE)) | st.none(),
 )
 def test_a_damaged_file_is_read_or_refused_but_never_crashes(
@@ -115,9 +105,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
 
 
 @settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.binary(max_size=200))
 def test_any_bytes_at_all(place: Path, data: bytes) -> None:

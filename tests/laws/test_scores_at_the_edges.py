@@ -14,8 +14,8 @@ import pytest
 from support.onnx_runtime import open_quietly
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc_onnx import build, target
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc_onnx import build_model, get_target
 
 LOW = (0.0, 1.5, -2.0, 80.0, -1e29, -1e30, -3e30, -1e38, -math.inf)
 MASKS = (
@@ -69,16 +69,12 @@ NORMALIZERS = (
 )
 
 
-def oracle(
-    scores: Sequence[float], seen: Sequence[bool], nothing: float
-) -> list[float]:
+def oracle(scores: Sequence[float], seen: Sequence[bool], nothing: float) -> list[float]:
     """Weights of one row; `nothing` where there is nothing that weighs."""
     top = max((s for s, m in zip(scores, seen, strict=True) if m), default=-math.inf)
     if top == -math.inf:
         return [nothing] * len(scores)
-    powers = [
-        math.exp(s - top) if m else 0.0 for s, m in zip(scores, seen, strict=True)
-    ]
+    powers = [math.exp(s - top) if m else 0.0 for s, m in zip(scores, seen, strict=True)]
     return [p / sum(powers) for p in powers]
 
 
@@ -86,13 +82,9 @@ def oracle(
 def test_low_scores(case: str, tmp_path: Path) -> None:
     """Queries and keys are zeros and values are the weights themselves, so that only what is added counts."""
     (tmp_path / "m.specc").write_text(SPEC.format(value=VALUES[case]))
-    graph = elaborated(open_spec(str(tmp_path / "m.specc"))).graph
+    graph = elaborate_spec(open_spec(str(tmp_path / "m.specc"))).graph
     rows = [
-        ((a, b, c), m)
-        for a in LOW
-        for b in LOW
-        for c in (0.0, -1e30, -math.inf)
-        for m in MASKS
+        ((a, b, c), m) for a in LOW for b in LOW for c in (0.0, -1e30, -math.inf) for m in MASKS
     ]
     z = np.array([s for s, _ in rows], np.float32)[:, None]
     m = np.array([s for _, s in rows])[:, None]
@@ -111,20 +103,16 @@ def test_low_scores(case: str, tmp_path: Path) -> None:
         for scores, seen in zip(z[:, 0].tolist(), m[:, 0].tolist(), strict=True)
     ]
     with np.errstate(all="ignore"):
-        results = {"the reference": specc_numpy.run(graph, given, {})["y"]}
+        results = {"the reference": specc_numpy.evaluate_graph(graph, given, {})["y"]}
     for name, opset in (("onnx", 23), ("ort-cpu", 23), ("onnx", 17)):
-        session = open_quietly(build(graph, target(name), opset=opset).model)
+        session = open_quietly(build_model(graph, get_target(name), opset=opset).model)
         read = {i.name for i in session.get_inputs()}
         (results[f"{name} {opset}"],) = session.run(
             None, {n: a for n, a in given.items() if n in read}
         )
     for name, made in results.items():
-        wrong = np.flatnonzero(
-            ~np.isclose(made[:, 0], want, atol=1e-6, equal_nan=True).all(axis=1)
-        )
-        shown = [
-            f"{z[n, 0]} seen {m[n, 0]}: {made[n, 0]}, not {want[n]}" for n in wrong[:3]
-        ]
+        wrong = np.flatnonzero(~np.isclose(made[:, 0], want, atol=1e-6, equal_nan=True).all(axis=1))
+        shown = [f"{z[n, 0]} seen {m[n, 0]}: {made[n, 0]}, not {want[n]}" for n in wrong[:3]]
         assert not shown, f"{name}: {shown}"
 
 
@@ -134,7 +122,7 @@ def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> Non
     of a row, or all of them, or all queries of a key.
     """
     (tmp_path / "m.specc").write_text(HIDING.format(how=how))
-    graph = elaborated(open_spec(str(tmp_path / "m.specc"))).graph
+    graph = elaborate_spec(open_spec(str(tmp_path / "m.specc"))).graph
     rng = np.random.default_rng(5)
     m = rng.random((6, 4, 5)) < 0.6
     m[0], m[1, 2], m[2, :, 3] = False, False, False
@@ -145,9 +133,9 @@ def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> Non
         "y": np.zeros((6, 5, 2), np.float32),
     }
     with np.errstate(all="ignore"):
-        results = {"the reference": specc_numpy.run(graph, given, {})}
+        results = {"the reference": specc_numpy.evaluate_graph(graph, given, {})}
     for name, opset in (("onnx", 23), ("ort-cpu", 17)):
-        session = open_quietly(build(graph, target(name), opset=opset).model)
+        session = open_quietly(build_model(graph, get_target(name), opset=opset).model)
         read = [i.name for i in session.get_inputs()]
         made = session.run(None, {n: given[n] for n in read})
         results[f"{name} {opset}"] = dict(zip(graph.outputs, made, strict=True))

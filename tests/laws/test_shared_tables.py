@@ -10,11 +10,11 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.artifact.bounds import context_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.reading import Reading
-from specc.run.inputs import entrance_of
-from specc.text.diagnostic import Failed
+from specc.artifact.length_bounds import max_context_length
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.runtime.model_inputs import model_inputs_of
 
 SPEC = """specc 1
 model places
@@ -40,17 +40,16 @@ ROWS = {
 def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC % (ROWS[rows], more), encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
-    entrance = entrance_of(graph, Reading(), None, "")
+    graph = elaborate_spec(open_spec(str(path))).graph
+    entrance = model_inputs_of(graph, PreprocessingConfig(), None, "")
     weights = {
-        n: np.ones([d.number or 0 for d in f.type.shape])
-        for n, f in graph.parameter_facts.items()
+        n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
     for src, seq in itertools.product((1, 2, 5, 9), (2, 3, 7, 8, 18, 19)):
         given = {"source": np.ones((1, src, 4), "f"), "x": np.ones((1, seq, 4), "f")}
         fine = True
         try:
-            specc_numpy.run(graph, given, weights)
+            specc_numpy.evaluate_graph(graph, given, weights)
         except Failed as fault:
             fine = "E0913" not in str(fault)
         if fine:
@@ -59,7 +58,7 @@ def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> N
             with pytest.raises(Failed, match=r"E0912.*takes at most"):
                 entrance.prepared(given)
         # What a text may still become is where it would be refused one row later.
-        most = context_of(entrance.bounds, "seq", {"src": src})
+        most = max_context_length(entrance.bounds, "seq", {"src": src})
         assert most is None or fine == (seq <= most), (src, seq, most)
 
 
@@ -67,7 +66,7 @@ def test_a_limit_that_forgets_a_length_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: several lengths together are not looked at."""
-    monkeypatch.setattr("specc.artifact.bounds.shared", lambda graph: {})
+    monkeypatch.setattr("specc.artifact.length_bounds.find_joint_length_limits", lambda graph: {})
     with pytest.raises(pytest.fail.Exception):
         test_what_is_refused_has_no_value(tmp_path, "two", "")
 
@@ -88,9 +87,7 @@ generate text of ids from logits { start = 2  stop = 10 }
 
 
 @pytest.mark.parametrize("parts", [["encode", "step"], ["generate"]])
-def test_a_text_ends_where_its_source_leaves_no_room(
-    tmp_path: Path, parts: list[str]
-) -> None:
+def test_a_text_ends_where_its_source_leaves_no_room(tmp_path: Path, parts: list[str]) -> None:
     """The last token that is written is never given, so it needs no position."""
     path = tmp_path / "m.specc"
     path.write_text(WRITER, encoding="utf-8")

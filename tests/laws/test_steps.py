@@ -19,17 +19,16 @@ from support.steps import steps
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis.causality import check_causality
+from specc.incremental import cross_axis_loop_steps, position_demand, step_graph, step_plan
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.incremental.state_selection import select_kept_values
+from specc.incremental.step_plan import StepDraft, StepPlan
+from specc.incremental.step_states import StepStates
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.verify import verify
-from specc.passes.derive import beginnings, demand, plan, step, turning
-from specc.passes.derive.derive import derive
-from specc.passes.derive.draft import Draft
-from specc.passes.derive.keeping import kept_values
-from specc.passes.derive.plan import Plan
-from specc.passes.derive.states import States
-from specc.passes.prove.causality import prove
+from specc.ir.ir_verifier import find_graph_errors
 
 ROWS = 7
 GRAPHS = 100
@@ -51,15 +50,15 @@ def difference(seed: int, draw: Callable[[int], Graph] = random_graph) -> str:
     or where it is refused.
     """
     graph = draw(seed)
-    if prove(graph, "seq", "x", ["y"]):
+    if check_causality(graph, "seq", "x", ["y"]):
         return ""
     inputs, weights = values(graph, seed, ROWS, batch=2)
     inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
-    full = specc_numpy.run(graph, inputs, weights)["y"]
+    full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     for rows in ("new", "newest"):
-        derived = derive(graph, "x", {"y": rows})
-        if faults := verify(derived.step) + (
-            verify(derived.encode) if derived.encode else []
+        derived = derive_encoder_and_step(graph, "x", {"y": rows})
+        if faults := find_graph_errors(derived.step) + (
+            find_graph_errors(derived.encode) if derived.encode else []
         ):
             return f"graph {seed}: {faults[0]}"
         if heavy(derived.step) > heavy(graph):
@@ -91,7 +90,7 @@ def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
     """Loops over another axis, whose bodies are graphs like the others."""
     faults = [f for seed in range(20) if (f := difference(seed, looped_graph))]
     assert not faults
-    taken = [not prove(looped_graph(s), "seq", "x", ["y"]) for s in range(60)]
+    taken = [not check_causality(looped_graph(s), "seq", "x", ["y"]) for s in range(60)]
     assert 8 < sum(taken) < 45
 
 
@@ -127,30 +126,28 @@ def _no_look_back(*args: object) -> float:
     return 0.0
 
 
-def _from_the_start(self: States, need: float, head: Dim) -> Value:
+def _from_the_start(self: StepStates, need: float, head: Dim) -> Value:
     return self.draft.b.one(ops.Size(Dim.of(0)))
 
 
-def _first_rows(self: Draft, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
+def _first_rows(self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
     """Drops the newest rows where the oldest are to be dropped."""
-    return (
-        value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
-    )
+    return value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
 
 
-def _no_states(plan: Plan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
+def _no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
     return {}
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "nothing looks back": (demand, "_through", _no_look_back),
-    "positions start at zero in every step": (States, "first_row", _from_the_start),
-    "the wrong end is dropped": (Draft, "last", _first_rows),
-    "no loop goes on from its state": (step, "_start_operands", _no_states),
-    "nothing is kept": (plan, "kept_values", lambda *_: []),
+    "nothing looks back": (position_demand, "_get_operand_demand", _no_look_back),
+    "positions start at zero in every step": (StepStates, "first_row", _from_the_start),
+    "the wrong end is dropped": (StepDraft, "last", _first_rows),
+    "no loop goes on from its state": (step_graph, "_map_start_operands", _no_states),
+    "nothing is kept": (step_plan, "select_kept_values", lambda *_: []),
     "everything counts as free": (
-        plan,
-        "free_values",
+        step_plan,
+        "find_free_values",
         lambda graph, *_: {r for _, results in graph.nodes for r in results},
     ),
 }
@@ -167,38 +164,34 @@ def _in_the_whole_graph_alone(*given: Any) -> list[Value]:
     inside = given[0].flow.inside.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
-    return [v for v in kept_values(*given) if v not in within]
+    return [v for v in select_kept_values(*given) if v not in within]
 
 
 MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
     "states of turns that are not run are zeros": (
-        turning,
+        cross_axis_loop_steps,
         "replace",
         _to_its_early_end,
     ),
-    "nothing is kept inside": (plan, "kept_values", _in_the_whole_graph_alone),
-    "states begin as zeros": (turning, "collected", lambda *_: {}),
+    "nothing is kept inside": (step_plan, "select_kept_values", _in_the_whole_graph_alone),
+    "states begin as zeros": (cross_axis_loop_steps, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
-        beginnings._Closed,
+        cross_axis_loop_steps._ClosedBody,
         "of",
-        lambda loop: beginnings._Closed(dict.fromkeys(loop.inputs, loop.inputs[-1])),
+        lambda loop: cross_axis_loop_steps._ClosedBody(dict.fromkeys(loop.inputs, loop.inputs[-1])),
     ),
-    "states begin anew": (turning, "stacked", lambda state, *_: state),
+    "states begin anew": (cross_axis_loop_steps, "stack_loop_state", lambda state, *_: state),
 }
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES_IN_LOOPS]))
-def test_planted_mistakes_in_loops_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_in_loops_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
     assert first_fault(200, looped_graph, start=150), mistake
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_planted_mistakes_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     assert first_fault(), mistake

@@ -15,18 +15,21 @@ from support.steps import steps
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis import mask_bands, masked_values
+from specc.analysis import time_dataflow as flow_module
+from specc.analysis.causality import check_causality
+from specc.analysis.time_axis_strides import (
+    compute_chunk_size,
+    count_positions_ahead,
+    substitute_chunked_length,
+)
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.incremental import position_demand
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.incremental.step_states import StepStates
 from specc.ir.graph import Graph, Value
-from specc.ir.heads import Track
-from specc.ir.verify import verify
-from specc.passes.derive import demand
-from specc.passes.derive.derive import derive
-from specc.passes.derive.states import States
-from specc.passes.prove import bands, beyond
-from specc.passes.prove import flow as flow_module
-from specc.passes.prove.causality import prove
-from specc.passes.prove.chunks import chunk_of, in_chunks
-from specc.passes.prove.flow import flow
-from specc.passes.prove.strides import ahead_of
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.time_axis import TimeAxisLayout
 
 CHUNKS = 6
 PLANS = ([6], [1] * 6, [2, 2, 2], [1, 5], [4, 1, 1])
@@ -35,20 +38,20 @@ GRAPHS = 120
 
 def chunks(graph: Graph) -> tuple[Graph, int]:
     """A graph in chunks, and how many rows a chunk has."""
-    chunk = chunk_of(graph, "seq", ["y"])
-    return in_chunks(graph, "seq", chunk), chunk
+    chunk = compute_chunk_size(graph, "seq", ["y"])
+    return substitute_chunked_length(graph, "seq", chunk), chunk
 
 
 def difference(seed: int) -> str:
     """How a stream differs from the full pass; empty where it does not, or is refused."""
     graph = strided_graph(seed)
     whole, chunk = chunks(graph)
-    if prove(whole, "seq", "x", ["y"], chunk):
+    if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
     inputs, weights = values(graph, seed, CHUNKS * chunk, batch=2)
-    full = specc_numpy.run(graph, inputs, weights)["y"]
-    derived = derive(whole, "x", {"y": "new"}, chunk=chunk)
-    if faults := verify(derived.step):
+    full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
+    derived = derive_encoder_and_step(whole, "x", {"y": "new"}, chunk=chunk)
+    if faults := find_graph_errors(derived.step):
         return f"graph {seed}: {faults[0]}"
     per = full.shape[1] // CHUNKS
     for counts in PLANS:
@@ -70,18 +73,18 @@ def leak(seed: int) -> str:
     """
     graph = strided_graph(seed)
     whole, chunk = chunks(graph)
-    if prove(whole, "seq", "x", ["y"], chunk):
+    if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
-    reach = flow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
+    reach = trace_time_dataflow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
     total = 3 * chunk
     inputs, weights = values(graph, seed, total)
-    before = specc_numpy.run(graph, inputs, weights)["y"]
+    before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     parts = total // before.shape[1]
     for moved in range(total):
         other = {name: value.copy() for name, value in inputs.items()}
         other["x"][:, moved] += 2
         other["keep"][:, moved] ^= True
-        after = specc_numpy.run(graph, other, weights)["y"]
+        after = specc_numpy.evaluate_graph(graph, other, weights)["y"]
         for row in range(before.shape[1]):
             same = np.allclose(before[:, row], after[:, row], rtol=1e-9, atol=1e-12)
             apart = (row + 1) * parts - 1 - moved
@@ -115,57 +118,59 @@ def test_much_is_proved_behind_strides() -> None:
 
 def _refused(seed: int) -> bool:
     whole, chunk = chunks(strided_graph(seed))
-    return bool(prove(whole, "seq", "x", ["y"], chunk))
+    return bool(check_causality(whole, "seq", "x", ["y"], chunk))
 
 
-def _numbered_as_they_come_in(self: States, need: float, track: Track) -> Value:
+def _numbered_as_they_come_in(self: StepStates, need: float, track: TimeAxisLayout) -> Value:
     return FIRST_ROW(self, need, replace(track, rate=1))
 
 
-FIRST_ROW = States.first_row
+FIRST_ROW = StepStates.first_row
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "windows look at nothing behind them": (
-        demand,
-        "_of_windows",
+        position_demand,
+        "_count_window_inputs",
         lambda node, link, need, clock: max(need, 0.0) * link.stride,
     ),
     "rows are asked for that are no whole windows": (
-        demand,
-        "_of_windows",
+        position_demand,
+        "_count_window_inputs",
         lambda node, link, need, clock: max(need, 0.0) * link.stride + link.hi,
     ),
     "what is kept is no whole chunks": (
-        demand,
-        "whole_chunks",
+        position_demand,
+        "round_up_to_chunks",
         lambda need, track: need + (need > 0),
     ),
     "slow rows are numbered as those that come in": (
-        States,
+        StepStates,
         "first_row",
         _numbered_as_they_come_in,
     ),
     "a row stands behind its chunk": (
         flow_module,
-        "strided",
+        "resolve_stride",
         lambda node, link, clock: (
             link.result_axis,
-            link.reach.moved((ahead_of(node, link, clock) or 0) + link.stride),
+            link.reach.moved((count_positions_ahead(node, link, clock) or 0) + link.stride),
         ),
     ),
-    "rows of a head are no rows": (demand, "ahead_of", lambda *_: 0),
-    "all rows come at one pace": (beyond, "one_pace", lambda *_: True),
+    "rows of a head are no rows": (position_demand, "count_positions_ahead", lambda *_: 0),
+    "all rows come at one pace": (masked_values, "has_equal_rates", lambda *_: True),
 }
 
 
 @pytest.mark.parametrize("mistake", in_two([*MISTAKES]))
-def test_planted_mistakes_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     if mistake == "all rows come at one pace":
-        monkeypatch.setattr(bands, "one_pace", wrong)
-    for cached in (flow, beyond.beyond, bands.found_band):
+        monkeypatch.setattr(mask_bands, "has_equal_rates", wrong)
+    for cached in (
+        trace_time_dataflow,
+        masked_values.find_masked_values,
+        mask_bands.find_mask_band,
+    ):
         cached.cache_clear()
     found = ""
     for seed in range(400):
@@ -175,6 +180,10 @@ def test_planted_mistakes_are_found(
             found = type(error).__name__
         if found:
             break
-    for cached in (flow, beyond.beyond, bands.found_band):
+    for cached in (
+        trace_time_dataflow,
+        masked_values.find_masked_values,
+        mask_bands.find_mask_band,
+    ):
         cached.cache_clear()
     assert found, mistake

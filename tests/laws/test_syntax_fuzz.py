@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.turns import in_two
 
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.dsl.write import write
-from specc.lang.read import decode, read
-from specc.lang.yaml.write import write_yaml
-from specc.text.diagnostic import Failed
-from specc.text.programs import as_json, as_sarif
-from specc.text.render import render
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.render import render_diagnostics
+from specc.diagnostics.source import Source
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import decode_spec, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "lang" / "examples").glob("*.specc"))
 SPLICES = [
@@ -32,30 +32,27 @@ SPLICES = [
 def reads_cleanly(name: str, data: bytes) -> None:
     """Read, and if that fails, render every form of the message."""
     try:
-        file = read(decode(data, name))
+        file = parse_spec(decode_spec(data, name))
     except Failed as failed:
         for diagnostic in failed.diagnostics:
             for label in (diagnostic.primary, *diagnostic.others):
                 assert label is None or 0 <= label.span.start <= label.span.end <= len(
                     label.span.source.text
                 )
-        shown = render(failed.diagnostics)
+        shown = render_diagnostics(failed.diagnostics)
         assert all(c.isprintable() or c == "\n" for c in shown)
-        as_json(failed.diagnostics)
-        as_sarif(failed.diagnostics, "0")
+        format_json_lines(failed.diagnostics)
+        format_sarif(failed.diagnostics, "0")
     else:
-        write(file)
-        write_yaml(file)
+        print_dsl(file)
+        print_yaml(file)
 
 
 def mutated(text: str, seed: int) -> str:
     """A text with one to four places changed."""
     choose = random.Random(seed)
     for _ in range(choose.randint(1, 4)):
-        at, size = (
-            choose.randrange(len(text) + 1),
-            choose.choice((0, 0, 1, 1, 2, 5, 30)),
-        )
+        at, size = (choose.randrange(len(text) + 1), choose.choice((0, 0, 1, 1, 2, 5, 30)))
         kind = choose.randrange(4)
         new = ""
         if kind == 0:
@@ -72,7 +69,7 @@ def mutated(text: str, seed: int) -> str:
 @pytest.mark.parametrize("path", in_two(EXAMPLES), ids=lambda p: p.stem)
 def test_mutants_of_the_specs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    other = write_yaml(parse_dsl(Source(path.name, text)))
+    other = print_yaml(parse_dsl(Source(path.name, text)))
     for seed in range(60):
         reads_cleanly("a.specc", mutated(text, seed).encode())
         reads_cleanly("a.yaml", mutated(other, seed).encode())
@@ -97,9 +94,9 @@ def test_any_text(text: str) -> None:
     ):
         for name in ("a.specc", "a.yaml"):
             try:
-                read(Source(name, start + text))
+                parse_spec(Source(name, start + text))
             except Failed as failed:
-                render(failed.diagnostics)
+                render_diagnostics(failed.diagnostics)
 
 
 HEAD = "specc 1\nmodel m\n"

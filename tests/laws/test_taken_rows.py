@@ -1,7 +1,7 @@
 """Rows that are taken, and axes that are split, at places which only the lengths of the
 input tell.
 
-What `check` accepts compiles, whatever lengths the gates try; `verify` finds lengths at
+What `check_spec` accepts compiles, whatever lengths the gates try; `verify_model` finds lengths at
 which the model has a value; and at any length the model gives what Python's own slices
 give, or is refused where Python's are not whole or empty.
 """
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.spec import check, open_spec
-from specc.run.opened import open_compiled
-from specc.run.verify import verify
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.runtime.open_model import open_compiled
+from specc.verification.verify_model import verify_model
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
 KINDS = ("row", "first", "behind", "split", "number")
@@ -37,14 +37,7 @@ def quotient(left: int, right: int) -> int:
 
 
 WORDS = {"min": min, "max": max}
-SIGNS = {
-    "+": op.add,
-    "-": op.sub,
-    "*": op.mul,
-    "/": quotient,
-    "//": op.floordiv,
-    "%": op.mod,
-}
+SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": quotient, "//": op.floordiv, "%": op.mod}
 
 
 def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
@@ -52,24 +45,16 @@ def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
     if deep == 0 or rng.random() < 0.3:
         constant = rng.randint(1, 35)
         return rng.choice(
-            [
-                ("n", lambda n, m: n),
-                ("m", lambda n, m: m),
-                (str(constant), lambda n, m: constant),
-            ]
+            [("n", lambda n, m: n), ("m", lambda n, m: m), (str(constant), lambda n, m: constant)]
         )
     word = rng.choice([*SIGNS, *WORDS])
     text, left = length(rng, deep - 1)
     divisor = rng.randint(1, 32)
     other, right = (
-        (str(divisor), lambda n, m: divisor)
-        if word in ("/", "//", "%")
-        else length(rng, deep - 1)
+        (str(divisor), lambda n, m: divisor) if word in ("/", "//", "%") else length(rng, deep - 1)
     )
     if word in WORDS:
-        return f"{word}({text}, {other})", lambda n, m: WORDS[word](
-            left(n, m), right(n, m)
-        )
+        return f"{word}({text}, {other})", lambda n, m: WORDS[word](left(n, m), right(n, m))
     return f"({text} {word} {other})", lambda n, m: SIGNS[word](left(n, m), right(n, m))
 
 
@@ -88,10 +73,7 @@ def expression(kind: str, number: str) -> tuple[str, str]:
         "first": (f"x[:, 0:{number}]", f"[batch, {number}, 2]"),
         "behind": (f"x[:, {number}:n]", f"[batch, n - {number}, 2]"),
         "split": ("split(x, into=[n / 4, 4], axis=1)", "[batch, n / 4, 4, 2]"),
-        "number": (
-            f"x * insert(float(positions(x) * {number}), axis=-1)",
-            "[batch, n, 2]",
-        ),
+        "number": (f"x * insert(float(positions(x) * {number}), axis=-1)", "[batch, n, 2]"),
     }[kind]
 
 
@@ -178,7 +160,7 @@ def test_what_check_accepts_compiles_and_can_be_verified(
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    lines = list(verify(open_compiled(str(tmp_path / "m.onnx")).whole))
+    lines = list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))
     assert len(lines) == 3
     assert all("1 result agrees" in line for line in lines)
 
@@ -194,12 +176,10 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     specc.compile(path, tmp_path / "m.onnx", init=0)
-    assert len(list(verify(open_compiled(str(tmp_path / "m.onnx")).whole))) == 3
+    assert len(list(verify_model(open_compiled(str(tmp_path / "m.onnx")).whole))) == 3
     model = specc.load(tmp_path / "m.onnx")
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
-    np.testing.assert_allclose(
-        model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
     for n in (24, 26, 29):  # no row before the first, none behind the last, no half
         with pytest.raises(Failed):
             model.run(x=x[:, :, :1].repeat(n, 2))
@@ -214,9 +194,7 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         ("x[:, (m + 20) + (n - m)]", "[batch, 2]"),
     ],
 )
-def test_rows_that_are_never_there_are_found_by_check(
-    made: str, type: str, tmp_path: Path
-) -> None:
+def test_rows_that_are_never_there_are_found_by_check(made: str, type: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
@@ -225,5 +203,5 @@ def test_rows_that_are_never_there_are_found_by_check(
         encoding="utf-8",
     )
     with pytest.raises(Failed) as caught:
-        check(open_spec(str(path)))
+        check_spec(open_spec(str(path)))
     assert [d.code for d in caught.value.diagnostics] == ["E0301"]

@@ -2,40 +2,37 @@
 
 import pytest
 
-from specc.elaborate.beside import graphs_of
-from specc.elaborate.modules import program_of
-from specc.lang import tree
-from specc.library.files import Files, shipped
+from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.spec_modules import build_program
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.syntax import ast
 
 
 def families() -> list[str]:
     """Return the names of shipped specs whose graphs are for published classes."""
-    library = Files()
+    library = SpecLibrary()
     return [
         name
-        for name, path in shipped().items()
+        for name, path in list_builtin_specs().items()
         if path.suffix == ".specc"
-        and any(
-            graph.made_for
-            for graph in graphs_of(program_of(library.open(name), library))
-        )
+        and any(graph.made_for for graph in list_graphs(build_program(library.open(name), library)))
     ]
 
 
 @pytest.mark.parametrize("name", families())
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph is text where it is `int[batch, seq]`."""
-    library = Files()
-    program = program_of(library.open(name), library)
+    library = SpecLibrary()
+    program = build_program(library.open(name), library)
     read = {
         entry.name
-        for item, _ in program.items(tree.Reading)
+        for item, _ in program.items(ast.Reading)
         for entry in item.entries
-        if isinstance(entry, tree.Reads)
+        if isinstance(entry, ast.InputReading)
     }
     # the prefix of a generated sequence comes from the model itself
-    generated = {item.growing for item, _ in program.items(tree.Generate)} - read
-    for graph in graphs_of(program):
+    generated = {item.growing for item, _ in program.items(ast.Generate)} - read
+    for graph in list_graphs(program):
         first = graph.params[0]
         if first.name in generated:
             continue

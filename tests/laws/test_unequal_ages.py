@@ -1,7 +1,7 @@
 """Texts of unequal age in one batch go on as each would alone: for every shipped spec that
 generates, and for random ones, to 1e-9 of a full pass in float64.
 
-Which may stand beside each other is proved (`specc.compiler.apart`); of those that may
+Which may stand beside each other is proved (`specc.driver.generation_graphs`); of those that may
 none is otherwise than alone, and planted mistakes are found.
 """
 
@@ -15,13 +15,13 @@ from support.aged import Aged, difference
 from support.small import SMALL
 from support.writing_specs import LETTERS, writing_spec
 
-from specc.compiler.given import _texts as texts
-from specc.compiler.spec import elaborated, open_spec
-from specc.lang import tree
-from specc.run import beside
-from specc.run.beside import _Joint
+from specc.driver.python_arguments import _texts as texts
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.runtime import batch_slots
+from specc.runtime.batch_slots import _Joint
+from specc.syntax import ast
 
-GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
+GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
 
 NOT = {
     "conv_lm": "what stands in hidden rows of a convolution is not proved to be zero",
@@ -35,7 +35,7 @@ NOT = {
 @cache
 def shipped(name: str) -> Aged:
     sets = [f"{key}={text}" for key, text in texts("", SMALL[name])]
-    return Aged.of(elaborated(open_spec(name, sets=sets)))
+    return Aged.of(elaborate_spec(open_spec(name, sets=sets)))
 
 
 FEW = [
@@ -76,7 +76,7 @@ def random_fault(seed: int, folder: Path) -> str | None:
     spec = writing_spec(seed)
     (folder / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n")
     (folder / "m.specc").write_text(spec.text, encoding="utf-8")
-    aged = Aged.of(elaborated(open_spec(str(folder / "m.specc"))), seed)
+    aged = Aged.of(elaborate_spec(open_spec(str(folder / "m.specc"))), seed)
     if not aged.apart:
         return None
     found = difference(aged, seed)
@@ -105,9 +105,7 @@ def _at_the_beginning(self: _Joint, value: Any) -> Any:
     return made
 
 
-def _first_columns(
-    self: _Joint, state: Any, heads: Any, made: Any, buffered: bool
-) -> Any:
+def _first_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
     """Columns of younger texts stand in front."""
     moved = [np.roll(rows, 1, axis=1) if rows.shape[1] > 1 else rows for rows in made]
     return _columns(self, state, heads, moved, buffered)
@@ -138,15 +136,13 @@ MISTAKES = {
     "what exists is aligned at the beginning": (_Joint, "_aligned", _at_the_beginning),
     "keys are out of their columns": (_Joint, "_columns", _first_columns),
     "other rows are handed over": (_Joint, "_stacked", _others),
-    "columns in front exist": (beside, "with_margin", _everything_exists),
-    "a column too few is kept": (beside, "_oldest", lambda part: part.columns - 2),
+    "columns in front exist": (batch_slots, "prepend_spare_columns", _everything_exists),
+    "a column too few is kept": (batch_slots, "_oldest", lambda part: part.columns - 2),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_are_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(where, name, wrong)
     found = False

@@ -14,16 +14,16 @@ from support.random_graphs import BATCH, SEQ, WIDTH, Drawn
 from support.steps import steps
 
 import specc_numpy
+from specc.analysis import grid_constants, query_key_grids
+from specc.analysis.causality import check_causality
+from specc.analysis.mask_bands import find_mask_band
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
-from specc.passes.derive.derive import derive
-from specc.passes.prove import grids, products
-from specc.passes.prove.bands import found_band
-from specc.passes.prove.beyond import beyond
-from specc.passes.prove.causality import prove
-from specc.passes.prove.flow import flow
 
 ROWS, HEADS = 5, 4
 MANY = pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
@@ -80,9 +80,7 @@ class Weights(Drawn):
                 scaled = self.one(ops.Arith("mul"), other, self.weight(half, 1, 1))
                 return self.one(ops.Arith("sub"), one, scaled)
             case "einsum":
-                return self.one(
-                    ops.Einsum("b h i j, h g -> b g i j"), w, self.weight(heads, 3)
-                )
+                return self.one(ops.Einsum("b h i j, h g -> b g i j"), w, self.weight(heads, 3))
             case "einsum of two":
                 return self.one(
                     ops.Einsum("b h i j, b g i j, h g f -> b f i j"),
@@ -140,14 +138,11 @@ def draw(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
     return drawn.build.finish("weights", {"y": y}), masked
 
 
-def values(
-    graph: Graph, seed: int
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs and parameters."""
     rng = np.random.default_rng(seed)
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape])
-        for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
     }
     return {"x": rng.normal(size=(2, ROWS, WIDTH))}, weights
 
@@ -155,10 +150,10 @@ def values(
 def find_leak(graph: Graph, seed: int) -> bool:
     """Whether a later position changes an earlier result."""
     inputs, weights = values(graph, seed)
-    before = specc_numpy.run(graph, inputs, weights)["y"]
+    before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     inputs["x"] = inputs["x"].copy()
     inputs["x"][:, -1] += 1.0
-    after = specc_numpy.run(graph, inputs, weights)["y"]
+    after = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     return not np.allclose(before[:, :-1], after[:, :-1], rtol=1e-12, atol=1e-12)
 
 
@@ -166,7 +161,7 @@ def find_false_proofs(seeds: range) -> Iterator[str]:
     """Yield graphs of which causality is proved although a later position leaks."""
     for seed in seeds:
         graph, masked = draw(seed, biased=seed % 4 == 0)
-        if not prove(graph, "seq", "x", ["y"]) and find_leak(graph, seed):
+        if not check_causality(graph, "seq", "x", ["y"]) and find_leak(graph, seed):
             yield f"graph {seed}, {masked}: proved, and leaks"
 
 
@@ -174,7 +169,7 @@ def find_false_proofs(seeds: range) -> Iterator[str]:
 def test_masked_weights_stay_causal(many: int) -> None:
     for seed in range(many):
         graph, masked = draw(seed)
-        faults = prove(graph, "seq", "x", ["y"])
+        faults = check_causality(graph, "seq", "x", ["y"])
         assert (masked == "nothing") == bool(faults), (seed, masked, faults)
 
 
@@ -191,8 +186,8 @@ def test_steps_equal_the_full_pass(many: int) -> None:
         if masked == "nothing":
             continue
         inputs, weights = values(graph, seed)
-        full = specc_numpy.run(graph, inputs, weights)["y"]
-        derived = derive(graph, "x", {"y": "new"})
+        full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
+        derived = derive_encoder_and_step(graph, "x", {"y": "new"})
         for plan in ([1] * ROWS, [3, 2]):
             made = [r["y"] for r in steps(derived, graph, inputs, weights, plan)]
             assert np.allclose(np.concatenate(made, axis=1), full, rtol=1e-9), seed
@@ -208,12 +203,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_is_found(
-    mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, wrong = MISTAKES[mistake]
-    place = grids if hasattr(grids, name) else products
-    for cache in (beyond, found_band, flow):
+    place = query_key_grids if hasattr(query_key_grids, name) else grid_constants
+    for cache in (find_masked_values, find_mask_band, trace_time_dataflow):
         cache.cache_clear()
     monkeypatch.setattr(place, name, wrong)
     try:
@@ -222,5 +215,5 @@ def test_a_planted_mistake_is_found(
             test_a_proof_is_never_contradicted(60)
     finally:
         monkeypatch.undo()
-        for cache in (beyond, found_band, flow):
+        for cache in (find_masked_values, find_mask_band, trace_time_dataflow):
             cache.cache_clear()

@@ -17,7 +17,7 @@ from support.writing_specs import LETTERS, WritingSpec, writing_spec
 
 import specc
 import specc_numpy
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 ROWS = 2
 
@@ -74,14 +74,12 @@ def expected(
             given["keep"] = np.array([spec.kept(tokens, begun)])
         if memory is not None:
             given["memory"] = memory[row : row + 1]
-        made: list[float] = specc_numpy.run(graph, given, weights)["logits"][
+        made: list[float] = specc_numpy.evaluate_graph(graph, given, weights)["logits"][
             0, -1
         ].tolist()
         return made
 
-    kept = frozenset(
-        t for t, k in zip(prompt, spec.kept(prompt, begun), strict=True) if k
-    )
+    kept = frozenset(t for t, k in zip(prompt, spec.kept(prompt, begun), strict=True) if k)
     stop = frozenset(asked.get("stop", spec.stop))
     plain = Plain(
         logits,
@@ -95,33 +93,24 @@ def expected(
     )
     if asked.get("strategy") == "beam":
         return plain.searched(
-            asked["beams"],
-            asked["n_best"],
-            asked["length_penalty"],
-            asked["early_stopping"],
+            asked["beams"], asked["n_best"], asked["length_penalty"], asked["early_stopping"]
         )
     if asked.get("strategy") == "sample":
         options = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         return [
-            plain.sampled(
-                row, asked["seed"], **{n: asked.get(n, v) for n, v in options.items()}
-            )
+            plain.sampled(row, asked["seed"], **{n: asked.get(n, v) for n, v in options.items()})
         ], False
     return [plain.greedy()], False
 
 
-def compared(
-    name: str, got: list[Any], want: list[Text], near: bool, beam: bool
-) -> str:
+def compared(name: str, got: list[Any], want: list[Text], near: bool, beam: bool) -> str:
     """How the texts of one row differ; empty where they do not."""
     if beam:
         if near:
             return ""
         if [list(r.tokens) for r in got] != [t.tokens for t in want]:
             return f"{name} finds {[r.tokens for r in got]}, not {[t.tokens for t in want]}"
-        close = np.allclose(
-            [r.score for r in got], [t.score for t in want], atol=1e-3, rtol=1e-4
-        )
+        close = np.allclose([r.score for r in got], [t.score for t in want], atol=1e-3, rtol=1e-4)
         return (
             ""
             if close
@@ -164,35 +153,21 @@ def fault(seed: int, folder: Path) -> str:
     rng, made = random.Random(seed), np.random.default_rng(seed)
     spec = writing_spec(seed)
     (folder / "m.specc").write_text(spec.text, encoding="utf-8")
-    (folder / "letters.vocab").write_text(
-        "\n".join(LETTERS[: spec.vocab]) + "\n", encoding="utf-8"
-    )
+    (folder / "letters.vocab").write_text("\n".join(LETTERS[: spec.vocab]) + "\n", encoding="utf-8")
     asked = settings_for(rng, spec)
     target = rng.choice(["ort-cpu", "ort-cpu", "onnx"])
     parts = rng.choice(["score,step", "score,step", "score"])
     where = folder / ("p" if "step" in parts else "p.onnx")
     specc.compile(folder / "m.specc", where, init=seed, parts=parts, target=target)
-    fixed = {
-        n: v
-        for n, v in asked.items()
-        if n not in ("max_tokens", "stop_strings", "seed")
-    }
+    fixed = {n: v for n, v in asked.items() if n not in ("max_tokens", "stop_strings", "seed")}
     specc.compile(
-        folder / "m.specc",
-        folder / "one.onnx",
-        init=seed,
-        parts="generate",
-        settings=fixed,
+        folder / "m.specc", folder / "one.onnx", init=seed, parts="generate", settings=fixed
     )
     package, one = specc.load(where), specc.load(folder / "one.onnx")
     begun = spec.start is not None and rng.random() < 0.6
     prompts, ids = prompts_for(rng, spec)
     given: dict[str, Any] = {} if begun else {"ids": ids}
-    memory = (
-        made.normal(size=(ROWS, 3, spec.memory)).astype(np.float32)
-        if spec.memory
-        else None
-    )
+    memory = made.normal(size=(ROWS, 3, spec.memory)).astype(np.float32) if spec.memory else None
     if memory is not None:
         given["memory"] = memory
     beam = asked.get("strategy") == "beam"

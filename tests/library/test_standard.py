@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.read import read
-from specc.library import write_table as tables
-from specc.library.files import Files, root
-from specc.library.standard import Standard, sources
-from specc.text.source import Span
+from specc.diagnostics.source import Span
+from specc.library import std_table_generator as tables
+from specc.library.spec_files import SpecLibrary, get_specs_directory
+from specc.library.std import StdLibrary, read_std_sources
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.parse import parse_spec
 
-STD = root() / "std"
+STD = get_specs_directory() / "std"
 
 
 def test_the_shipped_table_is_that_of_the_files() -> None:
-    assert (root() / "std.json").read_text(encoding="utf-8") == tables.text(STD), (
-        "run `make tables`"
-    )
+    assert (get_specs_directory() / "std.json").read_text(
+        encoding="utf-8"
+    ) == tables.render_std_table(STD), "run `make tables`"
 
 
 def test_a_table_gives_what_parsing_gives() -> None:
     by_table, parsed = (
-        Standard(STD, root() / "std.json"),
-        Standard(STD, Path("no such file")),
+        StdLibrary(STD, get_specs_directory() / "std.json"),
+        StdLibrary(STD, Path("no such file")),
     )
     assert list(by_table) == list(parsed)
     for name in parsed:
@@ -43,10 +43,9 @@ def _place(span: Span | None) -> tuple[str, int, int]:
 
 def test_only_what_is_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "specc.library.standard.read",
-        lambda source: pytest.fail(f"{source.name} was parsed"),
+        "specc.library.std.parse_spec", lambda source: pytest.fail(f"{source.name} was parsed")
     )
-    std = Standard(STD, root() / "std.json")
+    std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert "causal" in std
     assert not std.modules
     item, module = std["causal"]
@@ -58,27 +57,25 @@ def test_an_edited_file_is_parsed(tmp_path: Path) -> None:
     folder = tmp_path / "std"
     shutil.copytree(STD, folder)
     masks = folder / "masks.specc"
-    masks.write_text(
-        masks.read_text(encoding="utf-8") + "\nmask mine = i == j\n", encoding="utf-8"
-    )
+    masks.write_text(masks.read_text(encoding="utf-8") + "\nmask mine = i == j\n", encoding="utf-8")
     table = tmp_path / "std.json"
-    table.write_text(tables.text(STD), encoding="utf-8")
-    std = Standard(folder, table)
+    table.write_text(tables.render_std_table(STD), encoding="utf-8")
+    std = StdLibrary(folder, table)
     assert "mine" in std
-    assert std["mine"][0] == read(sources(folder)["masks.specc"]).items[-1]
+    assert std["mine"][0] == parse_spec(read_std_sources(folder)["masks.specc"]).items[-1]
     assert list(std.modules) == ["masks.specc"]
 
 
 def test_a_name_of_no_block_reads_nothing() -> None:
-    std = Standard(STD, root() / "std.json")
+    std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert std.get("no_such_block") is None
     assert not std.modules
-    assert Files().standard("no_such_block") is None
+    assert SpecLibrary().standard("no_such_block") is None
 
 
 def test_the_table_is_json_of_known_form() -> None:
-    data = json.loads(tables.text(STD))
+    data = json.loads(tables.render_std_table(STD))
     assert all(set(row) == {"of", "names", "tree"} for row in data.values())
     assert data["masks.specc"]["names"] == [
-        i.name for i in parse_dsl(sources(STD)["masks.specc"]).items
+        i.name for i in parse_dsl(read_std_sources(STD)["masks.specc"]).items
     ]

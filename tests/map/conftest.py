@@ -10,7 +10,7 @@ import pytest
 from support.jobs import ROWS, job_of, parts
 
 import specc
-from specc.map.job import run_job
+from specc.batch_inference.job import run_job
 
 SPEC = """specc 1
 model small "Scores and vectors of texts"

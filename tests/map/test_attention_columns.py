@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import specc
-from specc.map.job import run_job
-from specc.map.planning import Job
-from specc.text.diagnostic import Failed
+from specc.batch_inference.job import run_job
+from specc.batch_inference.planning import JobRequest
+from specc.diagnostics.diagnostic import Failed
 
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 
@@ -18,7 +18,7 @@ TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 def mapped(small: Path, folder: Path, raw: str, to: str = "") -> Any:
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
-    job = Job(
+    job = JobRequest(
         model=str(small),
         data=[str(data)],
         out=str(folder / "out"),

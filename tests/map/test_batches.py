@@ -4,21 +4,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.map.batches import batches, waste
-from specc.map.inputs import Row
-from specc.map.plan import Limits
+from specc.batch_inference.length_batches import count_padding, make_batches
+from specc.batch_inference.plan import BatchLimits
+from specc.batch_inference.row_inputs import InputRow
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)
 LIMITS = st.builds(
-    Limits,
-    cap=st.integers(1, 9),
-    tokens=st.integers(1, 200),
-    memory=st.integers(1, 40_000),
+    BatchLimits, cap=st.integers(1, 9), tokens=st.integers(1, 200), memory=st.integers(1, 40_000)
 )
 
 
-def rows_of(lengths: list[int]) -> list[Row]:
-    return [Row(n, {"x": np.zeros(size, np.int64)}) for n, size in enumerate(lengths)]
+def rows_of(lengths: list[int]) -> list[InputRow]:
+    return [InputRow(n, {"x": np.zeros(size, np.int64)}) for n, size in enumerate(lengths)]
 
 
 def squares(count: int, length: int) -> int:
@@ -27,8 +24,8 @@ def squares(count: int, length: int) -> int:
 
 @given(LENGTHS, LIMITS)
 @settings(max_examples=150, deadline=None)
-def test_every_row_once_within_the_limits(lengths: list[int], limits: Limits) -> None:
-    found = batches(rows_of(lengths), ["x"], limits, squares)
+def test_every_row_once_within_the_limits(lengths: list[int], limits: BatchLimits) -> None:
+    found = make_batches(rows_of(lengths), ["x"], limits, squares)
     assert sorted(r.number for batch in found for r in batch) == [*range(len(lengths))]
     for batch in found:
         longest = max(r.length(["x"]) for r in batch)
@@ -42,29 +39,26 @@ def test_every_row_once_within_the_limits(lengths: list[int], limits: Limits) ->
 @given(LENGTHS, LIMITS, st.randoms())
 @settings(max_examples=50, deadline=None)
 def test_the_order_of_rows_does_not_matter(
-    lengths: list[int], limits: Limits, random: "np.random.Generator"
+    lengths: list[int], limits: BatchLimits, random: "np.random.Generator"
 ) -> None:
     rows = rows_of(lengths)
     mixed = [*rows]
     random.shuffle(mixed)
-    one, other = (batches(r, ["x"], limits, squares) for r in (rows, mixed))
+    one, other = (make_batches(r, ["x"], limits, squares) for r in (rows, mixed))
     numbers = [[r.number for r in batch] for batch in one]
     assert numbers == [[r.number for r in batch] for batch in other]
 
 
 def test_lengths_that_cannot_be_padded_stay_apart() -> None:
-    rows = [Row(n, {"x": np.zeros((2 + n % 2, 3))}) for n in range(6)]
-    found = batches(rows, [], Limits(), lambda *_: 0)
-    assert [{r.arrays["x"].shape for r in batch} for batch in found] == [
-        {(2, 3)},
-        {(3, 3)},
-    ]
+    rows = [InputRow(n, {"x": np.zeros((2 + n % 2, 3))}) for n in range(6)]
+    found = make_batches(rows, [], BatchLimits(), lambda *_: 0)
+    assert [{r.arrays["x"].shape for r in batch} for batch in found] == [{(2, 3)}, {(3, 3)}]
 
 
 def test_sorted_by_length_little_is_padding() -> None:
     """Log-normal lengths in a block of the usual size: below 15 %."""
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3, 1, 4096).astype(int), 1, 2000).tolist()
-    found = batches(rows_of(lengths), ["x"], Limits(), lambda *_: 0)
-    places, padding = np.array([waste(batch, ["x"]) for batch in found]).sum(0)
+    found = make_batches(rows_of(lengths), ["x"], BatchLimits(), lambda *_: 0)
+    places, padding = np.array([count_padding(batch, ["x"]) for batch in found]).sum(0)
     assert padding / (places - padding) < 0.15

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.data.record import TextBytes, TextCharacters
-from specc.data.text import encode, encode_all
+from specc.batch_inference.column_types import ColumnType, TableColumn
+from specc.batch_inference.formats import parquet
+from specc.batch_inference.part_files import encode_part
+from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_model import RowModel
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.map.formats import parquet
-from specc.map.inputs import Row
-from specc.map.kinds import Column, Kind
-from specc.map.model import Mapped
-from specc.map.part import content
-from specc.text.diagnostic import Failed
+from specc.preprocessing.records import TextBytes, TextCharacters
+from specc.preprocessing.text_codec import encode_text_ids, encode_texts
 
 VALUES = st.one_of(
     st.text(max_size=4),
@@ -35,14 +35,14 @@ VALUES = st.one_of(
 @settings(max_examples=12, deadline=None)
 def test_a_row_is_what_it_is_alone(small: Path, columns: list[list[object]]) -> None:
     """Whatever stands beside it."""
-    taking = Mapped.open(small, {"ids": "text"}).taking
+    taking = RowModel.open(small, {"ids": "text"}).taking
     for values in columns:
         together = taking.rows({"text": values}, len(values))
         for number, value in enumerate(values):
             [alone] = taking.rows({"text": [value]}, 1)
             other = together[number]
-            if isinstance(alone, Row):
-                assert isinstance(other, Row)
+            if isinstance(alone, InputRow):
+                assert isinstance(other, InputRow)
                 assert other.number == number
                 assert alone.arrays["ids"].dtype == other.arrays["ids"].dtype
                 np.testing.assert_array_equal(alone.arrays["ids"], other.arrays["ids"])
@@ -61,22 +61,20 @@ def test_texts_together(texts: list[str]) -> None:
         knows = isinstance(record, TextBytes) or record.unknown is not None
         if not knows and "é" in "".join(texts):
             with pytest.raises(Failed, match="U\\+00E9"):
-                encode_all(texts, record)
+                encode_texts(texts, record)
             continue
-        alone = [encode(text, record) for text in texts]
-        for one, made in zip(alone, encode_all(texts, record), strict=True):
+        alone = [encode_text_ids(text, record) for text in texts]
+        for one, made in zip(alone, encode_texts(texts, record), strict=True):
             assert one.dtype == made.dtype
             np.testing.assert_array_equal(one, made)
 
 
-def arrays_of(kind: Kind, rng: np.random.Generator, holes: bool) -> list[Array | None]:
+def arrays_of(kind: ColumnType, rng: np.random.Generator, holes: bool) -> list[Array | None]:
     found: list[Array | None] = []
     for _ in range(9):
         shape = [int(rng.integers(0, 4)) if s is None else s for s in kind.sizes]
         found.append(
-            rng.integers(0, 2, shape).astype(
-                parquet._type(Kind(kind.of)).to_pandas_dtype()
-            )
+            rng.integers(0, 2, shape).astype(parquet._type(ColumnType(kind.of)).to_pandas_dtype())
         )
     if holes:
         found[2] = found[8] = None
@@ -87,15 +85,13 @@ def arrays_of(kind: Kind, rng: np.random.Generator, holes: bool) -> list[Array |
 @pytest.mark.parametrize(
     "kind", ["f32[3]", "f32[n]", "i64[n, 2]", "f64[2, n]", "bool[n]", "f32[2, n, n]"]
 )
-def test_lists_in_tables(
-    monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool
-) -> None:
+def test_lists_in_tables(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) -> None:
     """The same file as by way of Python's lists; pyarrow itself makes those."""
-    column = Column("x", Kind.read(kind))
+    column = TableColumn("x", ColumnType.read(kind))
     arrays = arrays_of(column.kind, np.random.default_rng(0), holes)
-    made = parquet.table_bytes([column], {"x": arrays})
+    made = parquet.encode_parquet([column], {"x": arrays})
     lists: list[Any] = [None if a is None else a.tolist() for a in arrays]
-    assert made == parquet.table_bytes([column], {"x": lists})
+    assert made == parquet.encode_parquet([column], {"x": lists})
     table = pa.parquet.read_table(pa.BufferReader(made))
     assert table.column("x").to_pylist() == lists
 
@@ -103,10 +99,7 @@ def test_lists_in_tables(
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-        lambda x: (
-            st.lists(x, max_size=3)
-            | st.dictionaries(st.text(max_size=2), x, max_size=3)
-        ),
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=2), x, max_size=3),
         max_leaves=8,
     )
 )
@@ -122,16 +115,14 @@ def test_lines_of_json(value: object) -> None:
         gone = isinstance(item, float) and not np.isfinite(item)
         return None if gone else item
 
-    line = content("jsonl", [Column("x", Kind("json"))], {"x": [value]})
+    line = encode_part("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
     assert json.loads(line.decode("utf-8", "surrogatepass")) == {"x": plain(value)}
 
 
 def test_what_json_has_no_word_for() -> None:
     values = [b"ab", np.array([1.5, np.nan], np.float32), np.float32(2.5), {"a": b"c"}]
-    columns = [Column(f"c{n}", Kind("json")) for n in range(len(values))]
-    line = content(
+    columns = [TableColumn(f"c{n}", ColumnType("json")) for n in range(len(values))]
+    line = encode_part(
         "jsonl", columns, {c.name: [v] for c, v in zip(columns, values, strict=True)}
     )
-    assert (
-        line == b'{"c0": "YWI=", "c1": [1.5, null], "c2": 2.5, "c3": {"a": "Yw=="}}\n'
-    )
+    assert line == b'{"c0": "YWI=", "c1": [1.5, null], "c2": 2.5, "c3": {"a": "Yw=="}}\n'

@@ -13,11 +13,11 @@ import pytest
 from support.small import SMALL
 
 import specc
-import specc.map.journal
+import specc.batch_inference.crash_journal
+from specc.batch_inference.job import run_job
+from specc.batch_inference.planning import JobRequest, make_plan
+from specc.batch_inference.row_model import RowGenerator
 from specc.cli.main import main
-from specc.map.job import run_job
-from specc.map.planning import Job, plan_of
-from specc.map.texts import Texts
 
 ROWS, BAD = 60, 7
 SETTINGS: dict[str, Any] = {
@@ -41,21 +41,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prompts of 1 to 8 ids; one that there is not."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    prompts = [
-        [rng.randrange(5, 17) for _ in range(rng.randint(1, 8))] for _ in range(ROWS)
-    ]
+    prompts = [[rng.randrange(5, 17) for _ in range(rng.randint(1, 8))] for _ in range(ROWS)]
     prompts[BAD] = [99]
     path.write_text("".join(json.dumps({"ids": p}) + "\n" for p in prompts))
     return path
 
 
-def job_of(writer: Path, data: Path, out: Path, **more: Any) -> Job:
+def job_of(writer: Path, data: Path, out: Path, **more: Any) -> JobRequest:
     asked: dict[str, Any] = {"rows": 25, "engine": "serial", "settings": SETTINGS}
     columns = {"input_ids": "ids"}
     given = asked | more
-    return Job(
-        model=str(writer), data=[str(data)], out=str(out), columns=columns, **given
-    )
+    return JobRequest(model=str(writer), data=[str(data)], out=str(out), columns=columns, **given)
 
 
 def rows_in(out: Path) -> list[dict[str, Any]]:
@@ -76,9 +72,7 @@ def undisturbed(
     return parts(out)
 
 
-def test_every_text_is_what_generate_each_writes(
-    writer: Path, data: Path, tmp_path: Path
-) -> None:
+def test_every_text_is_what_generate_each_writes(writer: Path, data: Path, tmp_path: Path) -> None:
     """Whatever the blocks: the seed draws a row by its number in all data."""
     made = []
     for size in (25, 1000):
@@ -90,8 +84,8 @@ def test_every_text_is_what_generate_each_writes(
     prompts = [row["ids"] for row in made[0]]
     each = specc.load(writer).generate_each(prompts, at_once=3, **SETTINGS)
     for row, alone in zip(made[0], each, strict=True):
-        assert (row["error"] is None) == isinstance(alone, specc.Result)
-        if isinstance(alone, specc.Result):
+        assert (row["error"] is None) == isinstance(alone, specc.GenerationResult)
+        if isinstance(alone, specc.GenerationResult):
             assert row["tokens"] == list(alone.tokens)
             assert row["complete"] == alone.complete
     assert [n for n, row in enumerate(made[0]) if row["error"]] == [BAD]
@@ -120,7 +114,7 @@ def test_killed_in_the_midst_nothing_is_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     when: int,
 ) -> None:
-    real, count = specc.map.journal.append, 0
+    real, count = specc.batch_inference.crash_journal.append_journal_line, 0
 
     def append(path: Path, line: str) -> None:
         nonlocal count
@@ -132,7 +126,7 @@ def test_killed_in_the_midst_nothing_is_otherwise(
             raise Died
         real(path, line)
 
-    monkeypatch.setattr(specc.map.journal, "append", append)
+    monkeypatch.setattr(specc.batch_inference.crash_journal, "append_journal_line", append)
     with suppress(Died):
         run_job(job_of(writer, data, tmp_path))
     report = run_job(job_of(writer, data, tmp_path))
@@ -143,20 +137,16 @@ def test_killed_in_the_midst_nothing_is_otherwise(
 
 @pytest.mark.parametrize("poison", [{11, 12}, pytest.param({10}, marks=SLOW)])
 def test_only_a_row_that_a_process_dies_of_is_lost(
-    writer: Path,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    poison: set[int],
+    writer: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
 ) -> None:
-    real = Texts.begun
+    real = RowGenerator.begun
 
-    def begun(self: Texts, rows: Sequence[Any], first: int = 0) -> Any:
+    def begun(self: RowGenerator, rows: Sequence[Any], first: int = 0) -> Any:
         if poison & {first + row.number for row in rows}:
             raise Died
         return real(self, rows, first)
 
-    monkeypatch.setattr(Texts, "begun", begun)
+    monkeypatch.setattr(RowGenerator, "begun", begun)
     for _ in range(30):
         try:
             run_job(job_of(writer, data, tmp_path, rows=1000))
@@ -167,20 +157,18 @@ def test_only_a_row_that_a_process_dies_of_is_lost(
     assert lost == {BAD: "E0913", **dict.fromkeys(poison, "E0882")}
 
 
-def test_texts_that_cannot_be_joined_wait_for_each_other(
-    data: Path, tmp_path: Path
-) -> None:
+def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: Path) -> None:
     """A model of which it is not proved; tokens are those of each alone."""
     folder = tmp_path / "conv"
     specc.compile("conv_lm", folder, init=3, set=SMALL["conv_lm"], parts="step")
     settings = SETTINGS | {"max_tokens": 5}
     job = job_of(folder, data, tmp_path / "out", settings=settings)
-    made = run_job(Job(**{**vars(job), "columns": {"ids": "ids"}}))
+    made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))
     rows = rows_in(tmp_path / "out")
     each = specc.load(folder).generate_each([r["ids"] for r in rows], **settings)
     assert made.errors == 1
     for row, alone in zip(rows, each, strict=True):
-        if isinstance(alone, specc.Result):
+        if isinstance(alone, specc.GenerationResult):
             assert row["tokens"] == list(alone.tokens)
 
 
@@ -201,9 +189,9 @@ def test_it_is_told_before_the_work_why_texts_wait(
 ) -> None:
     """For beams, and for a model of one file; a package whose places are filled says none."""
     job = job_of(writer, data, tmp_path / "out")
-    assert not plan_of(job).waits
+    assert not make_plan(job).waits
     beams = {"max_tokens": 3, "strategy": "beam", "beams": 2}
-    assert "beams" in plan_of(job_of(writer, data, tmp_path, settings=beams)).waits
+    assert "beams" in make_plan(job_of(writer, data, tmp_path, settings=beams)).waits
     one, rows = tmp_path / "dates.onnx", tmp_path / "rows.jsonl"
     specc.compile("dates", one, parts="generate")
     rows.write_text('{"source": "3.5.79"}\n')

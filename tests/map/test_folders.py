@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specc.map.job import run_job
-from specc.map.planning import Job
+from specc.batch_inference.job import run_job
+from specc.batch_inference.planning import JobRequest
 
 POWERS = "-dac_override,-dac_read_search"
 """What lets the administrator write where nobody may."""
@@ -33,7 +33,7 @@ def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -
     out.mkdir()
     closed = out / "_specc" if which == "journal" else out
     if which != "new":  # a job that was begun when the folder was open
-        job = Job(
+        job = JobRequest(
             model=str(small),
             data=[str(data)],
             out=str(out),

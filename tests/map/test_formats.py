@@ -13,20 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.map.formats import lines
-from specc.map.formats.registry import files_of, format_of
-from specc.map.formats.source import Bad
-from specc.text.diagnostic import Failed
+from specc.batch_inference.formats import text_lines
+from specc.batch_inference.formats.file_format import BadRow
+from specc.batch_inference.formats.registry import find_files, find_format
+from specc.diagnostics.diagnostic import Failed
 
-TEXT = st.text(
-    st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9
-)
+TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
 def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
     """All rows, block by block."""
-    reader, found, start = format_of(path), [], 0
+    reader, found, start = find_format(path), [], 0
     for block in reader.blocks(path, 0, rows):
         assert 0 < block.rows <= rows
         assert block.start == start
@@ -37,22 +35,15 @@ def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
     return found
 
 
-@given(
-    rows=st.lists(st.tuples(TEXT, TEXT), max_size=12), size=st.integers(1, 5), end=ENDS
-)
+@given(rows=st.lists(st.tuples(TEXT, TEXT), max_size=12), size=st.integers(1, 5), end=ENDS)
 @settings(max_examples=120, deadline=None)
 def test_csv_as_the_writer_meant_it(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[str, str]],
-    size: int,
-    end: str,
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], size: int, end: str
 ) -> None:
     """Commas, quotes and line ends inside values included."""
     path = tmp_path_factory.getbasetemp() / "t.csv"
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
-        [("a", "b"), *rows]
-    )
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
     path.write_bytes(text.getvalue().encode("utf-8"))
     assert every(path, ["a", "b"], size) == rows
 
@@ -64,15 +55,10 @@ def test_csv_as_the_writer_meant_it(
 )
 @settings(max_examples=80, deadline=None)
 def test_json_lines(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[dict[str, object]],
-    size: int,
-    end: str,
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, object]], size: int, end: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "t.jsonl"
-    lines = [
-        json.dumps(row) + end + ("" if n % 3 else end) for n, row in enumerate(rows)
-    ]
+    lines = [json.dumps(row) + end + ("" if n % 3 else end) for n, row in enumerate(rows)]
     path.write_bytes("".join(lines).encode())
     want = [(row.get("a"), row.get("b")) for row in rows]
     assert every(path, ["a", "b"], size) == want
@@ -82,7 +68,7 @@ def test_lines_of_text(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\ntw\xff\nlast")
     found = [text for (text,) in every(path, ["text"], 2)]
-    assert found == ["one", "", Bad("the line is not UTF-8 at byte 2"), "last"]
+    assert found == ["one", "", BadRow("the line is not UTF-8 at byte 2"), "last"]
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -92,7 +78,7 @@ def test_parquet(tmp_path: Path) -> None:
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     pq.write_table(table, path, row_group_size=10)
     assert every(path, names, 4) == rows
-    kinds = {c.name: str(c.kind) for c in format_of(path).columns(path)}
+    kinds = {c.name: str(c.kind) for c in find_format(path).columns(path)}
     assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
 
 
@@ -113,24 +99,20 @@ def test_pictures_of_a_folder(tmp_path: Path) -> None:
         ("t.xlsx", b"", "E0873"),
     ],
 )
-def test_files_that_cannot_be_read(
-    tmp_path: Path, name: str, content: bytes, code: str
-) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(Failed) as failed:
-        format_of(path).columns(path)
+        find_format(path).columns(path)
     assert failed.value.diagnostics[0].code == code
 
 
-def test_a_file_without_line_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 1000)
+def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "LONGEST", 1000)
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
     with pytest.raises(Failed, match="E0871"):
-        format_of(path).blocks(path, 0, 9)
+        find_format(path).blocks(path, 0, 9)
 
 
 def test_damaged_rows_are_told_one_by_one(tmp_path: Path) -> None:
@@ -138,23 +120,23 @@ def test_damaged_rows_are_told_one_by_one(tmp_path: Path) -> None:
     path.write_bytes(b'{"a": 1}\n{"a"\n[2]\n\xff\n{"a": NaN}\n{"a": 6}\n')
     found = [value for (value,) in every(path, ["a"], 9)]
     assert [found[0], found[5]] == [1, 6]
-    assert all(isinstance(v, Bad) for v in found[1:5])
+    assert all(isinstance(v, BadRow) for v in found[1:5])
     path = tmp_path / "t.csv"
     path.write_bytes(b'a,b\n1,2\n3\n"x,4\n')
     found = [value for (value,) in every(path, ["a"], 9)]
     assert found[0] == "1"
-    assert all(isinstance(v, Bad) for v in found[1:])
+    assert all(isinstance(v, BadRow) for v in found[1:])
 
 
 def test_folders_of_tables(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_c.csv"):
         (tmp_path / name).write_text("x\n1\n")
-    assert [p.name for p in files_of([str(tmp_path)])] == ["a.csv", "b.csv"]
+    assert [p.name for p in find_files([str(tmp_path)])] == ["a.csv", "b.csv"]
     (tmp_path / "none").mkdir()
     with pytest.raises(Failed, match="E0873"):
-        files_of([str(tmp_path / "none")])
+        find_files([str(tmp_path / "none")])
     with pytest.raises(Failed, match="E0802"):
-        files_of([str(tmp_path / "absent.csv")])
+        find_files([str(tmp_path / "absent.csv")])
 
 
 def test_csv_whose_quotes_stand_inside_values(tmp_path: Path) -> None:
@@ -165,15 +147,13 @@ def test_csv_whose_quotes_stand_inside_values(tmp_path: Path) -> None:
     assert all(every(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
     with pytest.raises(Failed, match="E0872"):
-        format_of(path).columns(path)
+        find_format(path).columns(path)
 
 
-def test_a_quote_that_nobody_closes_takes_no_longer_than_the_file(
-    tmp_path: Path,
-) -> None:
+def test_a_quote_that_nobody_closes_takes_no_longer_than_the_file(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'a\nx\n"y\n' + b"z\n" * 30_000)
-    assert [block.rows for block in format_of(path).blocks(path, 0, 9)] == [2]
+    assert [block.rows for block in find_format(path).blocks(path, 0, 9)] == [2]
 
 
 def test_values_that_python_has_not(tmp_path: Path) -> None:
@@ -183,15 +163,15 @@ def test_values_that_python_has_not(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": text, "at": times}), path)
     (bad, at), (good, _) = every(path, ["text", "at"], 9)
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, BadRow)
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
     with pytest.raises(Failed, match="E0870"):
-        format_of(path).columns(path)
+        find_format(path).columns(path)
 
 
 def test_rows_that_are_nested_without_end(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}\n")
     [(value,)] = every(path, ["a"], 9)
-    assert isinstance(value, Bad)
+    assert isinstance(value, BadRow)

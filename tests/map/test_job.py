@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
-import specc.map.journal
-import specc.map.part
-from specc.map.block import Blocks
-from specc.map.engines.local import Local
-from specc.map.inputs import Row
-from specc.map.job import run_job
-from specc.map.model import Mapped
-from specc.map.plan import Limits
-from specc.map.planning import plan_of
-from specc.text.diagnostic import Failed
+import specc.batch_inference.crash_journal
+import specc.batch_inference.part_files
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.engines.local import LocalEngine
+from specc.batch_inference.job import run_job
+from specc.batch_inference.plan import BatchLimits
+from specc.batch_inference.planning import make_plan
+from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_model import RowModel
+from specc.diagnostics.diagnostic import Failed
 
 
 def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) -> None:
@@ -47,9 +47,7 @@ def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) 
         assert row["error"] is None
         assert row["classes_of.label"] == ("low", "middle", "high")[best]
         assert row["classes_of.share"] == pytest.approx(scores[best] / scores.sum())
-        np.testing.assert_allclose(
-            row["vectors"], alone["vectors"][0], rtol=1e-4, atol=1e-6
-        )
+        np.testing.assert_allclose(row["vectors"], alone["vectors"][0], rtol=1e-4, atol=1e-6)
     fault = json.loads((tmp_path / "_specc/errors.jsonl").read_text())
     assert (fault["row"], fault["code"]) == (7, "E0878")
 
@@ -69,7 +67,7 @@ class Died(BaseException):
 def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
     """Ends the process at the `when`th thing that is written, before or behind it."""
     count = 0
-    real = specc.map.part.atomic_write
+    real = specc.batch_inference.part_files.write_file_atomically
 
     def write(path: Path, chunks: list[bytes]) -> None:
         nonlocal count
@@ -89,17 +87,15 @@ def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
             raise Died
         added(path, line)
 
-    added = specc.map.journal.append
-    monkeypatch.setattr(specc.map.part, "atomic_write", write)
-    monkeypatch.setattr(specc.map.journal, "append", append)
+    added = specc.batch_inference.crash_journal.append_journal_line
+    monkeypatch.setattr(specc.batch_inference.part_files, "write_file_atomically", write)
+    monkeypatch.setattr(specc.batch_inference.crash_journal, "append_journal_line", append)
     return write
 
 
 @given(when=st.integers(1, 40), again=st.integers(1, 40))
 @settings(
-    max_examples=5,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_killed_anywhere_nothing_is_lost_or_doubled(
     small: Path,
@@ -117,9 +113,9 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
             with suppress(Died):
                 run_job(job_of(small, data, out))
     twice = any(
-        count >= specc.map.journal.TWICE
+        count >= specc.batch_inference.crash_journal.TWICE
         for path in out.glob("_specc/*.now")
-        for count in specc.map.journal.Journal.open(path).died.values()
+        for count in specc.batch_inference.crash_journal.CrashJournal.open(path).died.values()
     )
     report = run_job(job_of(small, data, out))
     # a batch that was begun twice is done row by row, which moves last digits
@@ -130,28 +126,21 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
 
 def poison(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
     """Every process that computes one of these rows of a block ends."""
-    real = Mapped.compute
+    real = RowModel.compute
 
-    def compute(
-        self: Mapped, rows: list[Row], first: int = 0
-    ) -> list[dict[str, object]]:
+    def compute(self: RowModel, rows: list[InputRow], first: int = 0) -> list[dict[str, object]]:
         if numbers & {row.number for row in rows}:
             raise Died
         return real(self, rows, first)
 
-    monkeypatch.setattr(Mapped, "compute", compute)
+    monkeypatch.setattr(RowModel, "compute", compute)
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [{3, 4}, *(pytest.param(n, marks=pytest.mark.slow) for n in ({3}, {0, 15}))],
+    "numbers", [{3, 4}, *(pytest.param(n, marks=pytest.mark.slow) for n in ({3}, {0, 15}))]
 )
 def test_only_rows_that_processes_die_of_are_given_up(
-    small: Path,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    numbers: set[int],
+    small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: set[int]
 ) -> None:
     poison(monkeypatch, numbers)
     for _ in range(40):
@@ -161,9 +150,7 @@ def test_only_rows_that_processes_die_of_are_given_up(
         except Died:
             continue
     blamed = {n for n, r in enumerate(rows_in(tmp_path)) if r["error"]}
-    begun = {
-        block + n for block in (0, 16, 32, 48) for n in numbers if block + n < ROWS
-    }
+    begun = {block + n for block in (0, 16, 32, 48) for n in numbers if block + n < ROWS}
     assert blamed == begun | {7}
     codes = {str(r["error"])[:5] for r in rows_in(tmp_path) if r["error"]}
     assert codes == {"E0878", "E0882"}
@@ -173,8 +160,8 @@ def test_workers_that_are_killed(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     job = job_of(small, data, tmp_path)
-    plan_of(job).write(tmp_path)
-    engine = Local(tmp_path, 2)
+    make_plan(job).write(tmp_path)
+    engine = LocalEngine(tmp_path, 2)
     killed = 0
     for progress in engine.run(range(4)):
         if progress.rows > 0 and killed < 2:
@@ -209,7 +196,7 @@ def workers_on(out: Path) -> Iterator[int]:
             words = (entry / "cmdline").read_bytes().decode()
         except OSError:
             continue
-        if "specc.map.worker" in words and str(out) in words:
+        if "specc.batch_inference.worker" in words and str(out) in words:
             yield int(entry.name)
 
 
@@ -218,7 +205,7 @@ def test_what_is_done_is_not_done_again(
 ) -> None:
     first = run_job(job_of(small, data, tmp_path))
     assert first.before == 0
-    monkeypatch.setattr(Blocks, "do", None)
+    monkeypatch.setattr(BlockRunner, "do", None)
     again = run_job(job_of(small, data, tmp_path, workers=7, engine="local"))
     assert (again.before, again.rows, again.errors) == (ROWS, ROWS, 1)
     assert again.waste == first.waste
@@ -227,7 +214,7 @@ def test_what_is_done_is_not_done_again(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"limits": Limits(cap=5)}, "limits"),
+        ({"limits": BatchLimits(cap=5)}, "limits"),
         ({"raw": []}, "results"),
         ({"rows": 17}, "blocks"),
         ({"keep": ["id"]}, "kept"),
@@ -248,10 +235,10 @@ def test_another_job_in_the_folder(
 def test_workers_that_never_begin(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_of(job_of(small, data, tmp_path)).write(tmp_path)
+    make_plan(job_of(small, data, tmp_path)).write(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
-        list(Local(tmp_path, 2).run(range(4)))
+        list(LocalEngine(tmp_path, 2).run(range(4)))
 
 
 def test_an_engine_that_is_not_there(
@@ -276,10 +263,10 @@ def test_processes_that_end_without_a_row_to_blame(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not begun again for ever."""
-    plan_of(job_of(small, data, tmp_path)).write(tmp_path)
+    make_plan(job_of(small, data, tmp_path)).write(tmp_path)
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
     with pytest.raises(Failed, match="block 0"):
-        list(Local(tmp_path, 1).run([0]))
+        list(LocalEngine(tmp_path, 1).run([0]))

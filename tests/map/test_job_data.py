@@ -12,14 +12,14 @@ import pytest
 from support.jobs import ROWS, job_of, parts, rows_in
 
 import specc
-import specc.map.journal
-import specc.map.part
-from specc.data.json_arrays import nested_array
-from specc.map.block import Blocks
-from specc.map.job import Report, run_job
-from specc.map.plan import Limits, file_of, read_plan
-from specc.map.planning import Job, plan_of
-from specc.text.diagnostic import Failed
+import specc.batch_inference.crash_journal
+import specc.batch_inference.part_files
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.job import JobReport, run_job
+from specc.batch_inference.plan import BatchLimits, describe_file, read_plan
+from specc.batch_inference.planning import JobRequest, make_plan
+from specc.diagnostics.diagnostic import Failed
+from specc.preprocessing.array_files import nested_array
 
 
 def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> None:
@@ -28,14 +28,12 @@ def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> 
     bad.write_text('{"text": null}\n{"text": \n' + '{"text": "a"}\n' * 2)
     one.write_text('{"text": "b"}\n')
     job = job_of(small, bad, tmp_path / "out", rows=2, to="parquet", keep=["text"])
-    run_job(Job(**{**vars(job), "data": [str(bad), str(one)]}))
+    run_job(JobRequest(**{**vars(job), "data": [str(bad), str(one)]}))
     schemas = [pq.read_schema(p) for p in sorted((tmp_path / "out").glob("part-*"))]
     assert len(schemas) == 3
     assert all(s == schemas[0] for s in schemas)
     table = pq.read_table(tmp_path / "out")
-    assert [c is None for c in table.column("error").to_pylist()] == [False] * 2 + [
-        True
-    ] * 3
+    assert [c is None for c in table.column("error").to_pylist()] == [False] * 2 + [True] * 3
     assert str(table.schema.field("vectors").type).startswith("list<")
     nothing = tmp_path / "nothing.txt"
     nothing.write_text("")
@@ -47,7 +45,7 @@ def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> Non
     def fails(code: str, **more: object) -> None:
         job = vars(job_of(small, data, tmp_path / "out")) | more
         with pytest.raises(Failed, match=code):
-            run_job(Job(**job))  # type: ignore[arg-type]
+            run_job(JobRequest(**job))  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
 
     fails("E0885", columns={"ids": "words"})
@@ -65,9 +63,7 @@ def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> Non
     fails("E0811", out=str(file))
 
 
-def test_as_many_bad_rows_as_are_granted(
-    small: Path, data: Path, tmp_path: Path
-) -> None:
+def test_as_many_bad_rows_as_are_granted(small: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0887"):
         run_job(job_of(small, data, tmp_path, most_errors=0))
     assert run_job(job_of(small, data, tmp_path, most_errors=1)).errors == 1
@@ -84,9 +80,7 @@ def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
 
 def test_from_python(small: Path, data: Path, tmp_path: Path) -> None:
     model = specc.load(small)
-    report: Report = model.map(
-        data, out=tmp_path, columns={"ids": "text"}, engine="serial"
-    )
+    report: JobReport = model.map(data, out=tmp_path, columns={"ids": "text"}, engine="serial")
     assert report.rows == ROWS
     assert [r["id"] for r in rows_in(tmp_path)] == [*range(ROWS)]
 
@@ -112,8 +106,7 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
     assert json.loads(row["times"]) == "1970-01-01 00:00:01.234567891"
     lines = tmp_path / "rows.jsonl"
     lines.write_text(
-        '{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}\n'
-        f'{{"text": "b", "n": {2**60 + 1}}}\n'
+        f'{{"text": "a", "n": 1.5, "k\\ud800": "\\ud800"}}\n{{"text": "b", "n": {2**60 + 1}}}\n'
     )
     run_job(job_of(small, lines, tmp_path / "two", to="parquet"))
     one, other = pq.read_table(tmp_path / "two" / "part-000000.parquet").to_pylist()
@@ -121,22 +114,18 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
 
 
 def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
-    for name, text in {
-        "a": "",
-        "b": '{"text": "a"}\n',
-        "c": '{"text": "b", "k": 1}\n',
-    }.items():
+    for name, text in {"a": "", "b": '{"text": "a"}\n', "c": '{"text": "b", "k": 1}\n'}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
     for order in ("abc", "cba"):
         files = [str(tmp_path / f"{name}.jsonl") for name in order]
         job = job_of(small, tmp_path, tmp_path / order)
-        run_job(Job(**{**vars(job), "data": files}))
+        run_job(JobRequest(**{**vars(job), "data": files}))
         rows = rows_in(tmp_path / order)
         assert {r["text"]: r["k"] for r in rows} == {"a": None, "b": 1}
     (tmp_path / "d.csv").write_text("text\nc\n")
     job = job_of(small, tmp_path, tmp_path / "csv")
     with pytest.raises(Failed, match="E0884"):
-        run_job(Job(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
+        run_job(JobRequest(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
 
 
 def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
@@ -148,16 +137,16 @@ def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
     for name in ("a.png", "out/b.json"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(b"no")
-    before = file_of(tmp_path / "pictures")
+    before = describe_file(tmp_path / "pictures")
     (tmp_path / "pictures/out/b.json").write_bytes(b"more")
-    assert file_of(tmp_path / "pictures") == before
+    assert describe_file(tmp_path / "pictures") == before
 
 
 def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
     """Whole numbers beside them make no whole numbers of others."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
-    report = run_job(job_of(small, rows, tmp_path / "out", limits=Limits()))
+    report = run_job(job_of(small, rows, tmp_path / "out", limits=BatchLimits()))
     with pytest.raises(Failed, match="is NaN"):
         nested_array([1.0, float("nan")], "a row")
     found = [str(row["error"])[:5] for row in rows_in(tmp_path / "out")]
@@ -170,15 +159,15 @@ def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
     rows.write_text('{"source": "3.5.79"}\n')
     dates = tmp_path / "dates.onnx"
     specc.compile("dates", dates)
-    job = Job(model=str(dates), data=[str(rows)], out=str(tmp_path / "out"))
+    job = JobRequest(model=str(dates), data=[str(rows)], out=str(tmp_path / "out"))
     for more, code in [
         ({"settings": {"max": 3}}, "E0731"),
         ({"settings": {"n_best": 3, "beams": 2}}, "E0733"),
         ({"raw": ["logits"]}, "E0879"),
     ]:
         with pytest.raises(Failed, match=code):
-            plan_of(Job(**{**vars(job), **more}))  # type: ignore[arg-type]
-    plan = plan_of(Job(**{**vars(job), "settings": {"n_best": 2}}))
+            make_plan(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
+    plan = make_plan(JobRequest(**{**vars(job), "settings": {"n_best": 2}}))
     assert "score" in [column.name for column in plan.results]
 
 
@@ -194,18 +183,16 @@ def test_another_model_or_other_data(small: Path, data: Path, tmp_path: Path) ->
         run_job(job_of(small, mine, tmp_path / "out"))
 
 
-def test_a_file_that_changes_while_it_is_read(
-    small: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_changes_while_it_is_read(small: Path, data: Path, tmp_path: Path) -> None:
     mine = tmp_path / "rows.jsonl"
     mine.write_bytes(data.read_bytes())
     job = job_of(small, mine, tmp_path / "out")
-    plan_of(job).write(tmp_path / "out")
+    make_plan(job).write(tmp_path / "out")
     mine.write_bytes(data.read_bytes()[:-5])
     plan = read_plan(tmp_path / "out")
     assert plan is not None
     with pytest.raises(Failed, match="E0881"):
-        Blocks.open(plan, tmp_path / "out").do(0)
+        BlockRunner.open(plan, tmp_path / "out").do(0)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +212,7 @@ def test_a_file_that_changes_while_it_is_read(
         {"out": b"out"},
     ],
 )
-def test_what_is_no_job(
-    small: Path, data: Path, tmp_path: Path, asked: dict[str, object]
-) -> None:
+def test_what_is_no_job(small: Path, data: Path, tmp_path: Path, asked: dict[str, object]) -> None:
     """From Python anything may come; nothing is written."""
     with specc.load(small) as model:
         given = {"out": tmp_path / "out", "engine": "serial", **asked}

@@ -15,9 +15,9 @@ import pytest
 from support.small import SMALL
 
 import specc
-from specc.map.job import run_job
-from specc.map.planning import Job
-from specc.text.diagnostic import Failed
+from specc.batch_inference.job import run_job
+from specc.batch_inference.planning import JobRequest
+from specc.diagnostics.diagnostic import Failed
 
 pytest.importorskip("ray", reason="make scale installs Ray")
 pytestmark = [
@@ -37,23 +37,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(small: Path, data: Path, out: Path, **more: object) -> dict[str, str]:
     """The bytes of every part."""
     words = {"rows": 16, "columns": {"ids": "text"}, "raw": ["vectors"], **more}
-    run_job(Job(model=str(small), data=[str(data)], out=str(out), **words))  # type: ignore[arg-type]
-    return {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(out.glob("part-*"))
-    }
+    run_job(JobRequest(model=str(small), data=[str(data)], out=str(out), **words))  # type: ignore[arg-type]
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
 
 
-def test_the_bytes_are_those_of_one_process(
-    small: Path, data: Path, tmp_path: Path
-) -> None:
+def test_the_bytes_are_those_of_one_process(small: Path, data: Path, tmp_path: Path) -> None:
     alone = done(small, data, tmp_path / "alone", engine="serial")
     assert done(small, data, tmp_path / "ray", engine="ray", workers=2) == alone
 
 
-def test_it_goes_on_with_what_others_began(
-    small: Path, data: Path, tmp_path: Path
-) -> None:
+def test_it_goes_on_with_what_others_began(small: Path, data: Path, tmp_path: Path) -> None:
     alone = done(small, data, tmp_path, engine="serial")
     (tmp_path / "part-000001.jsonl").unlink()
     assert done(small, data, tmp_path, engine="ray", workers=1) == alone
@@ -115,9 +108,7 @@ def test_killed_by_signal_nothing_is_lost_or_doubled(
         begun = len(list(out.glob("part-*")))
         assert 5 <= begun < len(alone)
         assert driver(small, data, out).wait(240) == 0
-    made = {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in out.glob("part-*")
-    }
+    made = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in out.glob("part-*")}
     assert made == alone
     assert not list(out.glob("_specc/*.now"))
 

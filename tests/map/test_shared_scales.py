@@ -10,9 +10,9 @@ import pytest
 from support.jobs import job_of, parts, rows_in
 
 import specc
+from specc.batch_inference.job import run_job
+from specc.batch_inference.plan import BatchLimits
 from specc.cli.main import main
-from specc.map.job import run_job
-from specc.map.plan import Limits
 
 SPEC = """specc 1
 model small
@@ -74,6 +74,6 @@ def test_the_same_bytes_whoever_does_it(
     run_job(job_of(model, letters, two, engine="local", workers=2))
     assert parts(one)
     assert parts(one) == parts(two)
-    run_job(job_of(model, letters, other, limits=Limits(cap=1)))
+    run_job(job_of(model, letters, other, limits=BatchLimits(cap=1)))
     a, b = (np.concatenate([r["vectors"] for r in rows_in(p)]) for p in (one, other))
     assert np.abs(a - b).max() > 1e-4 * np.abs(a).max()

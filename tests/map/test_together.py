@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from specc.map.block import Blocks
-from specc.map.formats.registry import files_of
-from specc.map.job import run_job
-from specc.map.journal import Journal
-from specc.map.plan import read_plan
-from specc.map.planning import Job, plan_of
-from specc.text.diagnostic import Failed
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.crash_journal import CrashJournal
+from specc.batch_inference.formats.registry import find_files
+from specc.batch_inference.job import run_job
+from specc.batch_inference.plan import read_plan
+from specc.batch_inference.planning import JobRequest, make_plan
+from specc.diagnostics.diagnostic import Failed
 
 HOLDS = """
 import sys
 from pathlib import Path
-from specc.map.journal import Journal
-with Journal.open(Path(sys.argv[1])) as journal:
+from specc.batch_inference.crash_journal import CrashJournal
+with CrashJournal.open(Path(sys.argv[1])) as journal:
     journal.begin([3, 4])
     print("begun", flush=True)
     sys.stdin.read()
 """
 
 
-def job_of(small: Path, data: Path, out: Path) -> Job:
+def job_of(small: Path, data: Path, out: Path) -> JobRequest:
     columns = {"ids": "text"}
     words = {"data": [str(data)], "out": str(out), "columns": columns}
-    return Job(model=str(small), rows=2, engine="serial", **words)  # type: ignore[arg-type]
+    return JobRequest(model=str(small), rows=2, engine="serial", **words)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -46,24 +46,22 @@ def test_who_lives_is_not_taken_for_dead(tmp_path: Path) -> None:
     """A process at work on the same rows, then its death, then another one."""
     path = tmp_path / "000000.now"
     words = [sys.executable, "-c", HOLDS, str(path)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"begun\n"
         before = path.read_bytes()
         for _ in range(3):
-            with Journal.open(path) as mine:
+            with CrashJournal.open(path) as mine:
                 assert not mine.died
                 mine.begin([5])
                 mine.close()
         assert path.read_bytes() == before
         other.kill()
     for count in (1, 2):
-        with Journal.open(path) as mine:
+        with CrashJournal.open(path) as mine:
             assert mine.died == {"3 4": count}
             mine.begin([3, 4])
-    with Journal.open(path) as mine:
+    with CrashJournal.open(path) as mine:
         assert mine.fatal([3, 4])
         mine.close()
     assert not path.exists()
@@ -72,11 +70,11 @@ def test_who_lives_is_not_taken_for_dead(tmp_path: Path) -> None:
 def test_a_journal_that_is_removed_while_it_is_waited_for(tmp_path: Path) -> None:
     """The lock is that of the file which has the name."""
     path = tmp_path / "000000.now"
-    with Journal.open(path) as first:
+    with CrashJournal.open(path) as first:
         first.close()
-        with Journal.open(path) as second:
+        with CrashJournal.open(path) as second:
             second.begin([1])
-            assert Journal.open(path).shared
+            assert CrashJournal.open(path).shared
 
 
 def test_what_another_has_done_meanwhile_is_not_done_again(
@@ -86,8 +84,8 @@ def test_what_another_has_done_meanwhile_is_not_done_again(
     run_job(job_of(small, data, out))
     plan = read_plan(out)
     assert plan is not None
-    blocks, told = Blocks.open(plan, out), list[int]()
-    monkeypatch.setattr("specc.map.block.write_part", None)
+    blocks, told = BlockRunner.open(plan, out), list[int]()
+    monkeypatch.setattr("specc.batch_inference.block.write_part", None)
     assert blocks.do(1, told.append).rows == 2
     assert told == [2]
 
@@ -98,7 +96,7 @@ def test_what_is_no_file(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(Failed, match="E0802"):
-        files_of([str(tmp_path / name) if name else ""])
+        find_files([str(tmp_path / name) if name else ""])
 
 
 @pytest.mark.parametrize("where", ["plan", "block"])
@@ -106,17 +104,17 @@ def test_a_file_that_the_system_refuses(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """A disk that fails in the midst, for whoever reads."""
-    out, plan = tmp_path / "out", plan_of(job_of(small, data, tmp_path / "out"))
+    out, plan = tmp_path / "out", make_plan(job_of(small, data, tmp_path / "out"))
 
     def refused(*_: object) -> None:
         raise OSError(5, "Input/output error", str(data))
 
-    blocks = Blocks.open(plan, out)
+    blocks = BlockRunner.open(plan, out)
     (out / "_specc").mkdir(parents=True)
-    monkeypatch.setattr("specc.map.formats.lines.lines_of", refused)
-    monkeypatch.setattr("specc.map.formats.lines.part", refused)
+    monkeypatch.setattr("specc.batch_inference.formats.text_lines.read_lines", refused)
+    monkeypatch.setattr("specc.batch_inference.formats.text_lines.read_block_bytes", refused)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
-        plan_of(job_of(small, data, out)) if where == "plan" else blocks.do(0)
+        make_plan(job_of(small, data, out)) if where == "plan" else blocks.do(0)
 
 
 def test_a_plan_that_may_not_be_read(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ ANSWERS = Answers()
 
 
 @pytest.mark.parametrize("name", ANSWERS.names)
-def test_a_folder_means_what_the_published_class_answered(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_folder_means_what_the_published_class_answered(name: str, tmp_path: Path) -> None:
     check_meaning(ANSWERS[name], tmp_path)
 
 

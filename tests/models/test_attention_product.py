@@ -13,14 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.covering import covering
-from support.spec_models import (
-    InOnnx,
-    Opened,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
 
 Array = NDArray[Any]
 B, H, Q, K, D, REACH = 3, 2, 4, 5, 6, 1.5
@@ -53,9 +46,7 @@ def spec(score: str, kind: str, heads: int) -> str:
     """One model whose results are all normalizers over all spans: what was mixed, and
     the weights.
     """
-    query = {"alone": f"[batch, {D}]"}.get(
-        kind, f"[batch, {f'{heads}, ' * (heads > 1)}n, {D}]"
-    )
+    query = {"alone": f"[batch, {D}]"}.get(kind, f"[batch, {f'{heads}, ' * (heads > 1)}n, {D}]")
     key = f"[batch, {f'{heads}, ' * (heads > 1)}{KINDS[kind][1]}, {D}]"
     shown = query.replace(str(D) + "]", KINDS[kind][1] + "]")
     rows = "1" if kind == "alone" else "n"
@@ -71,17 +62,14 @@ def spec(score: str, kind: str, heads: int) -> str:
                 f"normalize={how}{noise}) @ a"
             )
             if span == "local_p":
-                middle = {"alone": "center[:, 0]", "self": "center", "cross": "center"}[
-                    kind
-                ]
+                middle = {"alone": "center[:, 0]", "self": "center", "cross": "center"}[kind]
                 if heads > 1:
                     middle = f"expand(insert(center, axis=1), axis=1, length={heads})"
                 lines.append(f"  w_{name} = centered(w_{name}, {middle}, {REACH})")
                 lines.append(f"  o_{name} = weigh(w_{name}, y)")
             results += [f"o_{name}: float{query}", f"w_{name}: float{shown}"]
     inputs = (
-        f"x: float{query}, y: float{key}, keep: keep[batch, {KINDS[kind][1]}], "
-        f"noise: float{shown}"
+        f"x: float{query}, y: float{key}, keep: keep[batch, {KINDS[kind][1]}], noise: float{shown}"
     )
     inputs += f", at: int[batch, {rows}], center: float[batch, {rows}]"
     if kind == "self":
@@ -111,16 +99,12 @@ def drawn(kind: str, heads: int) -> dict[str, Array]:
         "noise": -np.log(-np.log(rng.random((*x[:-1], m)))),
         "center": rng.random((B, rows)) * (m - 1),
     }
-    made = {
-        k: v.astype(np.float32) for k, v in made.items() if k != "y" or kind != "self"
-    }
+    made = {k: v.astype(np.float32) for k, v in made.items() if k != "y" or kind != "self"}
     keep = np.arange(m) < np.array([[m], [2], [3]])
     return {**made, "keep": keep, "at": rng.integers(0, m, (B, rows))}
 
 
-def built(
-    folder: Path, score: str, kind: str, heads: int
-) -> tuple[Opened, dict[str, Array]]:
+def built(folder: Path, score: str, kind: str, heads: int) -> tuple[Opened, dict[str, Array]]:
     path = folder / "product.specc"
     path.write_text(spec(score, kind, heads))
     found = opened(str(path))
@@ -131,8 +115,7 @@ WAYS = [("self", 1), ("cross", 2), ("alone", 1), ("self", 2), ("cross", 1)]
 
 
 @pytest.mark.parametrize(
-    ("score", "way"),
-    covering(lambda score, way: (way - score) % len(WAYS) < 2, SCORES, WAYS),
+    ("score", "way"), covering(lambda score, way: (way - score) % len(WAYS) < 2, SCORES, WAYS)
 )
 def test_every_combination_runs_as_it_means(
     score: str, way: tuple[str, int], tmp_path: Path
@@ -154,9 +137,7 @@ SEEN: dict[str, Seen] = {
     "local_m": lambda g, b, i, j: i - 2 < j <= i + 1,
     "around": lambda g, b, i, j: abs(j - g["at"][b, i]) <= 1,
     "monotonic": lambda g, b, i, j: g["at"][b, i] - 2 < j <= g["at"][b, i],
-    "local_p": lambda g, b, i, j: (
-        g["center"][b, i] - REACH <= j <= g["center"][b, i] + REACH
-    ),
+    "local_p": lambda g, b, i, j: g["center"][b, i] - REACH <= j <= g["center"][b, i] + REACH,
 }
 
 
@@ -182,9 +163,7 @@ def by_hand(how: str, scores: Array, seen: Array, noise: Array) -> Array:
     return weights
 
 
-def formula(
-    score: str, weights: Mapping[str, Array]
-) -> Callable[[Array, Array], float]:
+def formula(score: str, weights: Mapping[str, Array]) -> Callable[[Array, Array], float]:
     if score == "dot":
         return lambda q, k: q @ k
     w, u, v = (weights[f"a.{n}.weight"].astype(float) for n in "WUv")
@@ -202,24 +181,16 @@ def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -
         scores = np.array([[one(q, k) for k in y] for q in x])
         for span, sees in SEEN.items():
             seen = np.array(
-                [
-                    [given["keep"][b, j] and sees(given, b, i, j) for j in range(K)]
-                    for i in range(Q)
-                ]
+                [[given["keep"][b, j] and sees(given, b, i, j) for j in range(K)] for i in range(Q)]
             )
             for how in NORMALIZERS:
                 wanted = by_hand(how, scores, seen, given["noise"][b])
                 if span == "local_p":
                     away = np.arange(K) - given["center"][b][:, None].astype(float)
                     wanted = wanted * np.exp(-(away**2) / (2 * (REACH / 2) ** 2))
+                assert_agrees(result[f"w_{how}_{span}"][b], wanted, f"weights {how} {span}", 1e-9)
                 assert_agrees(
-                    result[f"w_{how}_{span}"][b], wanted, f"weights {how} {span}", 1e-9
-                )
-                assert_agrees(
-                    result[f"o_{how}_{span}"][b],
-                    wanted @ y,
-                    f"result {how} {span}",
-                    1e-9,
+                    result[f"o_{how}_{span}"][b], wanted @ y, f"result {how} {span}", 1e-9
                 )
 
 
@@ -233,9 +204,7 @@ def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
     graph += "  out, weights = local_p(general, x, y, y, center, 1.5, mask=visible(keep)) @ a\n"
     (tmp_path / "try.specc").write_text(model(graph + "  return out, weights\n}\n"))
     block = opened(str(tmp_path / "try.specc"))
-    given = {
-        k: v for k, v in drawn("cross", 1).items() if k in ("x", "y", "keep", "center")
-    }
+    given = {k: v for k, v in drawn("cross", 1).items() if k in ("x", "y", "keep", "center")}
     found, weights = built(tmp_path, "general", "cross", 1)
     wanted = by_reference(found, weights, drawn("cross", 1))
     result = by_reference(block, weights, given)

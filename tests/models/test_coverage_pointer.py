@@ -51,9 +51,7 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
             felt = h @ w[f"{name}.U.weight"].T + w[f"{name}.W.weight"] @ s
         a = softmax(np.tanh(felt) @ w[f"{name}.v.weight"][0])
         context = a @ h
-        made = softmax(
-            affine(w, "vocabulary", affine(w, "out", np.concatenate([s, context])))
-        )
+        made = softmax(affine(w, "vocabulary", affine(w, "out", np.concatenate([s, context]))))
         p = sigmoid(affine(w, "p_gen", np.concatenate([context, s, x_t])))
         shares = np.concatenate([p * made, np.zeros(SIZE["extra"])])
         for i, word_id in enumerate(
@@ -64,11 +62,7 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
         looks.append(a)
         agains.append(np.minimum(a, covered).sum())
         covered = covered + a
-    return {
-        "logits": np.stack(logits),
-        "alignment": np.stack(looks),
-        "again": np.array(agains),
-    }
+    return {"logits": np.stack(logits), "alignment": np.stack(looks), "again": np.array(agains)}
 
 
 @pytest.mark.parametrize("coverage", [True, False])
@@ -79,9 +73,7 @@ def test_it_follows_the_equations(coverage: bool) -> None:
         source = rng.integers(3, SIZE["vocab"] + SIZE["extra"], n)
         source[-1] = source[0]
         target = rng.integers(2, SIZE["vocab"] + SIZE["extra"], m)
-        rows.append(
-            {"source": source, "source_keep": np.ones(n, bool), "target": target}
-        )
+        rows.append({"source": source, "source_keep": np.ones(n, bool), "target": target})
 
     def model(w: Arrays, source: Array, source_keep: Array, target: Array) -> Arrays:
         return summarized(w, source, target, coverage)

@@ -10,22 +10,22 @@ import onnx
 import onnxruntime
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.compiler.weights import Sources, values_of
-from specc.data.vocabulary import read_vocabulary
-from specc.ir.derived import Decoding, Generating
-from specc.library.files import shipped
-from specc.passes.derive.derive import derive
-from specc.passes.simplify.fuse_scan import fuse_scan
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
-from specc.text.source import Source
-from specc_onnx import package, target
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.derived_graphs import DecodingConfig, SelfDecodingGraph
+from specc.library.spec_files import list_builtin_specs
+from specc.preprocessing.vocabulary import read_vocabulary
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
+from specc_onnx import get_target, write_model
 
 TOKENS = read_vocabulary(
     Source(
         "dates.vocab",
-        (shipped()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),
+        (list_builtin_specs()["dates"].parent / "dates.vocab").read_text(encoding="utf-8"),
     )
 )
 START, END = 1, 2
@@ -39,20 +39,20 @@ WRITTEN = (
 MEANT = ["1979-05-03", "1979-05-03", "1979-05-03", "2031-08-01", "1904-02-29"]
 
 
-def written(folder: Path, decoding: Decoding, name: str = "dates") -> Path:
+def written(folder: Path, decoding: DecodingConfig, name: str = "dates") -> Path:
     """The file, the graph optimized as `compile` does."""
     spec = open_spec("dates")
-    model = elaborated(spec)
+    model = elaborate_spec(spec)
     assert model.generation
-    graph = rewrite(model.graph, [fuse_scan, split_scan])
-    derived = derive(graph, model.generation.growing, {"logits": "newest"})
-    values = values_of(spec, graph, Sources())
+    graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
+    derived = derive_encoder_and_step(graph, model.generation.growing, {"logits": "newest"})
+    values = load_parameter_values(spec, graph, WeightSources())
     path = folder / f"{name}.onnx"
-    package(
-        Generating(graph, derived, decoding, model.defaults),
+    write_model(
+        SelfDecodingGraph(graph, derived, decoding, model.defaults),
         path,
         values,
-        target=target("ort-cpu"),
+        target=get_target("ort-cpu"),
     )
     return path
 
@@ -73,10 +73,8 @@ def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
 
 
 def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
-    path = written(tmp_path, Decoding(source="logits", start=(START,), stop=(END,)))
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
+    path = written(tmp_path, DecodingConfig(source="logits", start=(START,), stop=(END,)))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [(i.name, i.type, len(i.shape)) for i in session.get_inputs()] == [
         ("source", "tensor(int64)", 2),
         ("max_tokens", "tensor(int64)", 0),
@@ -93,18 +91,11 @@ def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
 def test_beams_are_as_sure(tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        Decoding(
-            source="logits",
-            strategy="beam",
-            start=(START,),
-            stop=(END,),
-            beams=4,
-            best=2,
+        DecodingConfig(
+            source="logits", strategy="beam", start=(START,), stop=(END,), beams=4, best=2
         ),
     )
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     tokens, scores = session.run(
         ["tokens", "scores"], {"source": ids(), "max_tokens": np.array(32)}
     )
@@ -113,7 +104,7 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
 
 
 def test_the_same_file_is_written_each_time(tmp_path: Path) -> None:
-    decoding = Decoding(source="logits", start=(START,), stop=(END,))
+    decoding = DecodingConfig(source="logits", start=(START,), stop=(END,))
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
@@ -126,13 +117,13 @@ def test_weights_beside_are_written_once(strategy: Any, tmp_path: Path) -> None:
     model = onnx.load(
         written(
             tmp_path,
-            Decoding(source="logits", strategy=strategy, start=(START,), stop=(END,)),
+            DecodingConfig(source="logits", strategy=strategy, start=(START,), stop=(END,)),
         )
     )
     names = [t.name for t in model.graph.initializer]
     assert len(names) == len(set(names))
     numbers = sum(int(np.prod(t.dims)) for t in model.graph.initializer)
-    trained = elaborated(open_spec("dates")).graph.parameters.values()
+    trained = elaborate_spec(open_spec("dates")).graph.parameters.values()
     assert numbers < 1.01 * sum(
         int(np.prod([d.number or 0 for d in v.type.shape])) for v in trained
     )

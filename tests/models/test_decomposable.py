@@ -6,15 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    relu,
-    sentences,
-    softmax,
-)
+from support.equations import Array, Arrays, affine, assert_follows, relu, sentences, softmax
 
 FARTHEST = 2
 
@@ -56,22 +48,9 @@ def decomposable(
 def test_it_follows_the_equations(inside: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {
-            "a": a,
-            "a_keep": np.ones(len(a), bool),
-            "b": b,
-            "b_keep": np.ones(len(b), bool),
-        }
-        for a, b in zip(
-            sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True
-        )
+        {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}
+        for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
     ]
     padded = dict.fromkeys(rows[0], (0,))
-    size = {
-        "vocab": 11,
-        "words": 5,
-        "hidden": 6,
-        "farthest": FARTHEST,
-        "inside": inside,
-    }
+    size = {"vocab": 11, "words": 5, "hidden": 6, "farthest": FARTHEST, "inside": inside}
     assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)

@@ -12,8 +12,8 @@ from support.covering import covering
 import specc
 from specc.cli.main import main
 from specc.cli.run_inputs import read_arguments
-from specc.run.loaded import Loaded
-from specc.run.verify import verify
+from specc.runtime.loaded_model import LoadedModel
+from specc.verification.verify_model import verify_model
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 DIGITS = {"zero": 0, "two": 2, "three": 3, "four": 4, "seven": 7, "nine": 9}
@@ -27,7 +27,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(digits: Path) -> Loaded:
+def model(digits: Path) -> LoadedModel:
     return specc.load(digits)
 
 
@@ -42,25 +42,19 @@ def test_it_reads_what_is_written(
     assert int(share) >= 90
 
 
-def test_it_agrees_with_the_reference(model: Loaded) -> None:
-    assert len(list(verify(model.whole, rounds=2))) == 2
+def test_it_agrees_with_the_reference(model: LoadedModel) -> None:
+    assert len(list(verify_model(model.whole, rounds=2))) == 2
 
 
-def test_python_gives_what_the_command_gives(model: Loaded) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
-        "pixel_values"
-    ]
+def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixel_values"]
     logits = model.run(pixel_values=pixels)["logits"]
     assert logits.shape == (1, 10)
     assert int(logits.argmax()) == 7
 
 
-def test_attention_can_be_looked_at(
-    digits: Path, model: Loaded, tmp_path: Path
-) -> None:
-    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs[
-        "pixel_values"
-    ]
+def test_attention_can_be_looked_at(digits: Path, model: LoadedModel, tmp_path: Path) -> None:
+    pixels = read_arguments(model.entrance, [str(SAMPLES / "seven.png")]).inputs["pixel_values"]
     results, weights = model.attention(pixel_values=pixels)
     assert int(results["logits"].argmax()) == 7
     assert len(weights) == 4  # one a layer
@@ -68,18 +62,7 @@ def test_attention_can_be_looked_at(
         assert found.shape == (1, 4, 17, 17), name  # [CLS] and 16 patches
         np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     picture = tmp_path / "looked.png"
-    assert (
-        main(
-            [
-                "run",
-                str(digits),
-                str(SAMPLES / "seven.png"),
-                "--attention",
-                str(picture),
-            ]
-        )
-        == 0
-    )
+    assert main(["run", str(digits), str(SAMPLES / "seven.png"), "--attention", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -109,12 +92,10 @@ def test_compiling_twice_gives_the_same_bytes(digits: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("target", "opset"),
-    covering(
-        lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)
-    ),
+    covering(lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)),
 )
 def test_every_opset_gives_the_same_answers(
-    model: Loaded, target: str, opset: int, tmp_path: Path
+    model: LoadedModel, target: str, opset: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "digits.onnx"
     specc.compile("digits", path, target=target, opset=opset)
@@ -127,7 +108,7 @@ def test_every_opset_gives_the_same_answers(
 
 
 @pytest.mark.parity
-def test_held_out_digits(model: Loaded) -> None:
+def test_held_out_digits(model: LoadedModel) -> None:
     sklearn = pytest.importorskip("sklearn.datasets")
     data = sklearn.load_digits()
     # as docs/demos/digits/train.py leaves them out

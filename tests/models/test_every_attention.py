@@ -13,8 +13,8 @@ import specc
 from specc.cli.main import main
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.run.attention_weights import TURN, attentions, weights_of
-from specc.run.verify import random_inputs, sizes_for
+from specc.runtime.attention_weights import TURN, compute_attention_weights, find_attentions
+from specc.verification.verify_model import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "mamba",
@@ -53,9 +53,7 @@ FEW = [
     "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL]
 )
 def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
-    specc.compile(
-        spec, tmp_path / "m.onnx", set=SMALL[spec], init=None if spec in TRAINED else 0
-    )
+    specc.compile(spec, tmp_path / "m.onnx", set=SMALL[spec], init=None if spec in TRAINED else 0)
     model = specc.load(tmp_path / "m.onnx")
     graph = model.manifest.graph
     assert bool(count(graph)) == (spec not in NONE)
@@ -64,15 +62,15 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
     given = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(TURN)[0] for scope in weights))
-    assert scopes == list(attentions(graph))
+    assert scopes == list(find_attentions(graph))
     assert len(scopes) == count(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
-    wanted = weights_of(graph, model.prepared(given), {}, model.weights)
+    wanted = compute_attention_weights(graph, model.prepared(given), {}, model.weights)
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope
-        value = attentions(graph)[scope.partition(TURN)[0]].value
+        value = find_attentions(graph)[scope.partition(TURN)[0]].value
         assert value.node is not None
         if isinstance(value.node.op, ops.Attend | ops.MaskedSoftmax | ops.Softmax):
             total = found.sum(-1)
@@ -110,13 +108,9 @@ def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
     (found,) = weights.values()
     assert list(weights) == ["look"]
     known: dict[str, Any] = {
-        n.rpartition("look.")[2]: a.astype(np.float64)
-        for n, a in model.weights().items()
+        n.rpartition("look.")[2]: a.astype(np.float64) for n, a in model.weights().items()
     }
-    by_q, by_k = (
-        known.get("W.weight", known.get("W")),
-        known.get("U.weight", known.get("U")),
-    )
+    by_q, by_k = (known.get("W.weight", known.get("W")), known.get("U.weight", known.get("U")))
     v = known.get("v.weight", known.get("v")).reshape(-1)
     bias = known.get("U.bias", known.get("W.bias", 0.0))
     scores = np.tanh((q @ by_q.T)[:, :, None] + (k @ by_k.T)[:, None] + bias) @ v

@@ -14,16 +14,16 @@ from support.small import FAMILIES, SMALL
 from support.turns import in_two
 
 import specc
-import specc.run.package
+import specc.runtime.model_package
 import specc_numpy
 from specc.api import Model
-from specc.compiler.spec import open_spec
+from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
-from specc.lang import tree
-from specc.run.verify import random_inputs, verify
-from specc.run.writer import Writer
+from specc.runtime.generator import Generator
+from specc.syntax import ast
+from specc.verification.verify_model import random_inputs, verify_model
 
-GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
+GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
 BESIDE = [n for n in GENERATING if n in FAMILIES][1::2]
 """Every other family waits for the long sweep: the parity suite has all of them write
 as the published classes do.
@@ -40,22 +40,16 @@ APART = 1e-4
         *(pytest.param(n, marks=pytest.mark.slow) for n in BESIDE),
     ],
 )
-def model(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Model:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     path = tmp_path_factory.mktemp(request.param) / "model"
     init = None if request.param in TRAINED else 3
     specc.compile(
-        request.param,
-        path,
-        init=init,
-        set=SMALL[request.param],
-        parts=["score", "encode", "step"],
+        request.param, path, init=init, set=SMALL[request.param], parts=["score", "encode", "step"]
     )
     return specc.load(path)
 
 
-def writer(model: Model) -> Writer:
+def writer(model: Model) -> Generator:
     assert model.writer
     return model.writer
 
@@ -65,13 +59,10 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     graph, grows = model.manifest.graph, writer(model).entrance.growing
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
-    symbols = {
-        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-    } - set(graph.facts)
-    sizes = dict.fromkeys(symbols, 4) | {
-        str(graph.inputs[grows].type.shape[0]): rows,
-        length: 3,
-    }
+    symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
+        graph.facts
+    )
+    sizes = dict.fromkeys(symbols, 4) | {str(graph.inputs[grows].type.shape[0]): rows, length: 3}
     made = random_inputs(graph, sizes, rng)
     along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
     settings = writer(model).generation.settings
@@ -79,9 +70,7 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     return {n: v for n, v in made.items() if n not in along or n in keep}
 
 
-def greedy(
-    model: Model, inputs: dict[str, Any]
-) -> tuple[list[list[int]], list[list[float]]]:
+def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[list[float]]]:
     """What full passes of the reference write, and by how much each token was the best
     of its row.
     """
@@ -96,9 +85,7 @@ def greedy(
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
-        if f.keep
-        and str(graph.inputs[grows].type.shape[1])
-        in map(str, graph.inputs[n].type.shape)
+        if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
     for _ in range(TOKENS):  # what is written exists as its default says
         whole = model.prepared({**inputs, grows: tokens})
@@ -106,7 +93,7 @@ def greedy(
         for n, v in exist.items():
             kept[n][:, :length] = v
         prepared = model.prepared({**inputs, **kept, grows: tokens})
-        logits = specc_numpy.run(graph, prepared, weights)[
+        logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
             writer(model).generation.source
         ][:, -1]
         best = np.sort(logits, axis=1)
@@ -124,9 +111,7 @@ def test_tokens_are_those_of_the_reference(model: Model, prompt: str) -> None:
             return
         inputs[grows] = inputs[grows][:, :0]
     want, margins = greedy(model, inputs)
-    made = model.generate(
-        **inputs, max_tokens=TOKENS, strategy="greedy", stop=[]
-    ).results()
+    made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[]).results()
     for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
         certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
         assert list(made[row][0].tokens[:certain]) == expected[:certain], row
@@ -157,13 +142,11 @@ def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> No
     assert [row[0].tokens for row in together] == [row[0].tokens for row in alone]
 
 
-def test_the_step_and_what_comes_before_it_agree_with_the_reference(
-    model: Model,
-) -> None:
-    package = specc.run.package.open_package(model.path.parent)
+def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model) -> None:
+    package = specc.runtime.model_package.open_package(model.path.parent)
     for role in ("encode", "step"):
         if role in package.roles:
-            assert list(verify(package.load(role), rounds=2))
+            assert list(verify_model(package.load(role), rounds=2))
 
 
 def _keeps(graph: Graph, grows: str) -> bool:

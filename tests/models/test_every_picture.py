@@ -11,11 +11,10 @@ from support.pages import data_of, page_is_sound
 from support.small import SMALL
 
 import specc
-from specc.run.attention import look
-from specc.run.attention_choice import Choice
-from specc.run.attention_picture import picture_of
-from specc.run.attention_weights import attentions
-from specc.run.verify import random_inputs, sizes_for
+from specc.runtime.attention_selection import AttentionSelection
+from specc.runtime.attention_views import render_attention, run_with_attention
+from specc.runtime.attention_weights import find_attentions
+from specc.verification.verify_model import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
@@ -31,16 +30,16 @@ def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
     model = specc.load(tmp_path / "m.onnx").whole
     graph = model.manifest.graph
     given = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
-    if not attentions(graph):
+    if not find_attentions(graph):
         with pytest.raises(specc.Failed, match="E0931"):
-            look(model, given, scope="*")
+            run_with_attention(model, given, scope="*")
         return
-    seen = look(model, given, scope="*")
-    page = picture_of(seen, ".html", Choice(scope="*")).content.decode()
+    seen = run_with_attention(model, given, scope="*")
+    page = render_attention(seen, ".html", AttentionSelection(scope="*")).content.decode()
     page_is_sound(page)
     assert len(data_of(page)["maps"]) == len(seen.looks.maps)
-    Xml.fromstring(picture_of(seen, ".svg", Choice(scope="*")).content)
-    assert picture_of(seen, ".png").content.startswith(b"\x89PNG")
+    Xml.fromstring(render_attention(seen, ".svg", AttentionSelection(scope="*")).content)
+    assert render_attention(seen, ".png").content.startswith(b"\x89PNG")
     for each in seen.looks.maps:
         assert each.weights.shape[1] == len(each.queries.labels)
         assert each.weights.shape[2] == len(each.keys.labels)

@@ -21,11 +21,11 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.run.opened import open_compiled
-from specc.run.verify import random_inputs, verify
-from specc.run.verify_package import verify_opened
+from specc.runtime.open_model import open_compiled
+from specc.verification.verify_model import random_inputs, verify_model
+from specc.verification.verify_package import verify_opened
 from specc.weights.formats.safetensors import write_safetensors
-from specc_onnx.lower.elements import CODE
+from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NOTHING = {"kernel_regression", "kv_lookup"}
@@ -54,7 +54,7 @@ def compiled(spec: str, path: Path, **options: object) -> Path:
 @pytest.mark.parametrize(("spec", "target", "kind"), FEW)
 def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    lines = list(verify(specc.load(path).whole, rounds=2))
+    lines = list(verify_model(specc.load(path).whole, rounds=2))
     assert all("agree" in line for line in lines)
     assert any("products" in line for line in lines)
 
@@ -65,12 +65,10 @@ def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", sorted(SMALL.keys() - NOTHING))
 def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
-    assert list(verify(specc.load(path).whole, rounds=2))
+    assert list(verify_model(specc.load(path).whole, rounds=2))
 
 
-@pytest.mark.parametrize(
-    "spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)])
 def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
     parts = ["score", "encode", "step"]
     path = compiled(spec, tmp_path / "m", parts=parts, quantize="int8")
@@ -106,9 +104,7 @@ def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None
     """Whose squares float32 does not hold, and that lose more than most numbers are."""
     plain = specc.load(compiled("feedforward", tmp_path / "p.onnx"))
     weights = {
-        n: w * np.float32(size / np.abs(w).max())
-        for n, w in plain.weights().items()
-        if w.ndim == 2
+        n: w * np.float32(size / np.abs(w).max()) for n, w in plain.weights().items() if w.ndim == 2
     }
     given = plain.weights() | weights
     save(tmp_path / "w.safetensors", given)
@@ -130,16 +126,9 @@ def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    ("spec", "kind"),
-    [
-        ("llama", "int4"),
-        ("llama", "int8-weights"),
-        ("rnnsearch", "int8-weights"),
-    ],
+    ("spec", "kind"), [("llama", "int4"), ("llama", "int8-weights"), ("rnnsearch", "int8-weights")]
 )
-def test_a_file_that_writes_stands_for_its_weights(
-    spec: str, kind: str, tmp_path: Path
-) -> None:
+def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_path: Path) -> None:
     """Of standard operators alone, whose weights lie outside of the loop that reads them:
     it writes what one writes that has these numbers in 32 bits. (An encoder stands
     outside too, where ONNX Runtime rounds what meets weights in blocks.)
@@ -195,13 +184,9 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
     low = specc.load(compiled("gpt2", tmp_path / "q.onnx", quantize="int4"))
     for which in ("inputs", "outputs"):
         a, b = (getattr(m.session, which) for m in (plain, low))
-        assert [(s.name, s.shape) for s in a.values()] == [
-            (s.name, s.shape) for s in b.values()
-        ]
+        assert [(s.name, s.shape) for s in a.values()] == [(s.name, s.shape) for s in b.values()]
     assert low.weights().keys() == plain.weights().keys()
-    given = random_inputs(
-        plain.manifest.graph, {"batch": 2, "seq": 5}, np.random.default_rng(0)
-    )
+    given = random_inputs(plain.manifest.graph, {"batch": 2, "seq": 5}, np.random.default_rng(0))
     a, b = (m.run(**given)["logits"] for m in (plain, low))
     assert 0 < np.abs(a - b).max() < 0.2 * np.abs(a).max()
 
@@ -222,17 +207,13 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
         ("error", "much"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(
-    field: str, value: object, tmp_path: Path
-) -> None:
+def test_a_record_that_does_not_fit_is_refused(field: str, value: object, tmp_path: Path) -> None:
     path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")
     model = onnx.load(path)
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
     data = json.loads(text.value)
     name = next(n for n in data["precision"]["rounded"] if "mlp.c_fc" in n)
-    data["precision"]["rounded"][name][field] = (
-        data["stored"][name] if value == "w" else value
-    )
+    data["precision"]["rounded"][name][field] = data["stored"][name] if value == "w" else value
     text.value = json.dumps(data)
     onnx.save(model, path)
     with pytest.raises(specc.Failed, match=r"E0917|E0925"):
@@ -245,9 +226,7 @@ def test_a_record_of_a_weight_that_is_none_is_refused(tmp_path: Path) -> None:
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
     data = json.loads(text.value)
     rounded = data["precision"]["rounded"]
-    rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(
-        iter(rounded.values())
-    )
+    rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(iter(rounded.values()))
     text.value = json.dumps(data)
     onnx.save(model, path)
     with pytest.raises(specc.Failed, match="E0917"):
@@ -261,23 +240,16 @@ def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None
     for given in (["--dtype", "f32"], ["--dtype", dtype]):
         path = tmp_path / f"{given[1]}.onnx"
         small = [f"--set={name}={value}" for name, value in SMALL["gpt2"].items()]
-        assert (
-            main(["compile", "gpt2", *small, "--init=0", *given, "-o", str(path)]) == 0
-        )
-        assert all("agree" in line for line in verify(specc.load(path).whole, rounds=2))
-        kinds = {
-            t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1
-        }
+        assert main(["compile", "gpt2", *small, "--init=0", *given, "-o", str(path)]) == 0
+        assert all("agree" in line for line in verify_model(specc.load(path).whole, rounds=2))
+        kinds = {t.data_type for t in onnx.load(path).graph.initializer if len(t.dims) > 1}
         sizes[given[1]] = sum(w.nbytes for w in specc.load(path).weights().values())
-        assert kinds == {CODE[given[1]]}
+        assert kinds == {ONNX_TYPE_CODES[given[1]]}
     assert sizes[dtype] < 0.7 * sizes["f32"]
 
 
 def test_what_is_linked_is_of_the_type_asked_for(tmp_path: Path) -> None:
-    weights = {
-        "head.weight": np.ones((3, 4), bfloat16),
-        "head.bias": np.ones(3, bfloat16),
-    }
+    weights = {"head.weight": np.ones((3, 4), bfloat16), "head.bias": np.ones(3, bfloat16)}
     write_safetensors(tmp_path / "w.safetensors", weights)
     spec = tmp_path / "m.specc"
     spec.write_text(HEAD)
@@ -291,7 +263,7 @@ def test_what_is_linked_is_of_the_type_asked_for(tmp_path: Path) -> None:
             for t in onnx.load(path, load_external_data=False).graph.initializer
             if len(t.dims) == 2
         ]
-        assert w.data_type == CODE[dtype]
+        assert w.data_type == ONNX_TYPE_CODES[dtype]
         assert (w.external_data[0].value == "w.safetensors") == linked
 
 
@@ -322,8 +294,7 @@ def test_trained_demos_answer_what_they_answered(
         pytest.importorskip("PIL")
     demos = script()
     full, low = (
-        demos.score(name, tmp_path / each, demos.KINDS[each])
-        for each in ("float32", kind)
+        demos.score(name, tmp_path / each, demos.KINDS[each]) for each in ("float32", kind)
     )
     assert low.right >= least * full.right
     assert low.size < full.size

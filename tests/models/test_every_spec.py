@@ -14,8 +14,8 @@ from support.small import FAMILIES, SMALL
 
 import specc
 from specc.cli.main import main
-from specc.library.files import SUFFIXES, root, shipped
-from specc.run.verify import verify
+from specc.library.spec_files import SPEC_SUFFIXES, get_specs_directory, list_builtin_specs
+from specc.verification.verify_model import verify_model
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 TARGETS, OPSETS = ("onnx", "ort-cpu"), (17, 20, 23, 26)
@@ -44,26 +44,22 @@ SWEEP = [
 
 
 def test_every_spec_is_here() -> None:
-    assert set(SMALL) == set(shipped())
+    assert set(SMALL) == set(list_builtin_specs())
 
 
 @pytest.mark.parametrize(("spec", "target", "opset"), SWEEP)
-def test_it_compiles_loads_and_agrees(
-    spec: str, target: str, opset: int, tmp_path: Path
-) -> None:
+def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_path: Path) -> None:
     path = tmp_path / f"{spec}.onnx"
     seed = None if spec in TRAINED else 0
     specc.compile(spec, path, set=SMALL[spec], init=seed, target=target, opset=opset)
-    assert list(verify(specc.load(path).whole, rounds=2))
+    assert list(verify_model(specc.load(path).whole, rounds=2))
 
 
 @pytest.mark.parametrize(
     "path",
-    sorted(p for f in ("std", "models") for p in (root() / f).iterdir()),
+    sorted(p for f in ("std", "models") for p in (get_specs_directory() / f).iterdir()),
     ids=lambda p: p.name,
 )
-def test_it_stands_in_canonical_form(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if path.suffix in SUFFIXES:
+def test_it_stands_in_canonical_form(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.suffix in SPEC_SUFFIXES:
         assert main(["fmt", "--check", str(path)]) == 0, capsys.readouterr().err

@@ -17,48 +17,50 @@ from support.steps import begun, steps
 from support.turns import in_two
 
 import specc_numpy
-from specc.compiler.given import _texts as texts
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.python_arguments import _texts as texts
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
-from specc.ir.derived import Derived
+from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
-from specc.ir.verify import verify
-from specc.lang import tree
-from specc.passes.derive.derive import derive
-from specc.passes.simplify.fuse_scan import fuse_scan
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
-from specc.run.verify import random_inputs
+from specc.ir.ir_verifier import find_graph_errors
+from specc.syntax import ast
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
+from specc.verification.verify_model import random_inputs
 
 ROWS = 11
 TOLERANCE = 1e-11
-GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Generate)))
+GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
 
 
 @cache
-def derived(name: str) -> tuple[Graph, Derived, str]:
+def derived(name: str) -> tuple[Graph, DerivedGraphs, str]:
     """The graph of a spec as it is lowered, what is derived from it, and the result
     that tokens are drawn from.
     """
-    model = elaborated(
+    model = elaborate_spec(
         open_spec(name, sets=[f"{key}={text}" for key, text in texts("", SMALL[name])])
     )
-    graph = rewrite(model.graph, [fuse_scan, split_scan])
+    graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     assert model.generation
     source, growing = model.generation.source, model.generation.growing
     begins = "" if "start" in model.generation.settings else source
-    return graph, derive(graph, growing, {source: "newest"}, begins=begins), source
+    return (
+        graph,
+        derive_encoder_and_step(graph, growing, {source: "newest"}, begins=begins),
+        source,
+    )
 
 
-def drawn(
-    graph: Graph, growing: str, seed: int = 0
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def drawn(graph: Graph, growing: str, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inputs, all rows of which exist in the first batch row, and weights."""
     rng = np.random.default_rng(seed)
     grows = graph.inputs[growing].type.shape[1]
-    symbols = {
-        s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()
-    } - set(graph.facts)
+    symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
+        graph.facts
+    )
     sizes = {s: 3 + n for n, s in enumerate(sorted(symbols))} | {str(grows): ROWS}
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
@@ -68,9 +70,7 @@ def drawn(
 
 
 SPLITS = [[split, ROWS - split] for split in range(1, ROWS)]
-PIECES = [
-    [min(size, ROWS - start) for start in range(0, ROWS, size)] for size in (1, 2, 5)
-]
+PIECES = [[min(size, ROWS - start) for start in range(0, ROWS, size)] for size in (1, 2, 5)]
 EVERY = pytest.param([*SPLITS, *PIECES], marks=pytest.mark.slow, id="every split")
 SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits")
 
@@ -80,7 +80,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
-    full = specc_numpy.run(graph, inputs, weights)[source]
+    full = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     within = TOLERANCE * np.abs(full).max()
     head = full.shape[1] - ROWS
     if parts.first:
@@ -97,10 +97,10 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
 def test_a_later_token_changes_nothing_before_it(name: str) -> None:
     graph, parts, source = derived(name)
     inputs, weights = drawn(graph, parts.growing)
-    before = specc_numpy.run(graph, inputs, weights)[source]
+    before = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     moved = inputs[parts.growing].copy()
     moved[:, 6:] = (moved[:, 6:] + 1) % 5
-    after = specc_numpy.run(graph, {**inputs, parts.growing: moved}, weights)[source]
+    after = specc_numpy.evaluate_graph(graph, {**inputs, parts.growing: moved}, weights)[source]
     assert np.array_equal(before[:, :6], after[:, :6])
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
@@ -112,8 +112,7 @@ def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
     batch = graph.inputs[parts.growing].type.shape[0]
     whole = [made[source] for made in steps(parts, graph, inputs, weights, [4, 1, 1])]
     row = {
-        n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v
-        for n, v in inputs.items()
+        n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v for n, v in inputs.items()
     }
     alone = [made[source] for made in steps(parts, graph, row, weights, [4, 1, 1])]
     for a, b in zip(whole, alone, strict=True):
@@ -135,13 +134,11 @@ def test_every_contraction_is_done_once(name: str) -> None:
         assert not read & {*there}
     else:
         assert once + heavy(parts.step) == every
-    assert not verify(parts.step)
-    assert not (parts.encode and verify(parts.encode))
+    assert not find_graph_errors(parts.step)
+    assert not (parts.encode and find_graph_errors(parts.encode))
 
 
 def heavy(graph: Graph) -> int:
     """Contractions and loops, those inside loops too."""
-    inner = sum(
-        heavy(node.op.body) for node, _ in graph.nodes if isinstance(node.op, ops.Scan)
-    )
+    inner = sum(heavy(node.op.body) for node, _ in graph.nodes if isinstance(node.op, ops.Scan))
     return inner + sum(node.op.heavy for node, _ in graph.nodes)

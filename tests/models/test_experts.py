@@ -16,14 +16,14 @@ from support.onnx_runtime import agree, open_quietly
 
 import specc
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.read import read
-from specc.ir.verify import verify
-from specc.ir.write import write
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
 from specc.weights.formats.safetensors import write_safetensors
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -56,8 +56,8 @@ def graph_of(
     path = folder / "experts.specc"
     path.write_text(SPEC.format(choose=choose, keep=keep))
     given = [f"{name}={value}" for name, value in sets.items()]
-    graph = elaborated(open_spec(str(path), sets=given)).graph
-    assert not verify(graph)
+    graph = elaborate_spec(open_spec(str(path), sets=given)).graph
+    assert not find_graph_errors(graph)
     return graph
 
 
@@ -104,10 +104,8 @@ def by_hand(w: Mapping[str, Array], given: Arrays, k: int, last: bool) -> Array:
     return y
 
 
-def session_of(
-    graph: Graph, w: Arrays, where: str = "ort-cpu", opset: int = 23
-) -> onnx.ModelProto:
-    built = build(graph, target(where), opset)
+def session_of(graph: Graph, w: Arrays, where: str = "ort-cpu", opset: int = 23) -> onnx.ModelProto:
+    built = build_model(graph, get_target(where), opset)
     for name, tensor in built.weights.items():
         tensor.raw_data = w[name].astype("<f4").tobytes()
     onnx.checker.check_model(built.model, full_check=True)
@@ -121,7 +119,7 @@ def test_what_a_row_gets(experts: int, k: int, last: bool, tmp_path: Path) -> No
     graph = graph_of(tmp_path, choose, experts=experts, k=k)
     w, given = weights_of(graph), inputs_of(3, 5)
     wanted = by_hand(w, given, k, last)
-    found = specc_numpy.run(graph, given, w)["y"]
+    found = specc_numpy.evaluate_graph(graph, given, w)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
     got = open_quietly(session_of(graph, w)).run(None, given)
     agree({"y": wanted}, got)
@@ -177,16 +175,11 @@ def test_all_rows_on_one_expert(favourite: int, experts: int, tmp_path: Path) ->
     graph = graph_of(tmp_path, k=1, experts=experts)
     w, given = weights_of(graph), inputs_of(2, 6)
     w["gate.bias"][favourite] += 1000
-    agree(
-        {"y": by_hand(w, given, 1, True)},
-        open_quietly(session_of(graph, w)).run(None, given),
-    )
+    agree({"y": by_hand(w, given, 1, True)}, open_quietly(session_of(graph, w)).run(None, given))
 
 
 @FORMS
-def test_of_equal_scores_the_lowest_number_is_taken(
-    experts: int, tmp_path: Path
-) -> None:
+def test_of_equal_scores_the_lowest_number_is_taken(experts: int, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, experts=experts, k=2)
     w, given = weights_of(graph), inputs_of(2, 4)
     w["gate.weight"][:] = w["gate.weight"][0]
@@ -195,7 +188,7 @@ def test_of_equal_scores_the_lowest_number_is_taken(
     wrong = poisoned(w, set(range(experts)) - {1, 2})
     wanted = by_hand(w, given, 2, True)
     agree({"y": wanted}, open_quietly(session_of(graph, wrong)).run(None, given))
-    found = specc_numpy.run(graph, given, wrong)["y"]
+    found = specc_numpy.evaluate_graph(graph, given, wrong)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
 
 
@@ -208,9 +201,7 @@ def poisoned(w: Arrays, experts: set[int]) -> Arrays:
     return found
 
 
-def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(
-    tmp_path: Path,
-) -> None:
+def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(tmp_path: Path) -> None:
     """Rows that do not exist would choose the one that holds no numbers."""
     graph = graph_of(tmp_path, experts=5)
     w, given = weights_of(graph), inputs_of(2, 6)
@@ -221,7 +212,7 @@ def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(
     wanted = by_hand(w, given, 2, True)
     agree({"y": wanted}, open_quietly(model).run(None, given))
     np.testing.assert_allclose(
-        specc_numpy.run(graph, given, wrong)["y"], wanted, rtol=1e-11, atol=1e-12
+        specc_numpy.evaluate_graph(graph, given, wrong)["y"], wanted, rtol=1e-11, atol=1e-12
     )
     # the same row, where it exists and where not
     w["gate.weight"][4, 0] = 100
@@ -233,9 +224,7 @@ def test_nothing_of_an_expert_that_nobody_chose_reaches_a_result(
 
 
 @pytest.mark.parametrize("experts", [16, 24])
-def test_only_chosen_experts_are_run_and_each_once(
-    experts: int, tmp_path: Path
-) -> None:
+def test_only_chosen_experts_are_run_and_each_once(experts: int, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, experts=experts, k=2)
     w = weights_of(graph)
     given = inputs_of(1, 4)
@@ -275,9 +264,7 @@ def test_no_value_is_rows_times_experts(tmp_path: Path) -> None:
     assert not any(n.name in {r.name for r in readers} for n in model.graph.node)
 
 
-def test_experts_that_stand_alone_are_only_run_where_somebody_chose_them(
-    tmp_path: Path,
-) -> None:
+def test_experts_that_stand_alone_are_only_run_where_somebody_chose_them(tmp_path: Path) -> None:
     """Outside of what is run under a condition, nothing is multiplied by their weights."""
     graph = graph_of(tmp_path, experts=6)
     model = session_of(graph, weights_of(graph), "onnx")
@@ -325,9 +312,7 @@ def test_a_tensor_for_each_expert_in_a_file(tmp_path: Path) -> None:
             apart |= {f"experts.{e}.{leaf}": x for e, x in enumerate(stacked)}
     write_safetensors(tmp_path / "w.safetensors", apart)
     out = tmp_path / "m.onnx"
-    specc.compile(
-        path, out, weights=tmp_path / "w.safetensors", set={"experts": 12, "k": 2}
-    )
+    specc.compile(path, out, weights=tmp_path / "w.safetensors", set={"experts": 12, "k": 2})
     found = specc.load(out, threads=1).run(**given)
     agree({"y": by_hand(w, given, 2, True)}, [found["y"]])
 
@@ -370,22 +355,20 @@ items:
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "experts.yaml"
     path.write_text(YAML)
-    assert write(elaborated(open_spec(str(path))).graph) == write(graph_of(tmp_path))
+    assert format_ir(elaborate_spec(open_spec(str(path))).graph) == format_ir(graph_of(tmp_path))
 
 
 def test_it_survives_its_text(tmp_path: Path) -> None:
     graph = graph_of(tmp_path)
-    (again,) = read(write(graph)).values()
-    assert write(again) == write(graph)
-    assert not verify(again)
+    (again,) = parse_ir(format_ir(graph)).values()
+    assert format_ir(again) == format_ir(graph)
+    assert not find_graph_errors(again)
     w, given = weights_of(graph), inputs_of(2, 3)
-    one, other = (specc_numpy.run(g, given, w)["y"] for g in (graph, again))
+    one, other = (specc_numpy.evaluate_graph(g, given, w)["y"] for g in (graph, again))
     assert np.array_equal(one, other)
 
 
-def test_experts_are_one_op_and_equal_rows_of_weights_start_alike(
-    tmp_path: Path,
-) -> None:
+def test_experts_are_one_op_and_equal_rows_of_weights_start_alike(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, experts=3)
     (node,) = (n for n, _ in graph.nodes if isinstance(n.op, ops.Route))
     assert node.op.attributes()["stacked"] == 5

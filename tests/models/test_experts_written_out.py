@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.passes.pipeline import simplify
-from specc_onnx import build, target
-from specc_onnx.gate.check import check
+from specc.transforms.pass_pipeline import simplify_graph
+from specc_onnx import build_model, get_target
+from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -61,7 +61,7 @@ class Case:
         text = HEAD.format(blocks=self.blocks, rows=self.rows, body=body)
         path.write_text(text)
         found = open_spec(str(path), sets=[f"experts={experts}"])
-        return simplify(elaborated(found).graph)
+        return simplify_graph(elaborate_spec(found).graph)
 
     def both(self, folder: Path, experts: int) -> tuple[Graph, Graph]:
         """As a mixture, and written out."""
@@ -120,9 +120,7 @@ block ex(x: float[batch, n, d]) -> float[batch, n, d] {
 CASES = {
     "a word": Case("linear(out=d)", "linear(x, out=d)"),
     "without weights": Case("gelu", "gelu(x)"),
-    "a block of std": Case(
-        "gated_mlp(hidden=7, act=silu)", "gated_mlp(x, hidden=7, act=silu)"
-    ),
+    "a block of std": Case("gated_mlp(hidden=7, act=silu)", "gated_mlp(x, hidden=7, act=silu)"),
     "weights of any form, four axes": Case("ex", "ex(x)", NORMED, "batch, m, n"),
     "what all experts read, two axes": Case(
         "ex(t=before * 2.0, c=0.5)", "ex(x, t=before * 2.0, c=0.5)", BESIDE, "n"
@@ -154,22 +152,20 @@ def weights_of(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
 
 @pytest.mark.parametrize("experts", [4, 18], ids=["one by one", "loop"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_as_if_every_expert_was_written_out(
-    case: Case, experts: int, tmp_path: Path
-) -> None:
+def test_as_if_every_expert_was_written_out(case: Case, experts: int, tmp_path: Path) -> None:
     routed, written = case.both(tmp_path, experts)
     apart, joined = weights_of(written, routed)
-    built = build(routed, target("onnx"), 17)
+    built = build_model(routed, get_target("onnx"), 17)
     for name, tensor in built.weights.items():
         tensor.raw_data = joined[name].tobytes()
     onnx.checker.check_model(built.model, full_check=True)
-    check(built)
+    verify_built_model(built)
     session = open_quietly(built.model)
     for sizes in SIZES:
         shape = [d.at(sizes) for d in routed.inputs["x"].type.shape]
         x = {"x": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
-        wanted = specc_numpy.run(written, x, apart)["y"]
-        found = specc_numpy.run(routed, x, joined)["y"]
+        wanted = specc_numpy.evaluate_graph(written, x, apart)["y"]
+        found = specc_numpy.evaluate_graph(routed, x, joined)["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
         agree({"y": wanted}, session.run(None, x))
 
@@ -191,7 +187,7 @@ graph main(x: float[batch, n, 6]) -> (y: float[batch, n, 6]) {
   return y
 }
 """)
-    graph = simplify(elaborated(open_spec(str(path))).graph)
+    graph = simplify_graph(elaborate_spec(open_spec(str(path))).graph)
     rng = np.random.default_rng(0)
     w = {
         n: rng.normal(size=[d.at({}) for d in f.type.shape]).astype(np.float32)
@@ -211,9 +207,9 @@ graph main(x: float[batch, n, 6]) -> (y: float[batch, n, 6]) {
         h = np.tanh(after)
         rows.append(h)
     wanted = np.stack(rows, 1)
-    found = specc_numpy.run(graph, {"x": x}, w)["y"]
+    found = specc_numpy.evaluate_graph(graph, {"x": x}, w)["y"]
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
-    built = build(graph, target("onnx"))
+    built = build_model(graph, get_target("onnx"))
     for name, tensor in built.weights.items():
         tensor.raw_data = w[name].tobytes()
     assert [n.op_type for n in built.model.graph.node].count("Split") == 2

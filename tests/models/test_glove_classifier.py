@@ -23,14 +23,9 @@ def pooled(w: Arrays, ids: Array, keep: Array) -> Arrays:
 
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
-    rows = [
-        {"ids": ids, "keep": np.ones(len(ids), bool)}
-        for ids in sentences(rng, 11, (6, 1, 4))
-    ]
+    rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in sentences(rng, 11, (6, 1, 4))]
     padded = {"ids": (0,), "keep": (0,)}
-    assert_follows(
-        "glove_classifier", pooled, rows, padded, vocab=11, d=5, att=4, classes=3
-    )
+    assert_follows("glove_classifier", pooled, rows, padded, vocab=11, d=5, att=4, classes=3)
 
 
 def test_vectors_come_from_the_text(tmp_path: Path) -> None:
@@ -40,12 +35,7 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
     (tmp_path / "glove.txt").write_text(TEXT)
     assert (
         cli.main(
-            [
-                "convert",
-                str(tmp_path / "glove.txt"),
-                "-o",
-                str(tmp_path / "glove.safetensors"),
-            ]
+            ["convert", str(tmp_path / "glove.txt"), "-o", str(tmp_path / "glove.safetensors")]
         )
         == 0
     )
@@ -59,22 +49,13 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
         "output.weight": (2, 3),
         "output.bias": (2,),
     }
-    head = {
-        name: rng.standard_normal(shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    head = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     write_safetensors(tmp_path / "head.safetensors", head)
-    places = {"embedding.weight": "glove.safetensors"} | dict.fromkeys(
-        head, "head.safetensors"
-    )
-    (tmp_path / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": places})
-    )
+    places = {"embedding.weight": "glove.safetensors"} | dict.fromkeys(head, "head.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
     path = tmp_path / "model.onnx"
-    specc.compile(
-        "glove_classifier", path, weights=tmp_path, set={"vocab": 5, "d": 3, "att": 2}
-    )
+    specc.compile("glove_classifier", path, weights=tmp_path, set={"vocab": 5, "d": 3, "att": 2})
     ids = np.array([words.index(w) for w in ("a", "good", "film", ". . .")])
     table = np.array([line.split(" ")[-3:] for line in TEXT.splitlines()], float)
     wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(4, bool))

@@ -5,15 +5,11 @@ import pytest
 from support.equations import Array, Arrays, assert_follows, softmax
 
 
-def heads(
-    w: Arrays, name: str, x: Array, edges: Array
-) -> tuple[list[Array], list[Array]]:
+def heads(w: Arrays, name: str, x: Array, edges: Array) -> tuple[list[Array], list[Array]]:
     """Eq. 1 to 4 before the nonlinearity: for each head the new nodes, and its weights."""
     a_i, a_j = w[f"{name}.a.a_i"][:, 0, 0], w[f"{name}.a.a_j"][:, 0, 0]
     made, weights = [], []
-    for matrix, one, other in zip(
-        np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True
-    ):
+    for matrix, one, other in zip(np.split(w[f"{name}.W.weight"], len(a_i)), a_i, a_j, strict=True):
         h = x @ matrix.T
         a = np.concatenate([one, other])
         alpha = np.zeros((len(x), len(x)))
@@ -43,10 +39,7 @@ def gat(w: Arrays, x: Array, edges: Array) -> Arrays:
 def test_it_follows_the_equations(layers: int, last_heads: int) -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {
-            "x": rng.standard_normal((n, 5)).astype(np.float32),
-            "edges": rng.random((n, n)) < 0.4,
-        }
+        {"x": rng.standard_normal((n, 5)).astype(np.float32), "edges": rng.random((n, n)) < 0.4}
         for n in (6, 1, 3)
     ]
     size = {

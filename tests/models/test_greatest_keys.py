@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.passes.derive import encode, step
-from specc.run.steppers import StateStepper
+from specc.incremental import encoder_graph, step_graph
+from specc.runtime.steppers import KVCacheStepper
 
 SPEC = """specc 1
 model nearest "Words look at the three that score highest, by their numbers and scores."
@@ -49,7 +49,7 @@ def worst(folder: Path, kind: str, splits: tuple[int, ...]) -> float:
     full = model.run(ids=ids)["logits"]
     assert model.writer
     steps = model.writer.stepper({"ids": ids[:, : splits[0]]})
-    assert isinstance(steps, StateStepper)
+    assert isinstance(steps, KVCacheStepper)
     past, apart = 0, 0.0
     for count in splits:
         past += count
@@ -78,9 +78,11 @@ def test_hidden_keys_that_stand_in_front_are_found(
 ) -> None:
     """The planted mistake: what is put beside too few keys moves their numbers."""
 
-    def in_front(b: step.Draft, op: step.ops.TopK, keys: step.Value) -> step.Value:
-        rows = encode.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
+    def in_front(
+        b: step_graph.StepDraft, op: step_graph.ops.TopK, keys: step_graph.Value
+    ) -> step_graph.Value:
+        rows = encoder_graph.ops.Pad(op.axis, op.k, op.k * 0, value=-np.inf)
         return b.one(rows, keys)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(step, "enough_keys", in_front)
+    monkeypatch.setattr(step_graph, "pad_topk_keys", in_front)
     assert worst(tmp_path, "causal", (1, 1, 5)) > 1e-3

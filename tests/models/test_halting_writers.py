@@ -43,9 +43,7 @@ BODIES = {
 def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
     rows = "row in memory along src" if turn else "step in 6"
     more = " reverse" if turn == 1 else ""
-    carry = BODIES[body].replace(
-        "x =", "x = insert(row, axis=1) +" if turn else "x =", 1
-    )
+    carry = BODIES[body].replace("x =", "x = insert(row, axis=1) +" if turn else "x =", 1)
     (folder / "m.specc").write_text(SPEC % (rows, more, carry, far), encoding="utf-8")
     target = "onnx" if turn == 2 else "ort-cpu"
     opset = (23, 17, 21)[turn]
@@ -68,9 +66,7 @@ def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
         for turn in range(3)
     ],
 )
-def test_any_steps_give_the_logits_of_full_passes(
-    tmp_path: Path, body: str, turn: int
-) -> None:
+def test_any_steps_give_the_logits_of_full_passes(tmp_path: Path, body: str, turn: int) -> None:
     assert steps_apart(package(tmp_path, body, turn), PROMPTS) <= 1e-5
 
 
@@ -78,20 +74,20 @@ def test_rows_that_are_done_and_give_no_keys_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: a turn in which all are done makes nothing at all."""
-    kept = loop._outlasted
+    kept = loop._lower_lasting_body
 
     def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
         zeros = [v.type for v in op.body.outputs.values()]
         made = kept(op, g)
-        left = loop._some_left(g, g.tensors[op.inner().starts[op.until]].name)
+        left = loop._emit_any_unfinished(g, g.tensors[op.inner().starts[op.until]].name)
         return [
             name
             if n < op.carries
-            else loop.where(g, t.dtype, left, name, g.constant(0, t.dtype))
+            else loop.emit_where(g, t.dtype, left, name, g.constant(0, t.dtype))
             for n, (name, t) in enumerate(zip(made, zeros, strict=True))
         ]
 
-    monkeypatch.setattr(loop, "_outlasted", nothing)
+    monkeypatch.setattr(loop, "_lower_lasting_body", nothing)
     assert steps_apart(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
 
 

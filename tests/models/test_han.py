@@ -37,11 +37,7 @@ def classified(w: Arrays, document: list[Array]) -> Arrays:
     grid = np.zeros((len(document), max(map(len, document))))
     for row, (_, weights) in zip(grid, said, strict=True):
         row[: len(weights)] = weights
-    return {
-        "logits": affine(w, "output", whole),
-        "words_looked": grid,
-        "sentences_looked": looked,
-    }
+    return {"logits": affine(w, "output", whole), "words_looked": grid, "sentences_looked": looked}
 
 
 def grid(document: list[Array], fill: int = 0) -> Array:
@@ -54,10 +50,7 @@ def grid(document: list[Array], fill: int = 0) -> Array:
 
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
-    documents = [
-        [rng.integers(1, 13, n) for n in lengths]
-        for lengths in ((4, 1, 5), (2,), (3, 6))
-    ]
+    documents = [[rng.integers(1, 13, n) for n in lengths] for lengths in ((4, 1, 5), (2,), (3, 6))]
     as_documents = {grid(d).tobytes(): d for d in documents}
 
     def equations(w: Arrays, ids: Array, keep: Array) -> Arrays:
@@ -78,8 +71,7 @@ def test_what_stands_where_no_word_is_changes_nothing() -> None:
     ids = rng.integers(1, 13, keep.shape)
     other = np.where(keep, ids, rng.integers(1, 13, keep.shape))
     first, second = (
-        by_reference(found, weights, {"ids": each, "keep": keep})
-        for each in (ids, other)
+        by_reference(found, weights, {"ids": each, "keep": keep}) for each in (ids, other)
     )
     for name, value in first.items():
         assert np.array_equal(value, second[name]), name

@@ -16,9 +16,9 @@ from support.spec_models import Arrays, Opened, opened, random_weights
 
 import specc
 from specc.api import Model
-from specc.decode.beam import searched
-from specc.decode.sampling import written
-from specc.decode.settings import Settings
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
 from specc.weights.formats.safetensors import write_safetensors
 
 SHIPPED = Path(__file__).parents[2] / "specs/models/prefix_lm.specc"
@@ -132,7 +132,7 @@ def compiled(name: str, form: str, folder: Path) -> Model:
 
 
 def by_full_passes(
-    name: str, folder: Path, prompts: Sequence[Sequence[int]], settings: Settings
+    name: str, folder: Path, prompts: Sequence[Sequence[int]], settings: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
     """What the reference writes, padded on the left."""
     spec, weights, _ = made(name, folder)
@@ -142,9 +142,9 @@ def by_full_passes(
     keep = np.array(there, bool)
     full = FullPass(spec, weights, GIVEN[name], {"keep": keep})
     if settings.strategy == "beam":
-        found = searched(full, ids, settings, keep=keep)
+        found = search_beams(full, ids, settings, keep=keep)
         return [[h.tokens for h in row] for row in found]
-    steps = [s.tokens for s in written(full, ids, settings, keep=keep)]
+    steps = [s.tokens for s in decode_steps(full, ids, settings, keep=keep)]
     rows = np.stack(steps, axis=1).tolist()
     return [[_ended(row)] for row in rows]
 
@@ -156,9 +156,7 @@ def _ended(row: Sequence[int]) -> tuple[int, ...]:
 
 QUICK = {("pictured", "greedy"), ("prefix", "beam")}
 CASES = [
-    pytest.param(
-        name, strategy, marks=[] if (name, strategy) in QUICK else pytest.mark.slow
-    )
+    pytest.param(name, strategy, marks=[] if (name, strategy) in QUICK else pytest.mark.slow)
     for name in GIVEN
     for strategy in STRATEGIES
 ]
@@ -166,7 +164,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
 def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) -> None:
-    settings = Settings(
+    settings = GenerationSettings(
         strategy=strategy,  # type: ignore[arg-type]
         max_tokens=TOKENS,
         stop=(0,),
@@ -182,11 +180,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
         want = by_full_passes(name, folder, prompts, settings)
         for form in ("package", strategy):
             model = compiled(name, form, folder)
-            chosen = {
-                "strategy": strategy,
-                "max_tokens": TOKENS,
-                **STRATEGIES[strategy],
-            }
+            chosen = {"strategy": strategy, "max_tokens": TOKENS, **STRATEGIES[strategy]}
             results = model.generate(**GIVEN[name], ids=[*prompts], **chosen).results()
             assert [[r.tokens for r in row] for row in results] == want, (form, prompts)
     if strategy != "beam" and name != "first":
@@ -198,9 +192,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
 
 
 @pytest.mark.parametrize("tokens", [3])
-def test_rows_before_a_text_take_positions_of_its_table(
-    tokens: int, tmp_path: Path
-) -> None:
+def test_rows_before_a_text_take_positions_of_its_table(tokens: int, tmp_path: Path) -> None:
     sets = {**SMALL["soft_prompt_lm"], "context": 8, "tokens": tokens, "layers": 1}
     output = tmp_path / "soft"
     specc.compile("soft_prompt_lm", output, init=1, set=sets, parts=["encode", "step"])

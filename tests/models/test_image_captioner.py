@@ -2,14 +2,7 @@
 
 import numpy as np
 from support.decoder_layers import layers, prefix_mask
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    layer_norm,
-    sentences,
-)
+from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
 from support.small import SMALL
 
 
@@ -40,11 +33,7 @@ def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
 def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {
-            "pixel_values": rng.normal(size=(2, 4, 4)),
-            "ids": ids,
-            "keep": np.ones(len(ids), bool),
-        }
+        {"pixel_values": rng.normal(size=(2, 4, 4)), "ids": ids, "keep": np.ones(len(ids), bool)}
         for ids in sentences(rng, 17, (5, 1, 4))
     ]
     padded = {"ids": (0,), "keep": (0,)}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from specc.lang import tree
-from specc.lang.walk import walk
-from specc.library.files import read_file, shipped
+from specc.library.spec_files import list_builtin_specs, read_spec_file
+from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
 
 PICTURE = "pixel_values"
 ONCE = {
@@ -19,9 +19,9 @@ ONCE = {
 """Names that were given otherwise elsewhere, and what the kind is called."""
 
 
-def nodes() -> Iterator[tuple[str, tree.Node]]:
-    for spec, path in shipped().items():
-        for node in walk(read_file(path, spec)):
+def nodes() -> Iterator[tuple[str, ast.Node]]:
+    for spec, path in list_builtin_specs().items():
+        for node in walk_tree(read_spec_file(path, spec)):
             yield spec, node
 
 
@@ -30,9 +30,9 @@ def test_one_kind_has_one_name() -> None:
     pictures, others = {}, {}
     for spec, node in nodes():
         match node:
-            case tree.Reads(value=tree.Call(function=tree.Name("image"))):
+            case ast.InputReading(value=ast.Call(function=ast.Name("image"))):
                 pictures[spec] = node.name
-            case tree.Block(kind="graph"):
+            case ast.Block(kind="graph"):
                 found = {param.name for param in node.params} & set(ONCE)
                 others.update({(spec, name): ONCE[name] for name in found})
     assert len(pictures) > 20

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.spec_models import assert_agrees, by_reference, opened, random_weights
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 INSTANCE = """\
 specc: 1
@@ -30,9 +30,7 @@ def test_small_translator_is_what_it_says() -> None:
     assert "encoder.layers.3.self_attn.q_proj.weight" in parameters
     assert "encoder.layers.4.self_attn.q_proj.weight" not in parameters
     assert str(parameters["encoder.embed_positions.weight"].type) == "f32[512, 256]"
-    assert "decoder.layer_norm.weight" in parameters, (
-        "pre-norm puts a norm behind the last layer"
-    )
+    assert "decoder.layer_norm.weight" in parameters, "pre-norm puts a norm behind the last layer"
 
 
 def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> None:
@@ -54,12 +52,7 @@ def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> N
     weights = random_weights(mine)
     keep = np.ones((2, 5), bool)
     ids = np.random.default_rng(0).integers(0, 17, (2, 5))
-    given = {
-        "source": ids,
-        "source_keep": keep,
-        "target": ids[:, ::-1],
-        "target_keep": keep,
-    }
+    given = {"source": ids, "source_keep": keep, "target": ids[:, ::-1], "target_keep": keep}
     one, other = by_reference(mine, weights, given), by_reference(set_, weights, given)
     assert_agrees(one["logits"], other["logits"], "logits", 0.0)
 
@@ -74,9 +67,7 @@ def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> N
         ("norm: pre", "norm: pre\n  rope: rope(theta=10000.0)", "E0404"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    line: str, wrong: str, code: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE.replace(line, wrong))
     with pytest.raises(Failed) as refused:
         opened(str(tmp_path / "mine.yaml"))

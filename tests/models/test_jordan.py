@@ -2,13 +2,7 @@
 
 import numpy as np
 import pytest
-from support.spec_models import (
-    InOnnx,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
 
 
 def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
@@ -24,9 +18,7 @@ def test_the_state_gathers_the_outputs(decay: float) -> None:
     state, wanted = np.zeros((2, 3)), np.zeros((2, 5, 3))
     for t in range(5):
         h = logistic(
-            x[:, t] @ w["input.weight"].T
-            + state @ w["context.weight"].T
-            + w["input.bias"]
+            x[:, t] @ w["input.weight"].T + state @ w["context.weight"].T + w["input.bias"]
         )
         wanted[:, t] = logistic(h @ w["output.weight"].T + w["output.bias"])
         state = decay * state + wanted[:, t]

@@ -8,7 +8,7 @@ import pytest
 from support.equations import Array, Arrays, assert_follows
 from support.spec_models import by_reference, opened
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 KERNELS: dict[str, Callable[[Array, float], float]] = {
     "gaussian": lambda u, w: float(np.exp(-0.5 * (w * np.linalg.norm(u)) ** 2)),
@@ -19,24 +19,16 @@ KERNELS: dict[str, Callable[[Array, float], float]] = {
 }
 
 
-def regress(
-    kernel: str, h: float, w: Arrays, x: Array, known: Array, values: Array
-) -> Arrays:
+def regress(kernel: str, h: float, w: Arrays, x: Array, known: Array, values: Array) -> Arrays:
     learned = float(w["kernel.w"][0]) if "kernel.w" in w else 0.0
-    k = np.array(
-        [
-            [KERNELS[kernel]((a.astype(float) - b) / h, learned) for b in known]
-            for a in x
-        ]
-    )
+    k = np.array([[KERNELS[kernel]((a.astype(float) - b) / h, learned) for b in known] for a in x])
     total = k.sum(1, keepdims=True)
     weights = np.divide(k, total, out=np.zeros_like(k), where=total != 0)
     return {"y": weights @ values, "weights": weights}
 
 
 @pytest.mark.parametrize(
-    ("kernel", "width"),
-    [*((k, 1.0) for k in KERNELS), ("gaussian", 0.4), ("box(1.5)", 2.0)],
+    ("kernel", "width"), [*((k, 1.0) for k in KERNELS), ("gaussian", 0.4), ("box(1.5)", 2.0)]
 )
 def test_it_follows_the_equation(kernel: str, width: float) -> None:
     """One question is far from every point: no kernel but the Gaussian and the constant one reaches it, and
@@ -77,12 +69,7 @@ def test_every_other_setting_says_what_it_computes(kernel: str) -> None:
     }
     spec = opened("kernel_regression", kernel=kernel, exponent=True)
     k = np.array(
-        [
-            [np.exp(KERNELS[kernel](x - p, 0.0)) for p in given["known"][0]]
-            for x in given["x"][0]
-        ]
+        [[np.exp(KERNELS[kernel](x - p, 0.0)) for p in given["known"][0]] for x in given["x"][0]]
     )
     wanted = (k / k.sum(1, keepdims=True)) @ given["values"][0]
-    assert np.allclose(
-        by_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0
-    )
+    assert np.allclose(by_reference(spec, {}, given)["y"][0], wanted, rtol=1e-12, atol=0)

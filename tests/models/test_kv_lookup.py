@@ -19,11 +19,7 @@ def letters(names: list[str]) -> Array:
 
 def database(asked: list[str]) -> dict[str, Array]:
     values = np.array([[[v] for v in NAMES.values()]], np.float32)
-    return {
-        "query": letters(asked)[None],
-        "keys": letters(list(NAMES))[None],
-        "values": values,
-    }
+    return {"query": letters(asked)[None], "keys": letters(list(NAMES))[None], "values": values}
 
 
 def shared(a: str, b: str) -> float:
@@ -33,9 +29,7 @@ def shared(a: str, b: str) -> float:
 
 def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -> None:
     given = database(["xyz"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][
-        0, 0
-    ]
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
     assert np.allclose(weights, 0.25, rtol=0, atol=1e-15)
 
 
@@ -49,17 +43,13 @@ def test_an_exact_match_is_a_dictionary() -> None:
 def test_a_soft_match_is_mostly_the_nearest() -> None:
     """`Luka` is nearest to Luke, then to Puke."""
     given = database(["Luka"])
-    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][
-        0, 0
-    ]
+    weights = by_reference(opened("kv_lookup", match="soft"), {}, given)["weights"][0, 0]
     assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
 
 
 def test_both_follow_the_formula_in_onnx() -> None:
     asked = (["Luke", "Han"], ["Jeff", "Duke"])
-    rows = [
-        {name: value[0] for name, value in database(names).items()} for names in asked
-    ]
+    rows = [{name: value[0] for name, value in database(names).items()} for names in asked]
 
     def exact(w: object, query: Array, keys: Array, values: Array) -> dict[str, Array]:
         same = np.array([[float((q == k).all()) for k in keys] for q in query])

@@ -4,14 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    layer_norm,
-    sentences,
-)
+from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
 
 
 def attention(w: Arrays, name: str, x: Array, heads: int) -> Array:
@@ -43,9 +36,7 @@ def model(w: Arrays, ids: Array, heads: int) -> Arrays:
     x = w["embed.weight"][ids] + w["places.weight"][: len(ids)]
     n = 0
     while (name := f"layers.{n}") + ".linear1.weight" in w:
-        x = layer_norm(
-            w, f"{name}.norm1", x + attention(w, f"{name}.attention", x, heads)
-        )
+        x = layer_norm(w, f"{name}.norm1", x + attention(w, f"{name}.attention", x, heads))
         h = affine(w, f"{name}.linear2", gelu(affine(w, f"{name}.linear1", x)))
         x = layer_norm(w, f"{name}.norm2", x + h)
         n += 1
@@ -56,14 +47,7 @@ def model(w: Arrays, ids: Array, heads: int) -> Arrays:
 def test_it_follows_the_equations(heads: int, layers: int) -> None:
     texts = sentences(np.random.default_rng(0), 17, (7, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
-    size = {
-        "vocab": 17,
-        "context": 9,
-        "d": 12,
-        "hidden": 20,
-        "heads": heads,
-        "layers": layers,
-    }
+    size = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": heads, "layers": layers}
 
     def of(w: Arrays, ids: Array, keep: Array) -> Arrays:
         return model(w, ids[keep], heads)

@@ -49,9 +49,7 @@ PROMPT = (
 
 
 @pytest.fixture(scope="module", params=BODIES)
-def folder(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp(str(request.param))
     spec, body = where / "looped.specc", BODIES[str(request.param)]
     lines = body.replace("{ ", "{\n").replace(" }", "\n}").replace("; ", "\n    ")
@@ -81,6 +79,4 @@ def test_texts_are_those_of_full_passes(folder: Path) -> None:
     want = whole.generate(memory=memory, max_tokens=6).results()
     for model in (package, one):
         got = model.generate(memory=memory, max_tokens=6).results()
-        assert [r.tokens for row in got for r in row] == [
-            r.tokens for row in want for r in row
-        ]
+        assert [r.tokens for row in got for r in row] == [r.tokens for row in want for r in row]

@@ -29,9 +29,7 @@ def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
         case "general":
             return affine(w, "attention.W", memory) @ h
         case "concat":
-            both = np.concatenate(
-                [w["attention.W.weight"], w["attention.U.weight"]], axis=1
-            )
+            both = np.concatenate([w["attention.W.weight"], w["attention.U.weight"]], axis=1)
             pairs = np.stack([np.concatenate([h, m]) for m in memory])
             return np.tanh(pairs @ both.T) @ w["attention.v.weight"][0]
         case _:
@@ -67,9 +65,7 @@ def luong(
         if place == "local_p":
             p = (
                 len(source)
-                * sigmoid(
-                    w["attention.v_p.weight"] @ np.tanh(w["attention.W_p.weight"] @ x)
-                )[0]
+                * sigmoid(w["attention.v_p.weight"] @ np.tanh(w["attention.W_p.weight"] @ x))[0]
             )
         seen = abs(s - p) <= REACH if place != "everywhere" else s >= 0
         a = np.zeros(len(source))
@@ -107,13 +103,9 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
         ("luong", "dot", "local_p", {"score": "dot", "place": "local_p"}),
     ],
 )
-def test_each_instance(
-    spec: str, score: str, place: str, more: dict[str, object]
-) -> None:
+def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
     near = {} if place == "everywhere" else {"reach": REACH}
-    assert_follows(
-        spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more
-    )
+    assert_follows(spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more)
 
 
 def test_without_input_feeding() -> None:

@@ -19,9 +19,7 @@ def told(table: Array, ids: Array, order: str) -> Array:
     return vector
 
 
-def answered(
-    w: Arrays, story: Array, question: Array, tying: str, order: str
-) -> Arrays:
+def answered(w: Arrays, story: Array, question: Array, tying: str, order: str) -> Arrays:
     hops, facts = SIZE["hops"], len(story)
     adjacent = tying == "adjacent"
     tables = [w[f"tables.{n}.weight"] for n in range(hops if adjacent else 2)]
@@ -32,16 +30,10 @@ def answered(
         a, c = (hop, hop + 1) if adjacent else (0, 1)
         # the last fact is the first in time (sec. 4.1)
         m = np.stack(
-            [
-                told(tables[a], f, order) + times[a][facts - 1 - i]
-                for i, f in enumerate(story)
-            ]
+            [told(tables[a], f, order) + times[a][facts - 1 - i] for i, f in enumerate(story)]
         )
         said = np.stack(
-            [
-                told(tables[c], f, order) + times[c][facts - 1 - i]
-                for i, f in enumerate(story)
-            ]
+            [told(tables[c], f, order) + times[c][facts - 1 - i] for i, f in enumerate(story)]
         )
         p = softmax(m @ u)
         u = (u if adjacent else w["H.weight"] @ u) + p @ said

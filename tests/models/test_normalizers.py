@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from support.spec_models import InOnnx, assert_agrees, by_reference, opened
 
-from specc.passes.prove.padding import padding
-from specc.text.diagnostic import Failed
+from specc.analysis.padding_check import check_padding
+from specc.diagnostics.diagnostic import Failed
 
 Array = NDArray[np.float64]
 SPEC = """specc 1
@@ -56,9 +56,7 @@ def entmax15(z: Array) -> Array:
     """arXiv:1905.05702, eq. 4 with alpha = 1.5: [z / 2 - tau]+ squared."""
     half = z / 2
     tau = root(
-        lambda t: float((np.maximum(half - t, 0) ** 2).sum()) - 1,
-        half.max() - 1,
-        half.max(),
+        lambda t: float((np.maximum(half - t, 0) ** 2).sum()) - 1, half.max() - 1, half.max()
     )
     made: Array = np.maximum(half - tau, 0) ** 2
     return made
@@ -94,14 +92,10 @@ def drawn(heads: bool, batch: int) -> dict[str, NDArray[np.generic]]:
     return {n: v.astype(np.float32) if n != "seen" else v for n, v in made.items()}
 
 
-def by_hand(
-    normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.generic]]
-) -> Array:
+def by_hand(normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.generic]]) -> Array:
     """Each row by itself, over the keys that it sees."""
     z = inputs["z"].astype(np.float64)
-    shown = np.broadcast_to(
-        inputs["seen"] if z.ndim == 3 else inputs["seen"][:, None], z.shape
-    )
+    shown = np.broadcast_to(inputs["seen"] if z.ndim == 3 else inputs["seen"][:, None], z.shape)
     weights = np.zeros(z.shape)
     for row in np.ndindex(z.shape[:-1]):
         if shown[row].any():
@@ -112,9 +106,7 @@ def by_hand(
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "no heads"])
 @pytest.mark.parametrize("name", PAPERS)
-def test_std_follows_the_papers(
-    tmp_path: Path, name: str, heads: bool, batch: int
-) -> None:
+def test_std_follows_the_papers(tmp_path: Path, name: str, heads: bool, batch: int) -> None:
     model = opened(spec(tmp_path, heads=heads), normalize=name)
     inputs = drawn(heads, batch)
     weights = by_hand(PAPERS[name], inputs)
@@ -130,7 +122,7 @@ def test_std_follows_the_papers(
 @pytest.mark.parametrize("name", PAPERS)
 def test_padding_stays_out_of_sorted_scores(name: str) -> None:
     """Sorts go over padded keys too, and their ranks do not count those."""
-    assert padding(opened("sparsemax_lm", layers=1, normalize=name).model.graph) == []
+    assert check_padding(opened("sparsemax_lm", layers=1, normalize=name).model.graph) == []
 
 
 def test_a_definition_is_what_it_says(tmp_path: Path) -> None:
@@ -143,11 +135,7 @@ normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
         "base: float = 2.0", "log_of: float = 0.5"
     )
     inputs = drawn(True, 3)
-    for name, at in (
-        ("powers", 0.5),
-        ("powers(2.0)", 2.0),
-        ("powers(log_of=1.5)", 1.5),
-    ):
+    for name, at in (("powers", 0.5), ("powers(2.0)", 2.0), ("powers(log_of=1.5)", 1.5)):
         model = opened(spec(tmp_path, own), normalize=name)
 
         def powers(z: Array, at: float = at) -> Array:
@@ -204,6 +192,4 @@ graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4], best: float[batch, n, 
 """)
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
     found = by_reference(opened(str(path)), {}, {"x": x})
-    assert_agrees(
-        found["best"], np.sort(x, axis=-1)[..., :-3:-1].astype(float), "best", 1e-9
-    )
+    assert_agrees(found["best"], np.sort(x, axis=-1)[..., :-3:-1].astype(float), "best", 1e-9)

@@ -1,15 +1,7 @@
 """`ntm_read` is the paper's eq. 2 to 9 in NumPy."""
 
 import numpy as np
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    lstm_step,
-    sigmoid,
-    softmax,
-)
+from support.equations import Array, Arrays, affine, assert_follows, lstm_step, sigmoid, softmax
 
 CELLS = 5
 
@@ -22,9 +14,7 @@ def addressed(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> A
     """Eq. 5 to 9; the shift is a circular convolution over -1, 0 and 1."""
     key = affine(w, f"{head}.key", h)
     beta = softplus(affine(w, f"{head}.strength", h))
-    alike = np.array(
-        [key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory]
-    )
+    alike = np.array([key @ m / (np.linalg.norm(key) * np.linalg.norm(m) + 1e-8) for m in memory])
     content = softmax(beta * alike)
     g = sigmoid(affine(w, f"{head}.gate", h))
     mixed = g * content + (1 - g) * before

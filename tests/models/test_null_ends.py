@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 from support.small import SMALL
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.lang import tree
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.syntax import ast
 
 
-def ends(spec: str) -> list[tree.Field]:
+def ends(spec: str) -> list[ast.Field]:
     """The fields that are the tokens at which a spec stops."""
     return [
         field
         for field in open_spec(spec).program.paths().values()
-        if any(
-            isinstance(s, tree.Text) and s.value == "eos_token_id"
-            for s in field.sources
-        )
+        if any(isinstance(s, ast.TextLiteral) and s.value == "eos_token_id" for s in field.sources)
         and (field.type.name == "list" or field.name == "stop")
     ]
 
@@ -28,7 +25,7 @@ def ends(spec: str) -> list[tree.Field]:
 @pytest.mark.parametrize("spec", SMALL)
 def test_the_tokens_that_end_a_text_may_be_none(spec: str) -> None:
     for field in ends(spec):
-        nothing = isinstance(field.default, tree.ListOf) and not field.default.items
+        nothing = isinstance(field.default, ast.ListLiteral) and not field.default.items
         assert field.type.optional or nothing
 
 
@@ -37,7 +34,7 @@ def test_null_is_no_end(tmp_path: Path) -> None:
     stops = []
     for more in ({}, {"eos_token_id": None}, {"eos_token_id": 7}):
         config.write_text(json.dumps({"model_type": "llama", **more}), encoding="utf-8")
-        found = elaborated(open_spec("llama", config=str(config)))
+        found = elaborate_spec(open_spec("llama", config=str(config)))
         assert found.generation is not None
         stops.append(found.generation.settings["stop"])
     assert stops == [[2], None, [7]]

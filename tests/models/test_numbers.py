@@ -15,11 +15,11 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler.reading import reading_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.record import TextCharacters
-from specc.data.text import decode, encode
-from specc.data.vocabulary import write_vocabulary
+from specc.driver.reading_section import build_record
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.preprocessing.records import TextCharacters
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.vocabulary import write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "docs" / "demos" / "numbers"
@@ -41,7 +41,7 @@ data = loaded("numbers_data", DEMO / "data.py")
 @pytest.fixture(scope="module")
 def record() -> TextCharacters:
     spec = open_spec("numbers")
-    found = reading_of(spec.program, elaborated(spec)).of_input("source")
+    found = build_record(spec.program, elaborate_spec(spec)).of_input("source")
     assert isinstance(found, TextCharacters)
     return found
 
@@ -87,9 +87,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS]
-)
+@pytest.mark.parametrize(("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS])
 def test_the_form_that_is_written(number: int, english: str, german: str) -> None:
     assert data.english(number) == english
     assert data.german(number) == german
@@ -140,16 +138,9 @@ def test_what_is_held_out_is_never_trained_on_and_small_numbers_always_may_be() 
     assert not any(data.held_out(n) for n in range(data.ALWAYS_SEEN))
     share = sum(data.held_out(n) for n in range(20000)) / 20000
     assert 0.04 < share < 0.06
-    seen = {
-        int(wanted)
-        for _, wanted in data.training(data.READING, 15000, random.Random(1))
-    }
+    seen = {int(wanted) for _, wanted in data.training(data.READING, 15000, random.Random(1))}
     assert seen >= set(range(100))
-    asked = {
-        given
-        for _, f in data.DIRECTIONS.items()
-        for given, _ in data.evaluation(f, 300)
-    }
+    asked = {given for _, f in data.DIRECTIONS.items() for given, _ in data.evaluation(f, 300)}
     trained = {
         given
         for d in (data.READING, data.WRITING)
@@ -170,9 +161,9 @@ def test_the_spec_knows_every_character(record: TextCharacters) -> None:
     for direction in data.DIRECTIONS.values():
         for pair in data.evaluation(direction, 200):
             for text in pair:
-                ids = encode(text, record)
+                ids = encode_text_ids(text, record)
                 assert ids[-1] == record.end
-                assert decode(ids, record) == text
+                assert decode_text(ids, record) == text
 
 
 def test_batches_hold_what_encode_gives(
@@ -182,18 +173,15 @@ def test_batches_hold_what_encode_gives(
     batches = loaded("numbers_batches", DEMO / "batches.py")
     known = set(record.vocab)
     ids = tuple(
-        int(encode(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
+        int(encode_text_ids(chr(c), record)[0]) if chr(c) in known else -1 for c in range(256)
     )
     texts = ["dreißig", "en 305", "one hundred and twenty-one", "0"]
     rows = batches.Alphabet(ids, 0, record.end).rows(texts)
     assert rows.shape == (4, 27)
     for row, text in zip(rows, texts, strict=True):
-        np.testing.assert_array_equal(row[: len(text) + 1], encode(text, record))
+        np.testing.assert_array_equal(row[: len(text) + 1], encode_text_ids(text, record))
         assert not row[len(text) + 1 :].any()
-    jobs = [
-        batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number)
-        for number in (0, 0, 1)
-    ]
+    jobs = [batches.Job(batches.Alphabet(ids, 0, record.end), 3, 5, number) for number in (0, 0, 1)]
     first, again, other = (job.made() for job in jobs)
     assert [x.shape[:2] for half in first for x in half] == [(batches.STEPS, 3)] * 4
     assert all(
@@ -233,9 +221,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-def test_it_reads_and_writes(
-    trained: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(trained), text]) == 0
     assert capsys.readouterr().out.splitlines()[0] == ANSWERS[text]
 
@@ -247,14 +233,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")]
-)
+@pytest.mark.parametrize(("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")])
 def test_the_picture_of_its_attention_bears_what_was_read_and_written(
-    package: Path,
-    text: str,
-    answer: str,
-    tmp_path: Path,
+    package: Path, text: str, answer: str, tmp_path: Path
 ) -> None:
     """Also where both are equally long."""
     page = tmp_path / "a.html"

@@ -11,11 +11,11 @@ import pytest
 from support.equations import Array, Arrays, affine, assert_follows, layer_norm
 from support.spec_models import assert_agrees, by_reference, opened, random_weights
 
-from specc.lang.dsl.write import write as write_dsl
-from specc.lang.read import read
-from specc.lang.yaml.write import write_yaml
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.syntax.dsl.dsl_printer import print_dsl as write_dsl
+from specc.syntax.parse import parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 CAUCHY = """\
 specc 1
@@ -34,9 +34,9 @@ config {
 
 def written(folder: Path, text: str, syntax: str) -> str:
     """A spec in a file of one syntax, whichever it is written in here."""
-    tree = read(Source("spec.specc", text))
+    tree = parse_spec(Source("spec.specc", text))
     path = folder / f"own.{syntax}"
-    made = write_dsl(tree) if syntax == "specc" else write_yaml(tree)
+    made = write_dsl(tree) if syntax == "specc" else print_yaml(tree)
     path.write_text(made, encoding="utf-8")
     return str(path)
 

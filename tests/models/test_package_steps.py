@@ -20,8 +20,8 @@ from support.turns import in_two
 
 import specc
 from specc.api import Model
-from specc.run.steppers import SHORTEST, FullStepper, StateStepper
-from specc.run.writer import Writer, writer_of
+from specc.runtime.generator import Generator, standalone_generator_of
+from specc.runtime.steppers import SHORTEST, FullForwardStepper, KVCacheStepper
 
 TARGETS = ("ort-cpu", "onnx")
 WINDOWED = {
@@ -36,14 +36,8 @@ SPECS: dict[str, dict[str, object]] = {
     "lstm_lm": SMALL["lstm_lm"],
     "mamba": SMALL["mamba"],
 }
-CASES = [
-    pytest.param(name, target, id=f"{name}-{target}")
-    for name in SPECS
-    for target in TARGETS
-]
-PLANNED = in_two(
-    [(name, TARGETS[(n + k) % 2]) for n, name in enumerate(SPECS) for k in range(2)]
-)
+CASES = [pytest.param(name, target, id=f"{name}-{target}") for name in SPECS for target in TARGETS]
+PLANNED = in_two([(name, TARGETS[(n + k) % 2]) for n, name in enumerate(SPECS) for k in range(2)])
 VOCAB = 17
 WITHIN = 1e-5
 Ids = NDArray[np.int64]
@@ -55,17 +49,12 @@ def package(name: str, target: str) -> Model:
     """A spec with random weights, as a package that has the whole graph too."""
     path = f"{mkdtemp()}/{name}"
     specc.compile(
-        name,
-        path,
-        init=3,
-        set=SPECS[name],
-        target=target,
-        parts=["score", "encode", "step"],
+        name, path, init=3, set=SPECS[name], target=target, parts=["score", "encode", "step"]
     )
     return specc.load(path, threads=1)
 
 
-def writer(model: Model) -> Writer:
+def writer(model: Model) -> Generator:
     assert model.writer
     return model.writer
 
@@ -83,15 +72,15 @@ def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
 
 def begun(
     model: Model, prompts: Rows, sources: Rows
-) -> tuple[StateStepper, FullStepper, Ids]:
+) -> tuple[KVCacheStepper, FullForwardStepper, Ids]:
     """One that goes on with states and one that starts over at every step, and what
     both are fed first.
     """
-    inputs, whole = prepared(model, prompts, sources), writer_of(model.whole)
+    inputs, whole = (prepared(model, prompts, sources), standalone_generator_of(model.whole))
     assert whole
     steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
-    assert isinstance(steps, StateStepper)
-    assert isinstance(full, FullStepper)
+    assert isinstance(steps, KVCacheStepper)
+    assert isinstance(full, FullForwardStepper)
     return steps, full, inputs[writer(model).entrance.growing]
 
 
@@ -120,11 +109,7 @@ def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
             rows = len(order)
         count = draw(st.sampled_from([1, 2, 5]))
         fed = draw(
-            st.lists(
-                st.lists(token, min_size=count, max_size=count),
-                min_size=rows,
-                max_size=rows,
-            )
+            st.lists(st.lists(token, min_size=count, max_size=count), min_size=rows, max_size=rows)
         )
         plan.append(("step", np.array(fed)))
     return prompts, sources, plan
@@ -149,9 +134,7 @@ def test_any_plan_gives_the_logits_of_full_passes(
 @pytest.mark.parametrize(("name", "target"), CASES)
 @settings(max_examples=4, deadline=None, derandomize=True, database=None)
 @given(prompts=st.lists(text, min_size=2, max_size=3), seed=st.integers(0, 99))
-def test_a_row_is_what_it_is_alone(
-    name: str, target: str, prompts: Rows, seed: int
-) -> None:
+def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: int) -> None:
     """Beside others, behind padding, and while another text is written in between."""
     model, rng = package(name, target), np.random.default_rng(seed)
     sources = [rng.integers(3, VOCAB, rng.integers(1, 6)).tolist() for _ in prompts]

@@ -2,20 +2,11 @@
 
 import numpy as np
 from support.decoder_layers import layers, prefix_mask
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    layer_norm,
-    sentences,
-)
+from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
 from support.small import SMALL
 
 
-def model(
-    w: Arrays, prompt: Array, prompt_keep: Array, ids: Array, keep: Array
-) -> Arrays:
+def model(w: Arrays, prompt: Array, prompt_keep: Array, ids: Array, keep: Array) -> Arrays:
     x = w["embed.weight"][np.concatenate([prompt[prompt_keep], ids[keep]])]
     x = x + w["places.weight"][: len(x)]
     head, rows = int(prompt_keep.sum()), int(keep.sum())

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.elaborate.activations import WRITTEN
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.frontend.foreign_names import KNOWN_ACTIVATIONS
 
 SPEC = """specc 1
 model m
@@ -52,8 +52,8 @@ def test_every_published_name(tmp_path: Path) -> None:
     import torch
     from transformers.activations import ACT2CLS, ACT2FN
 
-    assert set(ACT2CLS) - {"prelu", "xielu"} <= WRITTEN
-    for name in sorted(set(ACT2CLS) & WRITTEN):
+    assert set(ACT2CLS) - {"prelu", "xielu"} <= KNOWN_ACTIVATIONS
+    for name in sorted(set(ACT2CLS) & KNOWN_ACTIVATIONS):
         wanted = ACT2FN[name](torch.tensor(X)).numpy()
         found = applied(name, tmp_path)
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6, err_msg=name)

@@ -25,8 +25,7 @@ def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> A
         h = z * h + (1 - z) * np.tanh(d["W"] @ e + r * (d["U"] @ h + d["C"] @ c))
         s = w["O_h.weight"] @ h + w["O_y.weight"] @ e + w["O_c.weight"] @ c
         logits.append(
-            w["G.weight"]
-            @ np.array([max(s[2 * i], s[2 * i + 1]) for i in range(len(s) // 2)])
+            w["G.weight"] @ np.array([max(s[2 * i], s[2 * i + 1]) for i in range(len(s) // 2)])
         )
     return {"logits": np.stack(logits), "phrase": c}
 
@@ -35,9 +34,7 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"source": s, "source_keep": np.ones(len(s), bool), "target": t}
-        for s, t in zip(
-            sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True
-        )
+        for s, t in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True)
     ]
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
     size = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "maxout": 4}

@@ -23,14 +23,14 @@ from support.spec_models import (
 )
 
 import specc
+from specc.analysis.padding_check import check_padding
 from specc.api import Model
 from specc.cli.main import main
-from specc.compiler.spec import check, open_spec
-from specc.data.record import TextCharacters
-from specc.data.text import decode as text_of
-from specc.data.text import encode
-from specc.library.files import shipped
-from specc.passes.prove.padding import padding
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.library.spec_files import list_builtin_specs
+from specc.preprocessing.records import TextCharacters
+from specc.preprocessing.text_codec import decode_text as text_of
+from specc.preprocessing.text_codec import encode_text_ids
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"src_vocab": 17, "tgt_vocab": 19, "emb": 6, "hid": 8, "att": 5, "readout": 4}
@@ -84,26 +84,22 @@ def calendar() -> ModuleType:
 
 
 def test_shapes_hold_for_every_size() -> None:
-    assert check(open_spec("rnnsearch")).trials
+    assert check_spec(open_spec("rnnsearch")).trials
 
 
-def test_padding_is_not_seen_and_a_missing_mask_is(
-    spec: Opened, tmp_path: Path
-) -> None:
-    assert padding(spec.model.graph) == []
-    text = shipped()["rnnsearch"].read_text(encoding="utf-8")
+def test_padding_is_not_seen_and_a_missing_mask_is(spec: Opened, tmp_path: Path) -> None:
+    assert check_padding(spec.model.graph) == []
+    text = list_builtin_specs()["rnnsearch"].read_text(encoding="utf-8")
     (tmp_path / "leak.specc").write_text(
         text.replace("mask=visible(source_keep)", "mask=all"), encoding="utf-8"
     )
-    (warning,) = padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
+    (warning,) = check_padding(opened(str(tmp_path / "leak.specc"), **SIZES).model.graph)
     assert (
         warning.title
         == "padded positions reach `logits`: `masked_softmax` reads them, no mask stands between"
     )
     assert warning.primary
-    assert "attend_by" in warning.primary.span.text, (
-        "the op inside the loop, not the loop"
-    )
+    assert "attend_by" in warning.primary.span.text, "the op inside the loop, not the loop"
 
 
 def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -127,17 +123,13 @@ def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
     inside = Counter(node.op_type for node in inside_the_loops(model.graph))
     assert sum(inside[op] for op in PRODUCTS) == 6
     outside = Counter(node.op_type for node in model.graph.node)
-    assert sum(outside[op] for op in PRODUCTS) == 4, (
-        "first state, U h, readout, vocabulary"
-    )
+    assert sum(outside[op] for op in PRODUCTS) == 4, "first state, U h, readout, vocabulary"
     assert outside["Scan"] == 1
     assert outside["GRU"] >= 1, "the encoder is no loop of ours"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_sample_alone_is_a_sample_among_others(
-    spec: Opened, weights: Arrays, side: str
-) -> None:
+def test_a_sample_alone_is_a_sample_among_others(spec: Opened, weights: Arrays, side: str) -> None:
     """PAD and BATCH, for sources padded on either side."""
     together = GIVEN.together(side, extra=2)  # type: ignore[arg-type]
     rows = [GIVEN.alone(row) for row in range(3)]
@@ -150,9 +142,7 @@ def test_a_sample_alone_is_a_sample_among_others(
         for row, alone in enumerate(rows):
             wanted = by_reference(spec, weights, alone)
             kept = GIVEN.kept(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
-            assert_agrees(
-                found["logits"][row], wanted["logits"][0], f"logits of {row}", within
-            )
+            assert_agrees(found["logits"][row], wanted["logits"][0], f"logits of {row}", within)
             assert_agrees(
                 found["alignment"][row][:, kept],
                 wanted["alignment"][0],
@@ -163,7 +153,7 @@ def test_a_sample_alone_is_a_sample_among_others(
 
 
 def test_the_weights_are_small() -> None:
-    assert (shipped()["dates"].parent / "dates.safetensors").stat().st_size < 10**6
+    assert (list_builtin_specs()["dates"].parent / "dates.safetensors").stat().st_size < 10**6
 
 
 @pytest.mark.parametrize(
@@ -190,7 +180,7 @@ def test_days_and_months_cross_over(
 ) -> None:
     """The alignment of "3 mai 1979" and 1979-05-03: last comes first."""
     ((best,),) = dates.generate("3 mai 1979").results()
-    source = encode("3 mai 1979", vocabulary)[None]
+    source = encode_text_ids("3 mai 1979", vocabulary)[None]
     found = dates.run(source=source, target=np.array([[1, *best.tokens[:-1]]]))
     looked = np.asarray(found["alignment"])[0].argmax(-1)
     assert looked.shape == (11,)
@@ -199,18 +189,7 @@ def test_days_and_months_cross_over(
     assert looked[9] == 0, "the day"
     picture, arrays = tmp_path / "crossing.png", tmp_path / "crossing.npz"
     assert (
-        main(
-            [
-                "run",
-                str(path),
-                "3 mai 1979",
-                "--attention",
-                str(picture),
-                "-o",
-                str(arrays),
-            ]
-        )
-        == 0
+        main(["run", str(path), "3 mai 1979", "--attention", str(picture), "-o", str(arrays)]) == 0
     )
     assert picture.read_bytes().startswith(b"\x89PNG")
     saved = np.load(arrays)
@@ -226,16 +205,11 @@ def test_a_batch_is_written_as_each_text_alone(dates: Model) -> None:
         ("2031-12-31", True),
     ]
     short = dates.generate(texts, max_tokens=4).results()
-    assert [(row[0].text, row[0].complete) for row in short] == [
-        ("1979", False),
-        ("2031", False),
-    ]
+    assert [(row[0].text, row[0].complete) for row in short] == [("1979", False), ("2031", False)]
     assert dates.generate(source=np.zeros((0, 5), np.int64)).results() == []
 
 
-def test_a_package_writes_what_the_whole_graph_writes(
-    dates: Model, tmp_path: Path
-) -> None:
+def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Path) -> None:
     """The step graph with its state, greedy and by a search over beams, and in pieces
     as they come.
     """
@@ -247,22 +221,16 @@ def test_a_package_writes_what_the_whole_graph_writes(
             {"beams": 3, "n_best": 2},
             {"strategy": "sample", "seed": 5, "temperature": 3.0},
         ):
-            want, got = (
-                m.generate(texts, **settings).results() for m in (dates, package)
-            )
+            want, got = (m.generate(texts, **settings).results() for m in (dates, package))
             assert [[(r.tokens, r.text) for r in row] for row in got] == [
                 [(r.tokens, r.text) for r in row] for row in want
             ]
-    assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list(
-        "1979-05-03"
-    )
+    assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list("1979-05-03")
 
 
-def test_a_given_target_is_scored_and_not_written(
-    dates: Model, vocabulary: TextCharacters
-) -> None:
-    source = encode("3 mai 1979", vocabulary)[None]
-    target = np.concatenate([[1], encode("1979-05-03", vocabulary)[:-1]])[None]
+def test_a_given_target_is_scored_and_not_written(dates: Model, vocabulary: TextCharacters) -> None:
+    source = encode_text_ids("3 mai 1979", vocabulary)[None]
+    target = np.concatenate([[1], encode_text_ids("1979-05-03", vocabulary)[:-1]])[None]
     logits = dates.run(source=source, target=target)["logits"]
     assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
 
@@ -274,11 +242,5 @@ def test_held_out_days(dates: Model, calendar: ModuleType) -> None:
     learned, held_out = calendar.calendar()
     assert not {d.date for d in learned} & {d.date for d in held_out}
     pairs = calendar.held_out(200)
-    answers = [
-        row[0].text
-        for row in dates.generate([written for written, _ in pairs]).results()
-    ]
-    assert (
-        np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)])
-        >= 0.98
-    )
+    answers = [row[0].text for row in dates.generate([written for written, _ in pairs]).results()]
+    assert np.mean([a == meant for a, (_, meant) in zip(answers, pairs, strict=True)]) >= 0.98

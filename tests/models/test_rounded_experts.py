@@ -13,7 +13,7 @@ import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.run.verify import verify
+from specc.verification.verify_model import verify_model
 
 SPEC = """\
 specc 1
@@ -30,11 +30,7 @@ block expert(x: float[b, n, 24]) -> float[b, n, 5] {
   return linear(x, out=5) @ w
 }
 """
-MORE = {
-    "int8": [],
-    "int8-weights": ["--block=16"],
-    "int4": ["--block=16", "--quantize-all"],
-}
+MORE = {"int8": [], "int8-weights": ["--block=16"], "int4": ["--block=16", "--quantize-all"]}
 """What small maps need, to be as large ones are."""
 FEW, MANY = 3, 17
 """Experts that stand one by one, and so many that they are looped over."""
@@ -47,9 +43,7 @@ def compiled(folder: Path, experts: int, *given: str) -> Model:
     return specc.load(folder / "m.onnx")
 
 
-def by_hand(
-    x: Array, ids: Array, gates: Array, weights: dict[str, Array], rounds: bool
-) -> Array:
+def by_hand(x: Array, ids: Array, gates: Array, weights: dict[str, Array], rounds: bool) -> Array:
     """Each expert's linear map of each row that names it, in float64."""
     if rounds:
         scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
@@ -65,9 +59,7 @@ def by_hand(
 @pytest.mark.parametrize("experts", [FEW, MANY])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 @pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4"])
-def test_rows_that_experts_are_sent(
-    kind: str, target: str, experts: int, tmp_path: Path
-) -> None:
+def test_rows_that_experts_are_sent(kind: str, target: str, experts: int, tmp_path: Path) -> None:
     given = ["--quantize", kind, "--target", target, *MORE[kind]]
     model = compiled(tmp_path, experts, *given)
     form = model.manifest.rounded["all.w.weight"].form
@@ -81,12 +73,10 @@ def test_rows_that_experts_are_sent(
     got = model.run(x=x, ids=ids, gates=gates)["y"]
     want = by_hand(x, ids, gates, model.weights(), form.rounding == "row")
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
-    assert all("agree" in line for line in verify(model.whole, rounds=1))
+    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
 
 
-@pytest.mark.parametrize(
-    "spec", ["gpt_oss", pytest.param("mixtral", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("spec", ["gpt_oss", pytest.param("mixtral", marks=pytest.mark.slow)])
 def test_stacks_stand_for_what_was_stacked(spec: str, tmp_path: Path) -> None:
     """Of each expert by itself, whether its matrix lies as rows or turned over."""
     plain, low = (
@@ -113,7 +103,7 @@ def test_published_mixtures_are_rounded(spec: str, tmp_path: Path) -> None:
     model = specc.load(path)
     bits = {n: one.form.bits for n, one in model.manifest.rounded.items()}
     assert {b for n, b in bits.items() if "experts" in n} == {4}
-    assert all("agree" in line for line in verify(model.whole, rounds=1))
+    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
 
 
 def small(spec: str, path: Path, kind: str, *given: str) -> Path:
@@ -127,9 +117,5 @@ def test_experts_are_kept_by_pattern(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
     with pytest.raises(specc.Failed, match="E0852"):
         specc.compile(
-            tmp_path / "m.specc",
-            tmp_path / "m.onnx",
-            init=0,
-            quantize="int8",
-            keep=["all.*"],
+            tmp_path / "m.specc", tmp_path / "m.onnx", init=0, quantize="int8", keep=["all.*"]
         )

@@ -9,7 +9,7 @@ import pytest
 
 import specc
 from specc.ir.array import Array
-from specc.run.verify import verify
+from specc.verification.verify_model import verify_model
 
 LATER = pytest.mark.parity
 WIDE, OUT = 24, 40
@@ -43,8 +43,7 @@ MORE = f"{LIES['in'].replace('@ w', '@ other')}"
 OTHERS = {
     "results are no last axis": FORMS["matmul"]
     + f' + transpose(einsum("b n i, i o -> b o n", x, {MORE}))',
-    "cut along what is summed": FORMS["matmul"]
-    + f" + matmul(x[:, :, :8], ({MORE})[:8])",
+    "cut along what is summed": FORMS["matmul"] + f" + matmul(x[:, :, :8], ({MORE})[:8])",
     "a matrix on the left": FORMS["matmul"]
     + f' + einsum("b n i, i o, b n i -> b n o", x, {MORE}, x)',
 }
@@ -75,9 +74,7 @@ def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:
         for few in [(f, k, t) == ("matmul", "int8", "ort-cpu")]
     ],
 )
-def test_it_is_what_whole_numbers_give(
-    form: str, kind: str, target: str, tmp_path: Path
-) -> None:
+def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_path: Path) -> None:
     given = {"int8": {}, "int8-weights": {"block": 16}}
     given["int4"] = {"block": 16, "quantize_all": True}
     options = {"quantize": kind, "target": target, **given[kind]}
@@ -91,7 +88,7 @@ def test_it_is_what_whole_numbers_give(
     w = model.weights()["w"]
     w = w if w.shape == (WIDE, OUT) else w.T
     x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
-    assert all("agree" in line for line in verify(model.whole, rounds=1))
+    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
     if one.form.rounding == "row":
         want = by_hand(x, w, rounds=True)
         got = model.run(x=x)["y"]
@@ -103,7 +100,7 @@ def test_what_is_no_such_product_stays(body: str, tmp_path: Path) -> None:
     model = compiled(tmp_path, body, quantize="int8")
     assert set(model.manifest.rounded) == {"w"}
     assert list(model.manifest.precision["kept"]) == ["other"]
-    assert all("agree" in line for line in verify(model.whole, rounds=1))
+    assert all("agree" in line for line in verify_model(model.whole, rounds=1))
 
 
 @LATER

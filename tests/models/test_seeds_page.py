@@ -11,10 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "seeds.md"
 def test_every_number_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(
-        str(PAGE),
-        module_relative=False,
-        optionflags=doctest.NORMALIZE_WHITESPACE,
-        encoding="utf-8",
+        str(PAGE), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"
     )
     assert found.attempted > 20
     assert not found.failed

@@ -14,8 +14,8 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
-from specc.run.products import compare_products
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.verification.quantized_products import compare_products
 
 LATER = pytest.mark.parity
 RECURRENT = [
@@ -91,9 +91,7 @@ def test_padding_moves_no_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["y", "u", "w scales"])
-def test_a_layer_that_multiplies_in_another_way_is_found(
-    role: str, tmp_path: Path
-) -> None:
+def test_a_layer_that_multiplies_in_another_way_is_found(role: str, tmp_path: Path) -> None:
     """One number of what it read or gave, changed: planted, and caught."""
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
     model = specc.load(tmp_path / "m.onnx").whole

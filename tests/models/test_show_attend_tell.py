@@ -20,12 +20,7 @@ SIZE = {"vocab": 11, "regions": 4, "features": 5, "words": 6, "hidden": 7, "att"
 
 
 def caption(
-    hard: bool,
-    gated: bool,
-    w: Arrays,
-    image: Array,
-    ids: Array,
-    chance: Array | None = None,
+    hard: bool, gated: bool, w: Arrays, image: Array, ids: Array, chance: Array | None = None
 ) -> Arrays:
     """One caption. With `chance` each step looks at one region, drawn with soft
     attention's weights: the greatest score behind Gumbel noise (arXiv:1611.01144, eq. 1).
@@ -43,9 +38,7 @@ def caption(
         z = a @ image
         z = sigmoid(affine(w, "beta", h)) * z if gated else z
         h, c = lstm_step(w, "decoder", "", np.concatenate([word, z]), h, c)
-        logits.append(
-            affine(w, "L_o", word + affine(w, "L_h", h) + affine(w, "L_z", z))
-        )
+        logits.append(affine(w, "L_o", word + affine(w, "L_h", h) + affine(w, "L_z", z)))
         looked.append(a)
     return {"logits": np.stack(logits), "looked": np.stack(looked)}
 
@@ -62,13 +55,7 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
     equations = partial(caption, normalize == "hard", gated)
     padded = {"ids": (0,)}
     assert_follows(
-        "show_attend_tell",
-        equations,
-        rows,
-        padded,
-        **SIZE,
-        normalize=normalize,
-        gated=gated,
+        "show_attend_tell", equations, rows, padded, **SIZE, normalize=normalize, gated=gated
     )
 
 
@@ -84,12 +71,7 @@ def test_sampled_attention_looks_where_chance_says() -> None:
     ]
     equations = partial(caption, True, True)
     assert_follows(
-        "show_attend_tell",
-        equations,
-        rows,
-        {"ids": (0,), "chance": (0,)},
-        graph="sampled",
-        **SIZE,
+        "show_attend_tell", equations, rows, {"ids": (0,), "chance": (0,)}, graph="sampled", **SIZE
     )
 
 

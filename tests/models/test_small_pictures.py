@@ -4,8 +4,8 @@ not by a window deep in the spec.
 
 import pytest
 
-from specc.compiler.spec import check, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
 
 pytestmark = pytest.mark.parity
 SEEING = {
@@ -20,5 +20,5 @@ SEEING = {
 @pytest.mark.parametrize("side", [2, 15])
 def test_too_small_a_picture_is_told_by_its_size(spec: str, side: int) -> None:
     with pytest.raises(Failed, match="E0404") as failed:
-        check(open_spec(spec, sets=[f"{SEEING[spec]}={side}"]))
+        check_spec(open_spec(spec, sets=[f"{SEEING[spec]}={side}"]))
     assert "E0320" not in [d.code for d in failed.value.diagnostics]

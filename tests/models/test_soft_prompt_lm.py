@@ -2,14 +2,7 @@
 
 import numpy as np
 from support.decoder_layers import layers
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    layer_norm,
-    sentences,
-)
+from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences
 from support.small import SMALL
 
 

@@ -4,15 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support.equations import (
-    Array,
-    Arrays,
-    affine,
-    assert_follows,
-    layer_norm,
-    sentences,
-    softmax,
-)
+from support.equations import Array, Arrays, affine, assert_follows, layer_norm, sentences, softmax
 
 SIZE = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": 3, "layers": 2}
 
@@ -36,8 +28,7 @@ def attention(w: Arrays, name: str, x: Array, normalize: str) -> Array:
     made = [
         np.stack(
             [
-                weigh(q[h][i] @ k[h][: i + 1].T / math.sqrt(q[h].shape[1]))
-                @ v[h][: i + 1]
+                weigh(q[h][i] @ k[h][: i + 1].T / math.sqrt(q[h].shape[1])) @ v[h][: i + 1]
                 for i in range(len(x))
             ]
         )

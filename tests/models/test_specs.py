@@ -15,18 +15,11 @@ import numpy as np
 import pytest
 from support.padded import Arrays, Field, Ids, Keep, Numbers, Samples, Side, samples
 from support.small import SMALL as IMAGES
-from support.spec_models import (
-    InOnnx,
-    Opened,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
 from support.turns import in_two
 
-from specc.compiler.spec import check, open_spec
-from specc_numpy import run
+from specc.driver.spec_loader import check_spec, open_spec
+from specc_numpy import evaluate_graph
 
 
 @dataclass(frozen=True)
@@ -45,15 +38,7 @@ class Case:
         return f"{self.spec} {self.variant}".strip()
 
 
-IMAGE = {
-    "d": 8,
-    "heads": 2,
-    "layers": 2,
-    "hidden": 16,
-    "image": 12,
-    "patch": 4,
-    "channels": 2,
-}
+IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 12, "patch": 4, "channels": 2}
 PAIR = {
     "source": Ids("src", 17),
     "source_keep": Keep("src"),
@@ -74,15 +59,7 @@ SMALL = {
 
 
 def pair(variant: str, **sets: object) -> Case:
-    return Case(
-        "encoder_decoder",
-        {**SMALL, **sets},
-        PAIR,
-        {"logits": "tgt"},
-        PAIRS,
-        BOTH,
-        variant,
-    )
+    return Case("encoder_decoder", {**SMALL, **sets}, PAIR, {"logits": "tgt"}, PAIRS, BOTH, variant)
 
 
 CASES = [
@@ -94,16 +71,7 @@ CASES = [
     ),
     Case(
         "transformer",
-        {
-            "vocab": 17,
-            "d": 16,
-            "hidden": 24,
-            "heads": 2,
-            "layers": 2,
-            "pad": 0,
-            "bos": 1,
-            "eos": 2,
-        },
+        {"vocab": 17, "d": 16, "hidden": 24, "heads": 2, "layers": 2, "pad": 0, "bos": 1, "eos": 2},
         PAIR,
         {"logits": "tgt"},
         PAIRS,
@@ -112,11 +80,7 @@ CASES = [
     pair("post"),
     pair("pre", norm="pre", positions="learned(size=9)", act="gelu"),
     pair(
-        "sandwich",
-        norm="sandwich",
-        normalize="rms_norm(eps=1e-6)",
-        tied="false",
-        target_vocab=19,
+        "sandwich", norm="sandwich", normalize="rms_norm(eps=1e-6)", tied="false", target_vocab=19
     ),
     pair(
         "grouped rotary",
@@ -132,9 +96,7 @@ CASES = [
         encoder__attention__score="cosine",
         decoder__attention__score="additive(6)",
     ),
-    pair(
-        "more scores", decoder__attention__score="dot", decoder__cross__score="general"
-    ),
+    pair("more scores", decoder__attention__score="dot", decoder__cross__score="general"),
     pair(
         "windows",
         decoder__attention__mask="causal & window(2)",
@@ -211,21 +173,9 @@ CASES = [
         PAIRS,
         BOTH,
     ),
-    Case(
-        "vit",
-        {**IMAGE, "classes": 5},
-        {"pixel_values": Numbers((2, 12, 12))},
-        {"logits": ""},
-    ),
-    Case(
-        "convnext",
-        IMAGES["convnext"],
-        {"pixel_values": Numbers((2, 12, 12))},
-        {"logits": ""},
-    ),
-    Case(
-        "swin", IMAGES["swin"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}
-    ),
+    Case("vit", {**IMAGE, "classes": 5}, {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case("convnext", IMAGES["convnext"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
+    Case("swin", IMAGES["swin"], {"pixel_values": Numbers((2, 12, 12))}, {"logits": ""}),
     Case(
         "vit_mae",
         {
@@ -261,7 +211,7 @@ def ready(n: int) -> tuple[Opened, Arrays, Samples]:
 @pytest.mark.parametrize("name", in_two(sorted({c.spec for c in CASES})))
 def test_a_spec_holds_for_every_size(name: str) -> None:
     """Symbols first: no number of the config is needed to see that shapes fit."""
-    found = check(open_spec(name))
+    found = check_spec(open_spec(name))
     assert found.trials
     assert not found.model or found.model.graph.outputs
 
@@ -319,30 +269,20 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
         ),
     ],
 )
-def test_inputs_that_are_left_out(
-    name: str, ids: dict[str, Any], wanted: dict[str, Any]
-) -> None:
+def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[str, Any]) -> None:
     """What the runner puts where an input with a default is not given."""
     graph = opened(name, layers=1).model.defaults
     assert graph is not None
     given = {k: np.array(v) for k, v in ids.items() if k in graph.inputs}
-    assert {k: v.tolist() for k, v in run(graph, given, {}).items()} == wanted
+    assert {k: v.tolist() for k, v in evaluate_graph(graph, given, {}).items()} == wanted
 
 
 def _rows_agree(
-    case: Case,
-    given: Samples,
-    alone: Arrays,
-    together: Arrays,
-    row: int,
-    side: Side,
-    within: float,
+    case: Case, given: Samples, alone: Arrays, together: Arrays, row: int, side: Side, within: float
 ) -> None:
     """What is valid of a row of the batch is what the sample gives alone."""
     for name, dim in case.results.items():
         mine, found = alone[name][0], together[name][row]
         if dim:
             found = found[given.kept(row, dim, found.shape[0], side)]
-        assert_agrees(
-            found, mine, f"{name} of sample {row}, padded on the {side}", within
-        )
+        assert_agrees(found, mine, f"{name} of sample {row}, padded on the {side}", within)

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from support.spec_models import InOnnx, assert_agrees, opened, random_weights
 
-from specc_numpy import run
+from specc_numpy import evaluate_graph
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 5, 8)).astype(np.float32)
@@ -20,28 +20,21 @@ KEEP = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)
 
 
 def result(
-    tmp_path: Path,
-    inputs: str,
-    results: str,
-    body: str,
-    given: Mapping[str, NDArray[Any]],
+    tmp_path: Path, inputs: str, results: str, body: str, given: Mapping[str, NDArray[Any]]
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
     """What a graph of these lines gives, the same in ONNX Runtime, and the weights it was given."""
     text = (
-        f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) "
-        f"{{\n{body}\n}}\n"
+        f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) {{\n{body}\n}}\n"
     )
     (tmp_path / "try.specc").write_text(text)
     spec = opened(str(tmp_path / "try.specc"))
     weights = random_weights(spec)
-    wanted = run(spec.model.graph, given, weights)["y"]
+    wanted = evaluate_graph(spec.model.graph, given, weights)["y"]
     assert_agrees(InOnnx(spec, weights).run(given)["y"], wanted, "in ONNX Runtime")
     return wanted, weights
 
 
-def on_rows(
-    tmp_path: Path, body: str, results: str = "float[batch, 8]"
-) -> NDArray[Any]:
+def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDArray[Any]:
     """Of `x` and `keep` above."""
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     return result(tmp_path, inputs, results, body, {"x": X, "keep": KEEP})[0]
@@ -52,21 +45,13 @@ def on_rows(
     [
         ("first_row(x)", X[:, 0]),
         ("mean_row(x)", X.mean(1)),
-        (
-            "masked_mean(x, keep)",
-            np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)]),
-        ),
-        (
-            "masked_max(x, keep)",
-            np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)]),
-        ),
+        ("masked_mean(x, keep)", np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)])),
+        ("masked_max(x, keep)", np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)])),
         ("last_kept(x, keep)", np.stack([X[0, 2], X[1, 4], X[2, 4]])),
     ],
 )
 def test_pooling(call: str, wanted: NDArray[Any], tmp_path: Path) -> None:
-    assert_agrees(
-        on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6
-    )
+    assert_agrees(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
 
 
 @pytest.mark.parametrize("block", ["masked_mean", "masked_max", "last_kept"])
@@ -114,9 +99,7 @@ def test_class_head(tmp_path: Path) -> None:
     body = "return class_head(masked_mean(x, keep), classes=3) @ head"
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     found, w = result(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
-    pooled = np.stack(
-        [x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)]
-    )
+    pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
     hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
     wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
     assert_agrees(found, wanted, "class_head", 1e-9)
@@ -126,20 +109,14 @@ def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None
     body = "return x + sinusoid_grid(rows=2, columns=3, dim=8)"
     inputs = "x: float[batch, 6, 8]"
     found, _ = result(
-        tmp_path,
-        inputs,
-        "float[batch, 6, 8]",
-        body,
-        {"x": np.zeros((1, 6, 8), np.float32)},
+        tmp_path, inputs, "float[batch, 6, 8]", body, {"x": np.zeros((1, 6, 8), np.float32)}
     )
     frequencies = 1 / 10000 ** (np.arange(2) / 2)
     wanted = []
     for row in range(2):
         for column in range(3):
             across, down = column * frequencies, row * frequencies
-            wanted.append(
-                np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)]
-            )
+            wanted.append(np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)])
     assert_agrees(found[0], np.array(wanted), "sinusoid_grid", 1e-9)
 
 
@@ -152,10 +129,7 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
     wanted = np.empty((2, 3, 6, 12))
     for p in range(6):
         for q in range(12):
-            r, c = (
-                np.clip((n + 0.5) / 3 - 0.5, 0, size - 1)
-                for n, size in ((p, 2), (q, 4))
-            )
+            r, c = (np.clip((n + 0.5) / 3 - 0.5, 0, size - 1) for n, size in ((p, 2), (q, 4)))
             r0, c0 = int(r), int(c)
             r1, c1, a, b = min(r0 + 1, 1), min(c0 + 1, 3), r - r0, c - c0
             upper = (1 - b) * x[:, :, r0, c0] + b * x[:, :, r0, c1]
@@ -166,16 +140,10 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
 
 def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
     picture = RNG.standard_normal((2, 3, 6, 4)).astype(np.float32)
-    patches = (
-        picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
-    )
+    patches = picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
     body = "return pixels_of(x, rows=3, columns=2, patch=2)"
     found, _ = result(
-        tmp_path,
-        "x: float[batch, 6, 12]",
-        "float[batch, 3, 6, 4]",
-        body,
-        {"x": patches},
+        tmp_path, "x: float[batch, 6, 12]", "float[batch, 3, 6, 4]", body, {"x": patches}
     )
     assert_agrees(found, picture.astype(np.float64), "pixels_of", 0.0)
 
@@ -199,8 +167,6 @@ def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
     for i in range(rows):
         for j in range(columns):
             down = slice(math.floor(i * 5 / rows), math.ceil((i + 1) * 5 / rows))
-            across = slice(
-                math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns)
-            )
+            across = slice(math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns))
             wanted[:, :, i, j] = x[:, :, down, across].mean((2, 3))
     assert_agrees(found, wanted, "pooled_to", 1e-6)

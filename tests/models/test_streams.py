@@ -12,27 +12,27 @@ from support.steps import steps
 
 import specc
 import specc_numpy
-from specc.compiler.given import _texts as texts
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.python_arguments import _texts as texts
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.ir.model import Streaming
-from specc.lang import tree
-from specc.passes import pipeline
-from specc.run.verify import random_inputs
+from specc.ir.model import StreamSection
+from specc.syntax import ast
+from specc.transforms import pass_pipeline
+from specc.verification.verify_model import random_inputs
 
 CHUNKS = 7
 PLANS = [[7], [1] * 7, [2, 4, 1], [5, 2]]
-STREAMED = sorted(n for n in SMALL if any(open_spec(n).program.items(tree.Stream)))
+STREAMED = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Stream)))
 
 
 @cache
-def streamed(name: str) -> tuple[Graph, Streaming, pipeline.Work]:
+def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
     sets = [f"{key}={text}" for key, text in texts("", SMALL[name])]
-    model = elaborated(open_spec(name, sets=sets))
+    model = elaborate_spec(open_spec(name, sets=sets))
     assert model.streaming is not None
-    graph = pipeline.simplify(model.graph)
-    work = pipeline.Work(graph=graph, streaming=model.streaming, rows="new")
-    return graph, model.streaming, pipeline.run(work, pipeline.DERIVE)
+    graph = pass_pipeline.simplify_graph(model.graph)
+    work = pass_pipeline.PassState(graph=graph, streaming=model.streaming, rows="new")
+    return (graph, model.streaming, pass_pipeline.run_passes(work, pass_pipeline.DERIVE_PASSES))
 
 
 @pytest.mark.parametrize("name", STREAMED)
@@ -46,7 +46,7 @@ def test_any_chunks_equal_the_full_pass(name: str) -> None:
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()
     }
-    full = specc_numpy.run(graph, inputs, weights)
+    full = specc_numpy.evaluate_graph(graph, inputs, weights)
     for plan in PLANS:
         counts = [n * work.chunk for n in plan]
         made = list(steps(work.derived, work.graph, inputs, weights, counts))

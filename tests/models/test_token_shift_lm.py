@@ -24,15 +24,11 @@ def shifted(share: Array, x: Array) -> Array:
     )
 
 
-def attention(
-    w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: int
-) -> Array:
+def attention(w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: int) -> Array:
     """A query of head h sees the last `back` keys of key head h // (heads / kv_heads)."""
     parts = (("q", heads), ("k", kv_heads), ("v", kv_heads))
     q, k, v = (
-        np.split(
-            affine(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1
-        )
+        np.split(affine(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1)
         for p, n in parts
     )
     made = np.zeros_like(x)

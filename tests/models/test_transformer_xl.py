@@ -40,18 +40,13 @@ def attention(w: Arrays, at: str, x: Array, memory: Array) -> Array:
     for head in range(HEADS):
         for i in range(len(x)):
             last = len(memory) + i
-            scores = [
-                score(w, at, head, q[head][i], k[head][j], last - j)
-                for j in range(last + 1)
-            ]
+            scores = [score(w, at, head, q[head][i], k[head][j], last - j) for j in range(last + 1)]
             weights = softmax(np.array(scores) / np.sqrt(width))
             made[i, head * width : (head + 1) * width] = weights @ v[head][: last + 1]
     return affine(w, f"{at}.o_proj", made)
 
 
-def model(
-    w: Arrays, memory: Array, memory_keep: Array, ids: Array, keep: Array
-) -> Arrays:
+def model(w: Arrays, memory: Array, memory_keep: Array, ids: Array, keep: Array) -> Arrays:
     x, hidden = w["embed.weight"][ids[keep]], []
     for n in range(LAYERS):
         at = f"layers.{n}"

@@ -34,8 +34,7 @@ def coordinates(at: Array) -> Array:
 def attended(w: Arrays, x: Array, at: int) -> Array:
     """Eq. 3 and 4 for one position, which sees itself and those before it."""
     q, k, v = (
-        np.split(affine(w, f"attention.{part}_proj", x), SIZES["heads"], axis=1)
-        for part in "qkv"
+        np.split(affine(w, f"attention.{part}_proj", x), SIZES["heads"], axis=1) for part in "qkv"
     )
     heads = [
         softmax(q[h][at] @ k[h][: at + 1].T / np.sqrt(k[h].shape[1])) @ v[h][: at + 1]
@@ -80,9 +79,7 @@ def test_it_follows_the_equations(threshold: float) -> None:
 
     padded = {"ids": (0,), "keep": (0,)}
     sizes: dict[str, Any] = {**SIZES, "threshold": threshold}
-    assert_follows(
-        "universal_transformer", equations, rows, padded, louder=HALTING, **sizes
-    )
+    assert_follows("universal_transformer", equations, rows, padded, louder=HALTING, **sizes)
 
 
 def test_positions_halt_at_different_turns() -> None:

@@ -11,11 +11,11 @@ from support.steps import steps
 from support.turns import in_two
 
 import specc_numpy
-from specc.compiler.generating import derived_of
-from specc.compiler.given import _texts as texts
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes import pipeline
-from specc.run.verify import random_inputs
+from specc.driver.generation_graphs import derive_graphs
+from specc.driver.python_arguments import _texts as texts
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.transforms import pass_pipeline
+from specc.verification.verify_model import random_inputs
 
 ROWS = 9
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,11 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "learned positions": {"positions": "learned(size=40)"},
     "no positions": {"positions": None},
     "rotary halves": {"positions": None, "rope": "rope(theta=100.0)", "pairs": "half"},
-    "rotary pairs": {
-        "positions": None,
-        "rope": "rope(theta=100.0)",
-        "pairs": "interleaved",
-    },
+    "rotary pairs": {"positions": None, "rope": "rope(theta=100.0)", "pairs": "interleaved"},
     "one key head": {"kv_heads": 1},
     "a window": {"decoder.attention.mask": "window(3)"},
     "a window of one": {"decoder.attention.mask": "window(1)"},
@@ -41,43 +37,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rope": "rope(theta=50.0)",
         "pairs": "half",
     },
-    "three layers": {
-        "decoder.layers": 3,
-        "norm": "pre",
-        "decoder.attention.mask": "window(2)",
-    },
-    "untied, unscaled": {
-        "tied": False,
-        "scaled": False,
-        "bias": False,
-        "target_vocab": 13,
-    },
+    "three layers": {"decoder.layers": 3, "norm": "pre", "decoder.attention.mask": "window(2)"},
+    "untied, unscaled": {"tied": False, "scaled": False, "bias": False, "target_vocab": 13},
 }
 
 
 @pytest.mark.parametrize("variant", in_two([*VARIANTS]))
 def test_any_steps_equal_the_full_pass(variant: str) -> None:
     sets = {**SMALL["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
-    model = elaborated(
-        open_spec(
-            "encoder_decoder", sets=[f"{key}={text}" for key, text in texts("", sets)]
-        )
+    model = elaborate_spec(
+        open_spec("encoder_decoder", sets=[f"{key}={text}" for key, text in texts("", sets)])
     )
     assert model.generation
-    graph = pipeline.simplify(model.graph)
-    parts = derived_of(graph, model.generation)
+    graph = pass_pipeline.simplify_graph(model.graph)
+    parts = derive_graphs(graph, model.generation)
     rng = np.random.default_rng(len(variant))
     inputs = random_inputs(graph, {"batch": 3, "src": 5, "tgt": ROWS}, rng)
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()
     }
-    full = specc_numpy.run(graph, inputs, weights)["logits"]
+    full = specc_numpy.evaluate_graph(graph, inputs, weights)["logits"]
     for plan in ([ROWS], [1] * ROWS, [2, 2, 5], [5, 4], [8, 1]):
         for end, made in zip(
             np.cumsum(plan), steps(parts, graph, inputs, weights, plan), strict=True
         ):
             assert (
-                np.abs(made["logits"][:, 0] - full[:, end - 1]).max()
-                <= 1e-11 * np.abs(full).max()
+                np.abs(made["logits"][:, 0] - full[:, end - 1]).max() <= 1e-11 * np.abs(full).max()
             ), plan

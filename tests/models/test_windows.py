@@ -10,22 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
-from support.spec_models import (
-    InOnnx,
-    Opened,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, Opened, assert_agrees, by_reference, opened, random_weights
 from support.steps import steps
 
 import specc
-from specc.passes.derive.derive import derive
-from specc.passes.measure.limits import rows_taken
-from specc.passes.prove.padding import padding
-from specc.run.verify import sizes_for
-from specc.text.diagnostic import Failed
+from specc.analysis.length_limits import find_min_lengths
+from specc.analysis.padding_check import check_padding
+from specc.diagnostics.diagnostic import Failed
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.verification.verify_model import sizes_for
 
 Array = NDArray[Any]
 WAV2VEC = [(10, 5, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (2, 2, 0), (2, 2, 0)]
@@ -97,11 +90,9 @@ def alone(given: dict[str, Array], row: int) -> dict[str, Array]:
         ("wide", list(range(1, 16))),
     ],
 )
-def test_a_sentence_in_a_batch_is_as_alone(
-    name: str, lengths: list[int], tmp_path: Path
-) -> None:
+def test_a_sentence_in_a_batch_is_as_alone(name: str, lengths: list[int], tmp_path: Path) -> None:
     spec = made(tmp_path, stack(name))
-    assert padding(spec.model.graph) == []
+    assert check_padding(spec.model.graph) == []
     weights = random_weights(spec)
     given = batch(np.random.default_rng(2), lengths, max(lengths) + 5)
     by = by_reference(spec, weights, given)
@@ -121,7 +112,7 @@ def test_a_sentence_in_a_batch_is_as_alone(
 def test_junk_behind_a_sentence_is_warned_of_and_counts(tmp_path: Path) -> None:
     """Whisper does not hide it: a warning, and another result in a batch."""
     spec = made(tmp_path, stack("whisper", masked=False))
-    assert {d.code for d in padding(spec.model.graph)} == {"W0601"}
+    assert {d.code for d in check_padding(spec.model.graph)} == {"W0601"}
     weights = random_weights(spec)
     given = batch(np.random.default_rng(2), [5, 9], 9)
     by = by_reference(spec, weights, given)["heard"][0]
@@ -130,10 +121,8 @@ def test_junk_behind_a_sentence_is_warned_of_and_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", ""])
-def test_a_stride_and_padding_on_the_left_are_warned_of(
-    side: str, tmp_path: Path
-) -> None:
-    (found,) = padding(made(tmp_path, stack("whisper", side)).model.graph)[:1]
+def test_a_stride_and_padding_on_the_left_are_warned_of(side: str, tmp_path: Path) -> None:
+    (found,) = check_padding(made(tmp_path, stack("whisper", side)).model.graph)[:1]
     assert "the stride of `conv`" in found.title
 
 
@@ -156,7 +145,7 @@ def test_a_model_says_how_long_a_sentence_must_be(
     name: str, least: dict[str, int], tmp_path: Path
 ) -> None:
     """Where no rows give no rows, nothing is asked for."""
-    assert rows_taken(made(tmp_path, stack(name)).model.graph) == least
+    assert find_min_lengths(made(tmp_path, stack(name)).model.graph) == least
 
 
 @pytest.mark.parametrize("loop", ["", "scan step in 2 carry x {"])
@@ -167,7 +156,7 @@ def test_what_a_loop_takes_must_be_there_too(loop: str, tmp_path: Path) -> None:
         "graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {\n"
         f"{inside}{'}' if loop else ''}\n  return x\n}}\n"
     )
-    assert rows_taken(made(tmp_path, text).model.graph) == {"n": 3}
+    assert find_min_lengths(made(tmp_path, text).model.graph) == {"n": 3}
 
 
 def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:
@@ -232,13 +221,11 @@ def test_pools_are_written_by_as_convolutions_are(counted: str, tmp_path: Path) 
     graph, weights = spec.model.graph, random_weights(spec)
     ids = np.random.default_rng(4).integers(0, 7, (2, 9))
     whole = by_reference(spec, weights, {"ids": ids})["logits"]
-    derived = derive(graph, "ids", {"logits": "newest"})
+    derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
     for plan in ([9], [1] * 9, [4, 5], [2, 1, 3, 3]):
         results = steps(derived, graph, {"ids": ids}, weights, plan)
         for end, found in zip(np.cumsum(plan), results, strict=True):
-            np.testing.assert_allclose(
-                found["logits"][:, 0], whole[:, end - 1], atol=1e-12
-            )
+            np.testing.assert_allclose(found["logits"][:, 0], whole[:, end - 1], atol=1e-12)
 
 
 LISTENER = """specc 1

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from support.spec_models import Arrays, InOnnx, Opened, by_reference, opened
 
-from specc.compiler import weights as loading
-from specc.compiler.rules import wanted_of
-from specc.library.files import shipped
-from specc.weights.values import array_of
+from specc.driver import weight_sources as loading
+from specc.driver.spec_weight_rules import required_parameters
+from specc.library.spec_files import list_builtin_specs
+from specc.weights.parameter_values import read_parameter
 
 TABLE = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
 ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
@@ -16,9 +16,9 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 
 def hand_set(spec: Opened) -> Arrays:
     """The weights of the file beside the spec, matched strictly in both directions."""
-    file = shipped()["xor"].parent / "xor.safetensors"
-    values = loading.bound(wanted_of(spec.model.graph), spec.rules, str(file))
-    return {name: array_of(values, name) for name in values.wanted}
+    file = list_builtin_specs()["xor"].parent / "xor.safetensors"
+    values = loading.bind_checkpoint(required_parameters(spec.model.graph), spec.rules, str(file))
+    return {name: read_parameter(values, name) for name in values.wanted}
 
 
 def test_exclusive_or() -> None:
@@ -35,4 +35,4 @@ def test_no_single_layer_would_do() -> None:
 
 
 def test_the_file_is_small() -> None:
-    assert Path(shipped()["xor"].parent / "xor.safetensors").stat().st_size < 1000
+    assert Path(list_builtin_specs()["xor"].parent / "xor.safetensors").stat().st_size < 1000

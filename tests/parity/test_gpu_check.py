@@ -19,15 +19,7 @@ def test_it_fills_the_page(tmp_path: Path) -> None:
     page = tmp_path / "report.md"
     options = ["--provider", "cpu", "--quick", "--no-rates", "--at-once", "1"]
     done = subprocess.run(
-        [
-            sys.executable,
-            str(PROGRAM),
-            *options,
-            "--specs",
-            "gpt2,elman",
-            "--out",
-            str(page),
-        ],
+        [sys.executable, str(PROGRAM), *options, "--specs", "gpt2,elman", "--out", str(page)],
         capture_output=True,
         text=True,
         check=False,

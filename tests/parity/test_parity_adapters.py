@@ -55,9 +55,7 @@ CASES: dict[str, Made] = {
 
 def adapted(model: Any, given: dict[str, Any], seed: int) -> Any:
     """The model with an adapter, all of whose numbers are drawn: a fresh B is zero."""
-    made = peft.get_peft_model(
-        model, peft.LoraConfig(**{"r": 3, "lora_alpha": 5, **given})
-    )
+    made = peft.get_peft_model(model, peft.LoraConfig(**{"r": 3, "lora_alpha": 5, **given}))
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in made.parameters():
@@ -70,9 +68,7 @@ def adapted(model: Any, given: dict[str, Any], seed: int) -> Any:
 def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> None:
     kind, config, tiny, given = CASES[name]
     base, folder = tmp_path / "base", tmp_path / "adapter"
-    model = randomized(
-        getattr(transformers, kind)(getattr(transformers, config)(**tiny))
-    )
+    model = randomized(getattr(transformers, kind)(getattr(transformers, config)(**tiny)))
     model.save_pretrained(base)
     theirs = adapted(model, given, seed=3)
     theirs.save_pretrained(folder)
@@ -84,9 +80,7 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
     """A text alone and three in a padded batch."""
     ours = specc.load(path, threads=1)
     for inputs in (TEXTS.alone(0), TEXTS.together("right")):
-        known = {
-            n: v for n, v in inputs.items() if n in ours.whole.entrance.graph.inputs
-        }
+        known = {n: v for n, v in inputs.items() if n in ours.whole.entrance.graph.inputs}
         keep = torch.from_numpy(inputs["attention_mask"]).long()
         with torch.no_grad():
             wanted = theirs(
@@ -115,16 +109,12 @@ def test_a_body_without_the_head_that_an_adapter_brings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_of_16_bits_are_merged_in_float64(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_weights_of_16_bits_are_merged_in_float64(dtype: torch.dtype, tmp_path: Path) -> None:
     """As if the adapter stood beside the widened weights: nothing is rounded to 16 bits."""
     model = randomized(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.to(dtype).save_pretrained(tmp_path / "base")
     # read back: its table of frequencies is in no file, and was rounded with the others
-    wide = transformers.LlamaForCausalLM.from_pretrained(
-        tmp_path / "base", dtype=torch.float32
-    )
+    wide = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     theirs = adapted(wide, {"target_modules": ["q_proj", "o_proj"]}, seed=5)
     theirs.save_pretrained(tmp_path / "adapter")
     specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
@@ -144,9 +134,7 @@ def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> 
     model.save_pretrained(tmp_path / "base")
     adapted(model, given(), seed=1).save_pretrained(tmp_path / "adapter")
     with pytest.raises(specc.Failed, match="E0529") as failed:
-        specc.compile(
-            tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter"
-        )
+        specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
     primary = failed.value.diagnostics[0].primary
     assert primary is not None
     assert key in primary.span.text
@@ -154,9 +142,7 @@ def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("modules", [["embed_tokens"], ["lm_head"]])
-def test_a_shared_table_is_not_changed_for_both(
-    modules: list[str], tmp_path: Path
-) -> None:
+def test_a_shared_table_is_not_changed_for_both(modules: list[str], tmp_path: Path) -> None:
     """The adapter was trained beside one user of the weight, not both."""
     tied = transformers.LlamaConfig(**{**LLAMA, "tie_word_embeddings": True})
     model = randomized(transformers.LlamaForCausalLM(tied))
@@ -165,9 +151,7 @@ def test_a_shared_table_is_not_changed_for_both(
         tmp_path / "adapter", save_embedding_layers=False
     )
     with pytest.raises(specc.Failed, match="E0531"):
-        specc.compile(
-            tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter"
-        )
+        specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
 
 
 def test_another_file_is_the_same_model(tmp_path: Path) -> None:

@@ -24,14 +24,10 @@ SPECTROGRAM = {
         ("ASTModel", ["last_hidden_state", "pooler_output"], {"qkv_bias": False}),
     ],
 )
-def test_ast(
-    name: str, results: list[str], more: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_ast(name: str, results: list[str], more: Mapping[str, Any], tmp_path: Path) -> None:
     case = Case(config="ASTConfig", model=name, tiny={**SPECTROGRAM, **more})
     theirs = case.saved(tmp_path)
     ours = loaded(str(tmp_path), tmp_path)
     theirs.double()
     given = samples({"input_values": Numbers((15, 11))}, {})
-    assert_published(
-        ours, given, lambda x: theirs(x["input_values"]), dict.fromkeys(results, "")
-    )
+    assert_published(ours, given, lambda x: theirs(x["input_values"]), dict.fromkeys(results, ""))

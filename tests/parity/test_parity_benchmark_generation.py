@@ -16,9 +16,7 @@ import generation
 pytestmark = pytest.mark.parity
 
 
-def test_specc_and_transformers_write_the_same_and_are_timed_token_by_token(
-    tmp_path: Path,
-) -> None:
+def test_specc_and_transformers_write_the_same_and_are_timed_token_by_token(tmp_path: Path) -> None:
     checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
     generation.compiled("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
     model = decoders.published(checkpoint)
@@ -40,8 +38,6 @@ def test_the_floor_is_what_a_token_must_read(tmp_path: Path) -> None:
     checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
     vocab, width, layers = 100, 64, 2
     block = 12 * width * width + 13 * width
-    assert generation.bytes_a_token(checkpoint) == 4 * (
-        vocab * width + layers * block + 2 * width
-    )
+    assert generation.bytes_a_token(checkpoint) == 4 * (vocab * width + layers * block + 2 * width)
     assert generation.cache_bytes(checkpoint, 10) == 4 * 2 * 10 * width * layers
     assert generation.memory(2**20, 2) > 0

@@ -16,11 +16,7 @@ from transformers import BertConfig, BertForPreTraining
 pytestmark = pytest.mark.parity
 
 GIVEN = samples(
-    {
-        "input_ids": Ids("seq", 31),
-        "attention_mask": Keep("seq"),
-        "token_type_ids": Ids("seq", 2),
-    },
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
     {"seq": (7, 1, 4)},
 )
 RESULTS = {"prediction_logits": "seq", "seq_relationship_logits": ""}
@@ -61,11 +57,7 @@ def test_heads(
 ) -> None:
     """Each from its folder alone: its architecture chooses the graph."""
     case = Case(
-        config="BertConfig",
-        model=name,
-        tiny={**TINY, **more},
-        results=results,
-        given=GIVEN,
+        config="BertConfig", model=name, tiny={**TINY, **more}, results=results, given=GIVEN
     )
     check_scores(case, tmp_path)
 
@@ -101,9 +93,7 @@ def test_bert(act: str, tmp_path: Path) -> None:
     assert_matches(ours, GIVEN, published, RESULTS)
 
 
-def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(
-    tmp_path: Path,
-) -> None:
+def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:
     model("gelu").save_pretrained(tmp_path)
     weights = loaded("bert", tmp_path).weights
     file = tmp_path / "model.safetensors"

@@ -23,9 +23,7 @@ class Tagger(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(31, 6)
-        self.lstm = nn.LSTM(
-            6, 5, num_layers=layers, bidirectional=True, batch_first=True
-        )
+        self.lstm = nn.LSTM(6, 5, num_layers=layers, bidirectional=True, batch_first=True)
         self.output = nn.Linear(10, 7)
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
@@ -51,6 +49,4 @@ def test_bilstm_tagger(layers: int, tmp_path: Path) -> None:
         logits = theirs(x["ids"], x["keep"])
         return {"logits": logits, "best": logits.argmax(-1)}
 
-    assert_matches(
-        ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right")
-    )
+    assert_matches(ours, GIVEN, published, {"logits": "seq", "best": "seq"}, ("left", "right"))

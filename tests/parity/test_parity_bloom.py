@@ -13,9 +13,7 @@ from transformers import BloomConfig, BloomForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,7 @@ def folder(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make browser` makes."""
     made = tmp_path_factory.mktemp("browser")
     command = str(Path(sys.executable).with_name("specc"))
-    subprocess.run(
-        ["sh", str(BUILD), command, str(packages), str(made)], check=True, timeout=200
-    )
+    subprocess.run(["sh", str(BUILD), command, str(packages), str(made)], check=True, timeout=200)
     return made
 
 
@@ -54,12 +52,7 @@ def shown(packages: Path, folder: Path, **asked: object) -> Any:
     """What the page shows."""
     command = ["node", str(PROGRAMS / "with_page.mjs"), str(packages), str(folder)]
     done = subprocess.run(
-        command,
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
+        command, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=400
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -69,11 +62,7 @@ def shown(packages: Path, folder: Path, **asked: object) -> Any:
 def page(packages: Path, folder: Path) -> Any:
     """The page after all has been drawn and typed."""
     return shown(
-        packages,
-        folder,
-        strokes=[SEVEN, ONE, ZERO],
-        dates=[*DATES, HOSTILE],
-        numbers=NUMBERS,
+        packages, folder, strokes=[SEVEN, ONE, ZERO], dates=[*DATES, HOSTILE], numbers=NUMBERS
     )
 
 

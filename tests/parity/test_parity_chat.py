@@ -13,9 +13,9 @@ from support.published import randomized
 
 import specc
 from specc.cli.main import main
-from specc.compiler.chats import chat_in
-from specc.data.chat import filled, messages_of
-from specc.run.chat import chat_ids
+from specc.huggingface.repository_files import read_chat_template
+from specc.preprocessing.chat_template import parse_messages, render_chat_template
+from specc.runtime.prompts import encode_chat
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -57,10 +57,7 @@ TEMPLATES = {
 }
 CHATS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "hello  "}],
-    [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "a é < 'b'\n"},
-    ],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a é < 'b'\n"}],
     [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
@@ -95,18 +92,14 @@ def tokenizer_at(folder: Path, template: str) -> Any:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     theirs = tokenizer_at(tmp_path, TEMPLATES[name])
-    template = chat_in(tmp_path, None)
+    template = read_chat_template(tmp_path, None)
     assert template is not None
     for chat in CHATS:
-        wanted = theirs.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=True
-        )
-        assert filled(template, messages_of(chat)) == wanted
+        wanted = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        assert render_chat_template(template, parse_messages(chat)) == wanted
 
 
-def test_a_package_writes_behind_a_chat(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same ids as transformers, special tokens once; the same text from Python and
     the command line, from a text and a file.
     """
@@ -121,15 +114,11 @@ def test_a_package_writes_behind_a_chat(
     specc.compile(tmp_path, out, parts="step")
     ours = specc.load(out)
     for chat in CHATS:
-        wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)[
-            "input_ids"
-        ]
-        assert chat_ids(ours.entrance, chat) == wanted
+        wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+        assert encode_chat(ours.entrance, chat) == wanted
     (written,) = ours.chat("hello  ", max_tokens=8).results()
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")
     capsys.readouterr()
     for said in ("hello  ", f"@{tmp_path / 'chat.json'}"):
         assert main(["run", str(out), "--chat", said, "--max", "8"]) == 0
-        assert capsys.readouterr().out.rstrip("\n") == (written[0].text or "").rstrip(
-            "\n"
-        )
+        assert capsys.readouterr().out.rstrip("\n") == (written[0].text or "").rstrip("\n")

@@ -31,10 +31,7 @@ def clip(path: Path, seconds: float, seed: int, rate: int = 16_000) -> np.ndarra
     """A WAV file of 16 bits, and its samples as floats."""
     rng = np.random.default_rng(seed)
     count = int(seconds * rate)
-    loud = (
-        rng.standard_normal(count)
-        * np.repeat(rng.random(count // 400 + 1), 400)[:count]
-    )
+    loud = rng.standard_normal(count) * np.repeat(rng.random(count // 400 + 1), 400)[:count]
     whole = np.clip(loud * 6000, -32768, 32767).astype("<i2")
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
@@ -93,17 +90,12 @@ WHISPER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_what_whisper_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second of sound, of two recordings: the language is chosen, and what says it is
     no part of the text.
     """
     case = Case(
-        config="WhisperConfig",
-        model="WhisperForConditionalGeneration",
-        tiny=WHISPER,
-        louder=2.0,
+        config="WhisperConfig", model="WhisperForConditionalGeneration", tiny=WHISPER, louder=2.0
     )
     theirs = case.saved(tmp_path)
     own = theirs.generation_config
@@ -131,9 +123,7 @@ def test_what_whisper_writes(
         assert got == [wanted]
 
 
-def test_what_a_spectrogram_is_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The class that is most probable, of a recording shorter than the model hears."""
     tiny = {
         "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 40, "patch_size": 8,
@@ -142,9 +132,7 @@ def test_what_a_spectrogram_is_of(
     }  # fmt: skip
     case = Case(config="ASTConfig", model="ASTForAudioClassification", tiny=tiny)
     theirs = case.saved(tmp_path)
-    extractor = transformers.ASTFeatureExtractor(
-        num_mel_bins=20, max_length=40, mean=-3.0, std=3.5
-    )
+    extractor = transformers.ASTFeatureExtractor(num_mel_bins=20, max_length=40, mean=-3.0, std=3.5)
     extractor.save_pretrained(tmp_path)
     specc.compile(str(tmp_path), tmp_path / "m.onnx")
     sound = clip(tmp_path / "a.wav", 0.31, 0)

@@ -12,29 +12,29 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING
 
-from specc.elaborate.config import Reader
-from specc.elaborate.config_json import config_source, read_config
-from specc.elaborate.data import data_of
-from specc.elaborate.model import context_of, elaborate, requirements
-from specc.elaborate.modules import Program, program_of
-from specc.ir.write import write
-from specc.lang import tree
-from specc.library.files import Files, shipped
+from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.generate_and_reading_sections import value_to_data
+from specc.frontend.spec_modules import Program, build_program
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.ir.ir_printer import format_ir
+from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.syntax import ast
 
 pytestmark = pytest.mark.parity
 
-LIBRARY = Files()
+LIBRARY = SpecLibrary()
 
 
 def families() -> Iterator[tuple[str, str]]:
     """Every spec of a published class, and every type that it reads."""
-    for name in shipped():
-        program = program_of(LIBRARY.open(name), LIBRARY)
+    for name in list_builtin_specs():
+        program = build_program(LIBRARY.open(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
             continue
-        entries = [e for i, _ in program.items(tree.Config) for e in i.entries]
+        entries = [e for i, _ in program.items(ast.Config) for e in i.entries]
         for entry in entries:
-            if isinstance(entry, tree.Expect) and entry.key == "model_type":
+            if isinstance(entry, ast.Expect) and entry.key == "model_type":
                 yield from ((name, type) for type in entry.values)
 
 
@@ -44,31 +44,29 @@ which a file always names: without them it is refused (E0227).
 """
 
 
-def reader_of(data: dict[str, Any]) -> Reader:
+def reader_of(data: dict[str, Any]) -> ConfigReader:
     """How the config is read from a file that says this."""
-    raw = read_config(config_source(json.dumps(data).encode(), "config.json"))
-    return Reader(published=LIBRARY.published, raw=raw)
+    raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
+    return ConfigReader(published=LIBRARY.published, raw=raw)
 
 
-def values(program: Program, reader: Reader) -> dict[str, object]:
+def values(program: Program, reader: ConfigReader) -> dict[str, object]:
     """Every config value, as a manifest has it."""
-    found = requirements(context_of(LIBRARY), program, reader)
-    return {name: data_of(value) for name, value in found.items()}
+    found = evaluate_and_check_config(create_context(LIBRARY), program, reader)
+    return {name: value_to_data(value) for name, value in found.items()}
 
 
 def silent_of(written: dict[str, Any]) -> dict[str, Any]:
     """Types alone, also of the models that it is made of."""
     parts = {
-        n: silent_of(v)
-        for n, v in written.items()
-        if isinstance(v, dict) and "model_type" in v
+        n: silent_of(v) for n, v in written.items() if isinstance(v, dict) and "model_type" in v
     }
     return {"model_type": written["model_type"], **parts}
 
 
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
 def test_what_is_left_out_is_what_the_class_takes(spec: str, type: str) -> None:
-    program = program_of(LIBRARY.open(spec), LIBRARY)
+    program = build_program(LIBRARY.open(spec), LIBRARY)
     kind = CONFIG_MAPPING[type]
     said = silent_of(kind().to_dict() | {"model_type": type})
     whole = kind(**{n: v for n, v in said.items() if isinstance(v, dict)})
@@ -80,5 +78,5 @@ def test_what_is_left_out_is_what_the_class_takes(spec: str, type: str) -> None:
     # reads then may be missing: the graph tells. Stops are in no graph.
     assert "stop" not in differ, differ
     if differ:
-        made = [elaborate(program, LIBRARY, reader).graph for reader in (silent, told)]
-        assert write(made[0]) == write(made[1]), differ
+        made = [elaborate_model(program, LIBRARY, reader).graph for reader in (silent, told)]
+        assert format_ir(made[0]) == format_ir(made[1]), differ

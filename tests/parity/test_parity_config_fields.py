@@ -39,19 +39,14 @@ pytestmark = pytest.mark.parity
 
 def run_bert(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """Both heads."""
-    made = model(
-        input_ids=x["input_ids"], token_type_ids=x["token_type_ids"], return_dict=True
-    )
+    made = model(input_ids=x["input_ids"], token_type_ids=x["token_type_ids"], return_dict=True)
     return {n: made[n] for n in ("prediction_logits", "seq_relationship_logits")}
 
 
 def run_t5(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """The scores of each next word of the answer."""
     made = model(
-        input_ids=x["source"],
-        decoder_input_ids=x["target"],
-        use_cache=False,
-        return_dict=True,
+        input_ids=x["source"], decoder_input_ids=x["target"], use_cache=False, return_dict=True
     )
     return {"logits": made.logits}
 
@@ -59,19 +54,14 @@ def run_t5(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tens
 def pixels(config: Mapping[str, Any]) -> Arrays:
     """A picture of the size that the configuration names."""
     size = config["image_size"]
-    drawn = np.random.default_rng(1).standard_normal(
-        (1, config["num_channels"], size, size)
-    )
+    drawn = np.random.default_rng(1).standard_normal((1, config["num_channels"], size, size))
     return {"pixel_values": drawn.astype(np.float32).astype(np.float64)}
 
 
 def noisy_pixels(config: Mapping[str, Any]) -> Arrays:
     """A picture, and the noise that says which patches are seen."""
     count = (config["image_size"] // config["patch_size"]) ** 2
-    return {
-        **pixels(config),
-        "noise": np.random.default_rng(2).permutation(count)[None] / count,
-    }
+    return {**pixels(config), "noise": np.random.default_rng(2).permutation(count)[None] / count}
 
 
 FAMILIES = [
@@ -150,10 +140,7 @@ FAMILIES_OF_EXPERTS = [
     Family("deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
     Family("deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
 ]  # fmt: skip
-EVERY = [
-    *FAMILIES,
-    *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES_OF_EXPERTS),
-]
+EVERY = [*FAMILIES, *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES_OF_EXPERTS)]
 
 
 def named(value: object) -> str:
@@ -185,16 +172,12 @@ PAIRS = 25
 
 
 @pytest.mark.parametrize("family", EVERY, ids=named)
-def test_two_fields_at_once_are_obeyed_or_refused(
-    family: Family, tmp_path: Path
-) -> None:
+def test_two_fields_at_once_are_obeyed_or_refused(family: Family, tmp_path: Path) -> None:
     """Two values off their defaults together, of those that count alone."""
     model_type = getattr(transformers, family.config).model_type
     base = {"model_type": model_type, **family.tiny}
     usual = published(family, base, tmp_path)
-    several = [
-        (n, v) for n, v in changes(family) if n not in family.tiny or n in family.others
-    ]
+    several = [(n, v) for n, v in changes(family) if n not in family.tiny or n in family.others]
     rng, found = random.Random(0), Counter[str]()
     while found.total() < PAIRS:
         (a, x), (b, y) = rng.choice(several), rng.choice(several)

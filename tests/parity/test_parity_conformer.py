@@ -13,7 +13,7 @@ from support.families import Case
 from support.padded import Keep, Sound, samples
 from support.published import assert_published, loaded
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
@@ -75,24 +75,17 @@ def one_by_one(
         for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
     ]
     return {
-        name: torch.nn.utils.rnn.pad_sequence(
-            [one[name][0] for one in made], batch_first=True
-        )
+        name: torch.nn.utils.rnn.pad_sequence([one[name][0] for one in made], batch_first=True)
         for name in results
     }
 
 
 @pytest.mark.parametrize(("head", "results", "more"), CASES)
 def test_conformer(
-    head: str,
-    results: Mapping[str, str],
-    more: Mapping[str, object],
-    tmp_path: Path,
+    head: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
     case = Case(
-        config="Wav2Vec2ConformerConfig",
-        model=f"Wav2Vec2Conformer{head}",
-        tiny={**TINY, **more},
+        config="Wav2Vec2ConformerConfig", model=f"Wav2Vec2Conformer{head}", tiny={**TINY, **more}
     )
     theirs = case.saved(tmp_path)
     statistics(theirs)
@@ -134,17 +127,13 @@ def statistics(theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"feat_extract_norm": "group"}, {"position_embeddings_type": None}],
-    ids=str,
+    "more", [{"feat_extract_norm": "group"}, {"position_embeddings_type": None}], ids=str
 )
 def test_what_the_spec_does_not_follow_is_refused(
     more: Mapping[str, object], tmp_path: Path
 ) -> None:
     settings = {**TINY, **more}
-    case = Case(
-        config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings
-    )
+    case = Case(config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings)
     case.saved(tmp_path)
     with pytest.raises(Failed, match="E0405"):
         loaded(str(tmp_path), tmp_path)

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.padded import Ids, Keep, samples
-from support.published import (
-    assert_matches,
-    from_module,
-    one_by_one,
-    randomized,
-    with_weights,
-)
+from support.published import assert_matches, from_module, one_by_one, randomized, with_weights
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,10 +21,7 @@ class Layer(nn.Module):
         super().__init__()
         narrow = inside or d
         if inside:
-            self.down, self.up = (
-                nn.Conv1d(d, 2 * narrow, 1),
-                nn.Conv1d(narrow, 2 * d, 1),
-            )
+            self.down, self.up = (nn.Conv1d(d, 2 * narrow, 1), nn.Conv1d(narrow, 2 * d, 1))
         self.conv = nn.Conv1d(narrow, 2 * narrow, kernel, dilation=dilation)
         self.before = (kernel - 1) * dilation
         self.narrows = bool(inside)
@@ -42,9 +33,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(
-        self, d: int, inside: int, kernel: int, dilations: Sequence[int]
-    ) -> None:
+    def __init__(self, d: int, inside: int, kernel: int, dilations: Sequence[int]) -> None:
         super().__init__()
         self.embed, self.project = nn.Embedding(31, 10), nn.Linear(10, d)
         self.layers = nn.ModuleList(Layer(d, inside, kernel, n) for n in dilations)
@@ -62,9 +51,7 @@ class Model(nn.Module):
     ("kernel", "inside", "dilations"),
     [(4, 0, (1, 1)), (3, 5, (1, 1, 1)), (2, 0, (1, 2, 4)), (1, 0, (1,))],
 )
-def test_conv_lm(
-    kernel: int, inside: int, dilations: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_conv_lm(kernel: int, inside: int, dilations: tuple[int, ...], tmp_path: Path) -> None:
     """A text begins where its padding ends: nothing stands before it."""
     theirs = randomized(Model(12, inside, kernel, dilations))
     sets = {

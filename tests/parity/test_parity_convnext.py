@@ -14,9 +14,7 @@ from transformers import ConvNextConfig, ConvNextForImageClassification
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize(
-    ("image", "patch", "factor"), [(16, 2, 1e-6), (22, 4, 1e-6), (24, 2, 0.0)]
-)
+@pytest.mark.parametrize(("image", "patch", "factor"), [(16, 2, 1e-6), (22, 4, 1e-6), (24, 2, 0.0)])
 def test_convnext(image: int, patch: int, factor: float, tmp_path: Path) -> None:
     """Of 22 pixels 2 fill no patch, and of 5 patches one has no neighbor: both are left out."""
     config = ConvNextConfig(

@@ -44,11 +44,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 
 
 def family(
-    spec: str,
-    name: str,
-    tiny: dict[str, Any],
-    rotary: bool = True,
-    **others: tuple[Any, ...],
+    spec: str, name: str, tiny: dict[str, Any], rotary: bool = True, **others: tuple[Any, ...]
 ) -> Family:
     """A family that writes, with fields beside those that its class lists."""
     tried = {**(ROTARY if rotary else {}), **others}

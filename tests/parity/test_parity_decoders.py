@@ -6,13 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.decoders import (
-    LINEAR,
-    SLIDING,
-    check_classes,
-    check_head,
-    decoder,
-)
+from support.decoders import LINEAR, SLIDING, check_classes, check_head, decoder
 from support.families import Case, check_scores, check_writing
 
 pytestmark = pytest.mark.parity
@@ -86,9 +80,7 @@ BOTH_WAYS = {"use_bidirectional_attention": True, "is_causal": False, "head_dim"
 BIDIRECTIONAL = {
     "gemma": decoder("Gemma", **BOTH_WAYS),
     "gemma2": decoder("Gemma2", eager=True, sliding_window=3, **BOTH_WAYS),
-    "gemma2, wide window": decoder(
-        "Gemma2", eager=True, sliding_window=30, **BOTH_WAYS
-    ),
+    "gemma2, wide window": decoder("Gemma2", eager=True, sliding_window=30, **BOTH_WAYS),
 }
 
 
@@ -111,23 +103,10 @@ def test_writing(family: str, tmp_path: Path) -> None:
 
 
 TOKENS = (
-    *(
-        "Mistral",
-        "Qwen2",
-        "Qwen3",
-        "Gemma",
-        "Gemma2",
-        "GPTNeoX",
-        "Phi",
-        "Phi3",
-        "Starcoder2",
-    ),
+    *("Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "GPTNeoX", "Phi", "Phi3", "Starcoder2"),
     *("Nemotron", "StableLm"),
 )
-HEADS = [
-    *((f, "ForTokenClassification") for f in TOKENS),
-    *((f, "Model") for f in FAMILIES),
-]
+HEADS = [*((f, "ForTokenClassification") for f in TOKENS), *((f, "Model") for f in FAMILIES)]
 
 
 @pytest.mark.parametrize(("family", "head"), HEADS)
@@ -136,17 +115,7 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
 
 
 CLASSIFIERS = (
-    *(
-        "Mistral",
-        "Qwen2",
-        "Qwen3",
-        "Gemma",
-        "Gemma2",
-        "SmolLM3",
-        "Olmo2",
-        "GPTNeoX",
-        "GPTJ",
-    ),
+    *("Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "SmolLM3", "Olmo2", "GPTNeoX", "GPTJ"),
     *("OPT", "Phi", "Phi3", "Starcoder2", "Nemotron", "StableLm"),
 )
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from specc.lang.dsl.lalr import load
-from specc.lang.dsl.terminals import RESERVED
-from specc.library.files import root
+from specc.library.spec_files import get_specs_directory
+from specc.syntax.dsl.lalr import load_lalr_table
+from specc.syntax.dsl.unexpected_token import RESERVED_TERMINALS
 
 pytestmark = pytest.mark.parity
 
 ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "editors" / "vscode"
 SCRIPT = Path(__file__).parent / "textmate_in_node.mjs"
-SPECS = sorted(root().rglob("*.specc"))
+SPECS = sorted(get_specs_directory().rglob("*.specc"))
 
 
 def packages(*needed: str) -> Path:
@@ -64,7 +64,7 @@ def test_nothing_that_is_written_has_the_root_scope_alone(scopes: Any) -> None:
 
 
 def test_words_that_are_never_names_are_keywords_everywhere(scopes: Any) -> None:
-    hard = {kind.lower() for kind in RESERVED}
+    hard = {kind.lower() for kind in RESERVED_TERMINALS}
     # but parts of the paths of weights: `@ in`
     taken = ("keyword", "comment", "string", "entity.name.tag")
     outside = [
@@ -77,7 +77,7 @@ def test_words_that_are_never_names_are_keywords_everywhere(scopes: Any) -> None
 
 
 def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
-    words = {text for text in load().words if text.isalpha()}
+    words = {text for text in load_lalr_table().words if text.isalpha()}
     colored = {
         text
         for found in scopes.values()
@@ -100,34 +100,22 @@ def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
 
 def test_the_yaml_server_reads_the_schema(tmp_path: Path) -> None:
     folder = packages("yaml-language-server")
-    schema = (root() / "schema.json").as_uri()
+    schema = (get_specs_directory() / "schema.json").as_uri()
     text = f"# yaml-language-server: $schema={schema}\nspecc: 1\nmodel: m\nextends: vit\nconfig:\n  heads: 4\n"
-    server = (
-        folder
-        / "node_modules"
-        / "yaml-language-server"
-        / "bin"
-        / "yaml-language-server"
-    )
+    server = folder / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
     talk = Talk(["node", str(server), "--stdio"])
     try:
-        talk.ask(
-            "initialize",
-            {"processId": os.getpid(), "rootUri": None, "capabilities": {}},
-        )
+        talk.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": {}})
         talk.tell("initialized", {})
         assert talk.messages_of(tmp_path / "a.yaml", text) == []
         (said,) = talk.messages_of(tmp_path / "b.yaml", text.replace("heads", "heds"))
         assert said["range"]["start"] == {"line": 5, "character": 8}
         assert "no config value" in said["message"]
-        assert talk.messages_of(
-            tmp_path / "c.yaml", text.replace("heads: 4", "heads: true")
-        )
-        shipped = (root() / "models" / "dates.yaml").read_text(encoding="utf-8")
+        assert talk.messages_of(tmp_path / "c.yaml", text.replace("heads: 4", "heads: true"))
+        shipped = (get_specs_directory() / "models" / "dates.yaml").read_text(encoding="utf-8")
         assert (
             talk.messages_of(
-                tmp_path / "d.yaml",
-                f"# yaml-language-server: $schema={schema}\n{shipped}",
+                tmp_path / "d.yaml", f"# yaml-language-server: $schema={schema}\n{shipped}"
             )
             == []
         )
@@ -139,15 +127,11 @@ class Talk:
     """A language server that answers in turn."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.count = 0
 
     def tell(self, method: str, params: Any, **more: Any) -> None:
-        body = json.dumps(
-            {"jsonrpc": "2.0", "method": method, "params": params, **more}
-        ).encode()
+        body = json.dumps({"jsonrpc": "2.0", "method": method, "params": params, **more}).encode()
         assert self.process.stdin is not None
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         self.process.stdin.flush()
@@ -203,14 +187,12 @@ def test_the_extension_is_packaged_with_all_that_it_needs(tmp_path: Path) -> Non
         pytest.skip("the extension's packages are not installed: `make readers`")
     made = tmp_path / "specc.vsix"
     command = ["npx", "vsce", "package", "--allow-missing-repository", "-o", str(made)]
-    done = subprocess.run(
-        command, cwd=EXTENSION, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run(command, cwd=EXTENSION, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(made) as packed:
         names = packed.namelist()
         schema = packed.read("extension/schemas/specc.json")
-    assert schema == (root() / "schema.json").read_bytes()
+    assert schema == (get_specs_directory() / "schema.json").read_bytes()
     for name in (
         "extension.js",
         "syntaxes/specc.tmLanguage.json",

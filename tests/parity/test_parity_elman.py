@@ -18,10 +18,7 @@ pytestmark = pytest.mark.parity
 def test_elman(act: str, tmp_path: Path) -> None:
     theirs = randomized(
         nn.ModuleDict(
-            {
-                "rnn": nn.RNN(4, 6, nonlinearity=act, batch_first=True),
-                "output": nn.Linear(6, 3),
-            }
+            {"rnn": nn.RNN(4, 6, nonlinearity=act, batch_first=True), "output": nn.Linear(6, 3)}
         )
     )
     ours = with_weights(
@@ -33,6 +30,4 @@ def test_elman(act: str, tmp_path: Path) -> None:
         out, last = theirs["rnn"](x["x"])
         return {"y": theirs["output"](out), "last": last.transpose(0, 1)}
 
-    assert_matches(
-        ours, samples({"x": Numbers((5, 4))}, {}), published, {"y": "", "last": ""}
-    )
+    assert_matches(ours, samples({"x": Numbers((5, 4))}, {}), published, {"y": "", "last": ""})

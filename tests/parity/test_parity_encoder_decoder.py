@@ -46,28 +46,19 @@ def weights_of(module: Stacks) -> Arrays:
                 module.places[stack].weight.detach().numpy().copy()
             )
         if stack in module.norms:
-            made[f"{stack}.layer_norm.weight"] = (
-                module.norms[stack].weight.detach().numpy().copy()
-            )
-            made[f"{stack}.layer_norm.bias"] = (
-                module.norms[stack].bias.detach().numpy().copy()
-            )
+            made[f"{stack}.layer_norm.weight"] = module.norms[stack].weight.detach().numpy().copy()
+            made[f"{stack}.layer_norm.bias"] = module.norms[stack].bias.detach().numpy().copy()
     return all_layers(module) | made
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("act", ["relu", "gelu"])
-@pytest.mark.parametrize(
-    "positions", ["sinusoid(layout=interleaved)", "learned(size=9)"]
-)
+@pytest.mark.parametrize("positions", ["sinusoid(layout=interleaved)", "learned(size=9)"])
 def test_norm_placement_activation_and_positions(
     norm: str, act: str, positions: str, tmp_path: Path
 ) -> None:
     theirs = stacks(
-        **TORCH,
-        act=act,
-        pre=norm == "pre",
-        positions=9 if "learned" in positions else 0,
+        **TORCH, act=act, pre=norm == "pre", positions=9 if "learned" in positions else 0
     )
     sets = {**SIZES, "norm": norm, "act": act, "positions": positions}
     ours = with_weights("encoder_decoder", weights_of(theirs), tmp_path, **sets)

@@ -104,9 +104,7 @@ FAMILIES = [
         },
         further=True,
     ),
-    Family(
-        "DebertaV2", {**APART, "pos_att_type": "c2p", "legacy": False}, further=True
-    ),
+    Family("DebertaV2", {**APART, "pos_att_type": "c2p", "legacy": False}, further=True),
     Family("DebertaV2", {**APART, "pos_att_type": ["p2c"]}, further=True),
     Family("ModernBert", TURNED, typed=False),
     Family(
@@ -129,12 +127,7 @@ FAMILIES = [
         further=True,
     ),
     Family("MPNet", SMALL, typed=False),
-    Family(
-        "MPNet",
-        {**SMALL, "hidden_act": "silu", "pad_token_id": 4},
-        typed=False,
-        further=True,
-    ),
+    Family("MPNet", {**SMALL, "hidden_act": "silu", "pad_token_id": 4}, typed=False, further=True),
 ]
 HEADS = {
     "ForMaskedLM": {"logits": "seq"},

@@ -49,9 +49,7 @@ graph mixture(x: float[batch, seq, d]) -> (y: float[batch, seq, d]) {
 # Each group is worth its two best scores; experts of other groups than the best are not
 # asked (arXiv:2412.19437, sec. 2.1.2). The bias only chooses.
 DEEPSEEK = (
-    HEAD.format(
-        more="groups: int = 4  open: int = 2  shared: int = 2  scale: float = 2.5"
-    )
+    HEAD.format(more="groups: int = 4  open: int = 2  shared: int = 2  scale: float = 2.5")
     + """
 graph mixture(x: float[batch, seq, d]) -> (y: float[batch, seq, d]) {
   scores = sigmoid(linear(x, out=experts, bias=false) @ gate)
@@ -124,15 +122,11 @@ def agrees(spec: str, theirs: Any, folder: Path, **sets: object) -> None:
 
 @pytest.mark.parametrize("norm", [True, False])
 def test_qwen3_moe(norm: bool, tmp_path: Path) -> None:
-    config = Qwen3MoeConfig(
-        **COMMON, moe_intermediate_size=12, num_experts=8, norm_topk_prob=norm
-    )
+    config = Qwen3MoeConfig(**COMMON, moe_intermediate_size=12, num_experts=8, norm_topk_prob=norm)
     agrees(QWEN, Qwen3MoeSparseMoeBlock(config), tmp_path, norm=norm)
 
 
-def test_deepseek_v3_chooses_groups_first_and_shares_some_experts(
-    tmp_path: Path,
-) -> None:
+def test_deepseek_v3_chooses_groups_first_and_shares_some_experts(tmp_path: Path) -> None:
     config = DeepseekV3Config(
         **COMMON, moe_intermediate_size=12, n_routed_experts=8, n_group=4, topk_group=2,
         n_shared_experts=2, norm_topk_prob=True, routed_scaling_factor=2.5,

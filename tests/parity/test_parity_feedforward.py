@@ -17,9 +17,7 @@ pytestmark = pytest.mark.parity
 )
 def test_feedforward(act: str, layer: type[nn.Module], tmp_path: Path) -> None:
     theirs = randomized(
-        nn.Sequential(
-            nn.Linear(5, 9), layer(), nn.Linear(9, 7), layer(), nn.Linear(7, 3)
-        )
+        nn.Sequential(nn.Linear(5, 9), layer(), nn.Linear(9, 7), layer(), nn.Linear(7, 3))
     )
     names = {"0": "layers.0", "2": "layers.1", "4": "output"}
     weights = {f"{names[k[0]]}{k[1:]}": v for k, v in from_module(theirs).items()}

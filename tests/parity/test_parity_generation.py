@@ -29,12 +29,11 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from specc.decode.beam import Hypothesis, searched
-from specc.decode.choose import kept
-from specc.decode.penalties import repetition, seen_in
-from specc.decode.sampling import written
-from specc.decode.settings import Settings, settings_of
-from specc.decode.stepper import Bools, Floats, Ints
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.decode.stepper_protocol import Bools, Floats, Ints
+from specc.decode.token_choice import apply_repetition_penalty, filter_candidates, tokens_in_prompt
 
 pytestmark = pytest.mark.parity
 
@@ -48,9 +47,7 @@ KEEP = PROMPT != PAD
 class Full:
     """A stepper that runs the whole torch model on everything written so far."""
 
-    def __init__(
-        self, model: Any, keep: Bools | None = None, source: Ints | None = None
-    ) -> None:
+    def __init__(self, model: Any, keep: Bools | None = None, source: Ints | None = None) -> None:
         self.model, self.source = model, source
         self.keep, self.ids = keep, np.zeros((0, 0), np.int64)
         self.closest = np.inf
@@ -59,21 +56,16 @@ class Full:
     def step(self, tokens: Ints) -> Floats:
         if not self.ids.size:
             self.ids = tokens
-            self.keep = (
-                np.ones(tokens.shape, np.bool_) if self.keep is None else self.keep
-            )
+            self.keep = np.ones(tokens.shape, np.bool_) if self.keep is None else self.keep
         else:
             assert self.keep is not None
             self.ids = np.concatenate([self.ids, tokens], axis=1)
-            self.keep = np.concatenate(
-                [self.keep, np.ones(tokens.shape, np.bool_)], axis=1
-            )
+            self.keep = np.concatenate([self.keep, np.ones(tokens.shape, np.bool_)], axis=1)
         with torch.no_grad():
             made: Floats = self._run().logits[:, -1].float().numpy()
         top = np.sort(made, axis=1)
         self.closest = min(
-            self.closest,
-            float(((top[:, -1] - top[:, -2]) / (top[:, -1] - top[:, 0])).min()),
+            self.closest, float(((top[:, -1] - top[:, -2]) / (top[:, -1] - top[:, 0])).min())
         )
         return made
 
@@ -82,10 +74,7 @@ class Full:
         if self.source is None:
             places = (keep.long().cumsum(-1) - 1).clamp(min=0)
             return self.model(
-                input_ids=ids,
-                attention_mask=keep.long(),
-                position_ids=places,
-                use_cache=False,
+                input_ids=ids, attention_mask=keep.long(), position_ids=places, use_cache=False
             )
         source = torch.tensor(self.source)
         return self.model(
@@ -119,12 +108,7 @@ def varied(model: Any, by: float) -> Any:
 def gpt2(seed: int) -> Any:
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=VOCAB,
-        n_positions=32,
-        n_embd=24,
-        n_layer=2,
-        n_head=3,
-        tie_word_embeddings=False,
+        vocab_size=VOCAB, n_positions=32, n_embd=24, n_layer=2, n_head=3, tie_word_embeddings=False
     )
     return varied(GPT2LMHeadModel(config), 8)
 
@@ -160,12 +144,8 @@ def theirs(model: Any, *, stop: Any = STOP, **options: Any) -> Any:
         max_new_tokens=LONGEST, eos_token_id=stop, pad_token_id=PAD, decoder_start_token_id=START, do_sample=False,
         return_dict_in_generate=True, output_scores=True, **options,
     )  # fmt: skip
-    made = model.generate(
-        ids, attention_mask=(ids != PAD).long(), generation_config=config
-    )
-    return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get(
-        "sequences_scores"
-    )
+    made = model.generate(ids, attention_mask=(ids != PAD).long(), generation_config=config)
+    return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get("sequences_scores")
 
 
 def begin(model: Any) -> tuple[Full, Ints, Bools | None]:
@@ -174,34 +154,23 @@ def begin(model: Any) -> tuple[Full, Ints, Bools | None]:
     return Full(model, KEEP), PROMPT, KEEP
 
 
-def greedy(model: Any, settings: Settings) -> tuple[Ints, Full]:
+def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, Full]:
     stepper, prompt, keep = begin(model)
     return np.stack(
-        [m.tokens for m in written(stepper, prompt, settings, keep=keep)], axis=1
+        [m.tokens for m in decode_steps(stepper, prompt, settings, keep=keep)], axis=1
     ), stepper
 
 
-def padded(found: list[list[Hypothesis]]) -> Ints:
+def padded(found: list[list[BeamHypothesis]]) -> Ints:
     """i64[rows · n_best, longest], as `generate` lays its sequences out."""
     texts = [h.tokens for row in found for h in row]
     width = max(map(len, texts))
     return np.array([[*t, *[PAD] * (width - len(t))] for t in texts])
 
 
-SEEDS = [
-    (gpt2, 2),
-    (gpt2, 4),
-    (gpt2, 6),
-    (gpt2, 8),
-    (bart, 4),
-    (bart, 5),
-    (bart, 6),
-    (bart, 8),
-]
+SEEDS = [(gpt2, 2), (gpt2, 4), (gpt2, 6), (gpt2, 8), (bart, 4), (bart, 5), (bart, 6), (bart, 8)]
 """Models whose texts differ, and of which some end."""
-MODELS = [
-    pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS
-]
+MODELS = [pytest.param(make, seed, id=f"{make.__name__}-{seed}") for make, seed in SEEDS]
 SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8")]
 """A beam search takes longer: half of them."""
 
@@ -210,7 +179,7 @@ SEARCHED = [m for m in MODELS if m.id in ("gpt2-2", "gpt2-8", "bart-4", "bart-8"
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_greedy(make: Any, seed: int, penalty: float) -> None:
     model = make(seed)
-    settings = settings_of(
+    settings = merge_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, repetition_penalty=penalty
     )
     ours, stepper = greedy(model, settings)
@@ -221,19 +190,17 @@ def test_greedy(make: Any, seed: int, penalty: float) -> None:
 
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
 @pytest.mark.parametrize("early", [False, True, "never"])
-@pytest.mark.parametrize(
-    ("beams", "penalty", "best"), [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)]
-)
+@pytest.mark.parametrize(("beams", "penalty", "best"), [(2, 0.6, 1), (4, 1.0, 3), (4, 2.0, 2)])
 def test_beam_search(
     make: Any, seed: int, early: bool | str, beams: int, penalty: float, best: int
 ) -> None:
     model = make(seed)
-    settings = settings_of(
+    settings = merge_settings(
         {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, beams=beams, length_penalty=penalty, early_stopping=early,
         n_best=best,
     )  # fmt: skip
     stepper, prompt, keep = begin(model)
-    found = searched(stepper, prompt, settings, keep=keep)
+    found = search_beams(stepper, prompt, settings, keep=keep)
     published, scores = theirs(
         model,
         num_beams=beams,
@@ -248,11 +215,9 @@ def test_beam_search(
 
 
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
-def test_beam_search_with_several_stops_and_a_penalty_on_repetition(
-    make: Any, seed: int
-) -> None:
+def test_beam_search_with_several_stops_and_a_penalty_on_repetition(make: Any, seed: int) -> None:
     model = make(seed)
-    settings = settings_of(
+    settings = merge_settings(
         {"stop": [STOP, 7, 12], "pad": PAD},
         max_tokens=LONGEST,
         beams=3,
@@ -260,7 +225,7 @@ def test_beam_search_with_several_stops_and_a_penalty_on_repetition(
         repetition_penalty=1.2,
     )
     stepper, prompt, keep = begin(model)
-    found = searched(stepper, prompt, settings, keep=keep)
+    found = search_beams(stepper, prompt, settings, keep=keep)
     published, scores = theirs(
         model,
         stop=[STOP, 7, 12],
@@ -277,10 +242,8 @@ def test_beam_search_with_several_stops_and_a_penalty_on_repetition(
 
 def test_texts_of_these_models_vary_and_end() -> None:
     """Without this the other tests would prove little."""
-    settings = settings_of({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
-    texts = [
-        tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]
-    ]
+    settings = merge_settings({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
+    texts = [tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]]
     assert len(set(texts)) >= 20
     assert sum(len(set(t)) >= 4 for t in texts) >= 12
     assert sum(STOP in t for t in texts) >= 4
@@ -326,34 +289,24 @@ WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("options", "warpers"),
-    WARPERS,
-    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+    ("options", "warpers"), WARPERS, ids=lambda x: "-".join(x) if isinstance(x, dict) else ""
 )
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
-def test_what_may_be_drawn(
-    options: dict[str, Any], warpers: list[Any], penalty: float
-) -> None:
+def test_what_may_be_drawn(options: dict[str, Any], warpers: list[Any], penalty: float) -> None:
     rng = np.random.default_rng(7)
     logits = rng.normal(0, 2, (200, 40)).astype(np.float32)
     ids = rng.integers(0, 40, (200, 6))
     chain = LogitsProcessorList(
-        [
-            *([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []),
-            *warpers,
-        ]
+        [*([RepetitionPenaltyLogitsProcessor(penalty)] if penalty != 1 else []), *warpers]
     )
     published = chain(torch.tensor(ids), torch.tensor(logits)).softmax(-1).numpy()
-    among = kept(
-        repetition(logits, seen_in(ids, 40), penalty),
-        settings_of({}, strategy="sample", **options),
+    among = filter_candidates(
+        apply_repetition_penalty(logits, tokens_in_prompt(ids, 40), penalty),
+        merge_settings({}, strategy="sample", **options),
     )
     ours = np.zeros(logits.shape)
     np.put_along_axis(
-        ours,
-        among.tokens,
-        among.chances / among.chances.sum(axis=1, keepdims=True),
-        axis=1,
+        ours, among.tokens, among.chances / among.chances.sum(axis=1, keepdims=True), axis=1
     )
     assert np.array_equal(ours > 0, published > 0)
     assert ours == pytest.approx(published, abs=1e-6)

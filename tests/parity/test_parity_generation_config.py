@@ -54,11 +54,7 @@ CONFIGS = {
 def test_from_a_source(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     case = Case(
-        config="BartConfig",
-        model="BartForConditionalGeneration",
-        tiny=BART,
-        louder=2.0,
-        seed=1,
+        config="BartConfig", model="BartForConditionalGeneration", tiny=BART, louder=2.0, seed=1
     )
     theirs = case.saved(tmp_path)
     # texts would end as soon as they may
@@ -94,9 +90,7 @@ def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
         assert written(tmp_path / made, SOURCE) == wanted[SOURCE.shape[1] :], made
 
 
-def published(
-    theirs: Any, ids: torch.Tensor, config: Mapping[str, Any], folder: Path
-) -> list[int]:
+def published(theirs: Any, ids: torch.Tensor, config: Mapping[str, Any], folder: Path) -> list[int]:
     """What transformers writes with the config that it then saves."""
     for key, value in config.items():
         setattr(theirs.generation_config, key, value)

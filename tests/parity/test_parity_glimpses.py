@@ -53,9 +53,7 @@ class Glimpses(nn.Module):
             windows.append(functional.avg_pool2d(window, factor).flatten())
         return torch.cat(windows)
 
-    def forward(
-        self, pixels: Tensor, place: Tensor, noise: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, pixels: Tensor, place: Tensor, noise: Tensor | None) -> dict[str, Tensor]:
         """Logits, and the places that were looked at."""
         h, places = torch.zeros(len(pixels), HIDDEN, dtype=pixels.dtype), []
         for turn in range(GLIMPSES):
@@ -72,12 +70,8 @@ class Glimpses(nn.Module):
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["pointed", "drawn"])
-@pytest.mark.parametrize(
-    ("patch", "scales", "wider"), [(4, 1, 2), (3, 3, 2), (2, 2, 3)]
-)
-def test_glimpses(
-    patch: int, scales: int, wider: int, drawn: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("patch", "scales", "wider"), [(4, 1, 2), (3, 3, 2), (2, 2, 3)])
+def test_glimpses(patch: int, scales: int, wider: int, drawn: bool, tmp_path: Path) -> None:
     theirs = randomized(Glimpses(patch, scales, wider))
     with torch.no_grad():  # places that lie apart, and not all at the edge
         theirs.location.weight.mul_(0.3)

@@ -11,9 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["with a head", "bare"])

@@ -18,13 +18,7 @@ GIVEN = samples({"ids": Ids("seq", 31), "keep": Keep("seq")}, {"seq": (7, 1, 4)}
 def test_gru_lm(layers: int, tmp_path: Path) -> None:
     theirs = language_model(torch.nn.GRU, vocab=31, width=9, hidden=12, layers=layers)
     ours = with_weights(
-        "gru_lm",
-        from_module(theirs),
-        tmp_path,
-        vocab=31,
-        width=9,
-        hidden=12,
-        layers=layers,
+        "gru_lm", from_module(theirs), tmp_path, vocab=31, width=9, hidden=12, layers=layers
     )
     theirs.double()
 

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from transformers.models.auto import modeling_auto
 
-from specc.compiler.family import graph_for, spec_for, types_read
-from specc.elaborate.beside import graphs_of
-from specc.elaborate.modules import Program, program_of
-from specc.library.config_file import config_at
-from specc.library.files import Files, shipped
+from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.spec_modules import Program, build_program
+from specc.huggingface.model_family import (
+    find_spec_for_checkpoint,
+    graph_for_architecture,
+    supported_model_types,
+)
+from specc.library.spec_files import SpecLibrary, list_builtin_specs, load_config_json
 
 pytestmark = pytest.mark.parity
 
@@ -70,7 +73,7 @@ OTHERWISE = {
 }
 """Bodies that give something other than states."""
 NOT_BUILT = {
-    "PerceiverModel": "what it gives hangs on a preprocessor and a decoder that no config.json names",
+    "PerceiverModel": "what it gives hangs on a preprocessor and a decoder that no config.json names"
 }
 """Classes that no graph is made for, each with its reason (docs/families.md)."""
 
@@ -79,7 +82,7 @@ def offered() -> Iterator[tuple[str, str, str]]:
     """Each kind of head, type of checkpoint and class that transformers pairs."""
     for kind in KINDS:
         table = getattr(modeling_auto, f"MODEL_{kind}_MAPPING_NAMES".replace("__", "_"))
-        for name in sorted(types_read().keys() - SEEING):
+        for name in sorted(supported_model_types().keys() - SEEING):
             found = table.get(name, ())
             for one in [found] if isinstance(found, str) else found:
                 yield kind, name, one
@@ -91,26 +94,24 @@ OFFERED = list(offered())
 @functools.cache
 def program(spec: str) -> Program:
     """A shipped spec, read once."""
-    library = Files()
-    return program_of(library.module(shipped()[spec], spec), library)
+    library = SpecLibrary()
+    return build_program(library.module(list_builtin_specs()[spec], spec), library)
 
 
 def results(folder: Path, kind: str, cls: str) -> set[str]:
     """What the graph gives that a config.json with this type and class opens."""
     config = {"model_type": kind, "architectures": [cls]}
     (folder / "config.json").write_text(json.dumps(config))
-    opened = program(spec_for(str(folder)))
-    name = graph_for(opened, config_at(str(folder)))
-    graph = next(g for g in graphs_of(opened) if g.name == name)
+    opened = program(find_spec_for_checkpoint(str(folder)))
+    name = graph_for_architecture(opened, load_config_json(str(folder)))
+    graph = next(g for g in list_graphs(opened) if g.name == name)
     return {result.name for result in graph.results}
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "cls"), OFFERED, ids=[f"{k}-{n}-{c}" for k, n, c in OFFERED]
 )
-def test_a_class_opens_its_graph(
-    kind: str, name: str, cls: str, tmp_path: Path
-) -> None:
+def test_a_class_opens_its_graph(kind: str, name: str, cls: str, tmp_path: Path) -> None:
     if cls in NOT_BUILT:
         pytest.skip(NOT_BUILT[cls])
     made = results(tmp_path, name, cls)
@@ -121,4 +122,4 @@ def test_the_tables_are_of_families_that_are_read() -> None:
     """Each kind is offered by someone, and what is left out is still offered there."""
     assert {kind for kind, _, _ in OFFERED} == KINDS.keys()
     assert NOT_BUILT.keys() <= {cls for _, _, cls in OFFERED}
-    assert types_read().keys() >= SEEING
+    assert supported_model_types().keys() >= SEEING

@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 from support.spec_models import assert_agrees
-from transformers import (
-    ASTFeatureExtractor,
-    Wav2Vec2FeatureExtractor,
-    WhisperFeatureExtractor,
-)
+from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
-from specc.data.sound import heard
-from specc.data.sound_record import FilterBanks, LogMel, Sound, Waveform
-from specc.data.wav import Recording
+from specc.preprocessing.audio import audio_features
+from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.wav import AudioRecording
 
 pytestmark = pytest.mark.parity
 
@@ -36,7 +32,7 @@ RECORDINGS = recordings()
 
 
 def ours(name: str, record: Sound) -> np.ndarray:
-    return heard(Recording(RECORDINGS[name], record.rate), record, name)
+    return audio_features(AudioRecording(RECORDINGS[name], record.rate), record, name)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -49,15 +45,12 @@ def test_waveforms(name: str, normalize: bool) -> None:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 @pytest.mark.parametrize(("bins", "seconds"), [(80, 30), (128, 30), (16, 2)])
-def test_log_mel(
-    name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By their way without torch, which is in float64: the other is in float32, and of a
     pure tone itself 3e-5 away from this.
     """
     monkeypatch.setattr(
-        "transformers.models.whisper.feature_extraction_whisper.is_torch_available",
-        lambda: False,
+        "transformers.models.whisper.feature_extraction_whisper.is_torch_available", lambda: False
     )
     theirs = WhisperFeatureExtractor(feature_size=bins, chunk_length=seconds)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_features"][0]
@@ -70,9 +63,7 @@ def test_log_mel(
 @pytest.mark.parametrize(("bins", "frames"), [(128, 1024), (20, 50)])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_filter_banks(name: str, bins: int, frames: int, normalize: bool) -> None:
-    theirs = ASTFeatureExtractor(
-        num_mel_bins=bins, max_length=frames, do_normalize=normalize
-    )
+    theirs = ASTFeatureExtractor(num_mel_bins=bins, max_length=frames, do_normalize=normalize)
     wanted = theirs(RECORDINGS[name], sampling_rate=16_000)["input_values"][0]
     record = FilterBanks(bins=bins, frames=frames, normalize=normalize)
     assert_agrees(ours(name, record), np.asarray(wanted), name, 1e-5)

@@ -17,7 +17,7 @@ from support.spec_models import assert_agrees
 
 import specc
 from specc.cli.main import main
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
@@ -74,10 +74,7 @@ def test_its_words_are_those_of_the_language(
 ) -> None:
     """Of a vocabulary for each, whatever language the tokenizer was saved with."""
     saved(tmp_path)
-    words = {
-        "eng": {f"e{n}": n for n in range(13)},
-        "fra": {f"f{n}": n for n in range(WORDS)},
-    }
+    words = {"eng": {f"e{n}": n for n in range(13)}, "fra": {f"f{n}": n for n in range(WORDS)}}
     (tmp_path / "vocab.json").write_text(json.dumps(words))
     (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
     np.save(tmp_path / "x.npy", sound())
@@ -103,9 +100,7 @@ def wordless(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("change", [half, strange, wordless])
-def test_what_does_not_fit_is_refused(
-    change: Callable[[Tensors], Tensors], tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused(change: Callable[[Tensors], Tensors], tmp_path: Path) -> None:
     theirs = saved(tmp_path)
     tensors = {n: t.detach().clone() for n, t in theirs._get_adapters().items()}
     save_file(change(tensors), tmp_path / "adapter.fra.safetensors")

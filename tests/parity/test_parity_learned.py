@@ -36,9 +36,7 @@ def test_the_weights_were_learned() -> None:
     that are frequent have longer rows than those that never came.
     """
     weights = {n: p.detach() for n, p in theirs().named_parameters()}
-    assert (
-        max(float((w - 1).abs().max()) for w in weights.values() if w.dim() == 1) > 0.5
-    )
+    assert max(float((w - 1).abs().max()) for w in weights.values() if w.dim() == 1) > 0.5
     rows = weights["model.embed_tokens.weight"].norm(dim=1)
     assert float(rows.max() / rows.min()) > 2
 
@@ -46,18 +44,12 @@ def test_the_weights_were_learned() -> None:
 def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     """On texts, of different lengths, padded on either side."""
     folder = copied(tmp_path)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(FOLDER / "tokenizer.json")
-    )
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     model = theirs()
     given = samples(
         {"input_ids": Ids("seq", 1024), "attention_mask": Keep("seq")}, {"seq": (24, 3, 11)}
     )  # fmt: skip
-    texts = [
-        PROMPT + " repeated execution as long as an expression is true",
-        "An",
-        PROMPT,
-    ]
+    texts = [PROMPT + " repeated execution as long as an expression is true", "An", PROMPT]
     for row, text in zip(given.rows, texts, strict=True):
         ids = np.array(tokenizer(text)["input_ids"])
         row["input_ids"][: len(ids)] = ids[: len(row["input_ids"])]
@@ -77,9 +69,7 @@ def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
     """Greedily: text in, the same text out."""
     folder = copied(tmp_path)
     specc.compile(folder, tmp_path / "package", parts="step")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(FOLDER / "tokenizer.json")
-    )
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
     with torch.no_grad():
         made = theirs().generate(

@@ -17,9 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -38,20 +36,11 @@ YARN = {
     [
         (PLAIN, {"num_key_value_heads": 4}),
         (PLAIN, {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
-        (
-            LLAMA3,
-            {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True},
-        ),
+        (LLAMA3, {"num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
         ({"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}, {}),
         (YARN, {}),
     ],
-    ids=[
-        "one head for each",
-        "one key head, biases",
-        "llama3, wide heads, tied",
-        "linear",
-        "yarn",
-    ],
+    ids=["one head for each", "one key head, biases", "llama3, wide heads, tied", "linear", "yarn"],
 )
 def test_llama(rope: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> None:
     config = LlamaConfig(
@@ -108,7 +97,5 @@ def test_sequence_classification(tmp_path: Path) -> None:
 
 
 def test_writing(tmp_path: Path) -> None:
-    case = Case(
-        config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=2.5, seed=2
-    )
+    case = Case(config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=2.5, seed=2)
     check_writing(case, tmp_path)

@@ -75,11 +75,7 @@ FIELDS = {
 }
 ONE = [3, 4, 5, 6], [1, 2, 3, 4], [0, 2, 3, 6]
 """Where a picture's rows stand: in the middle, behind the first word, and in pieces."""
-SEVERAL = (
-    [1, 2, 3, 4, 6, 7, 8, 9],
-    [1, 2, 3, 4],
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12],
-)
+SEVERAL = ([1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12])
 
 
 def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
@@ -94,9 +90,7 @@ def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
     return made
 
 
-def run(
-    theirs: Any, x: Mapping[str, torch.Tensor], result: str
-) -> Mapping[str, torch.Tensor]:
+def run(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> Mapping[str, torch.Tensor]:
     keep = x["attention_mask"].long()
     made = theirs(
         input_ids=x["input_ids"],
@@ -133,9 +127,7 @@ def test_without_a_head(tmp_path: Path) -> None:
     )
 
 
-def prompts(
-    places: Sequence[Sequence[int]],
-) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
+def prompts(places: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
     """The ids of every text, and its pictures."""
     made = given(places)
     texts = [[int(i) for i in row["input_ids"]] for row in made.rows]
@@ -145,16 +137,11 @@ def prompts(
 def together(pictures: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """The pictures of several texts: zeros stand where a text has no more."""
     most = max(map(len, pictures))
-    return np.stack(
-        [np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in pictures]
-    )
+    return np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in pictures])
 
 
 def written_by(
-    theirs: Any,
-    texts: Sequence[Sequence[int]],
-    pictures: Sequence[NDArray[np.float32]],
-    beams: int,
+    theirs: Any, texts: Sequence[Sequence[int]], pictures: Sequence[NDArray[np.float32]], beams: int
 ) -> list[list[int]]:
     """What transformers' `generate` writes behind each prompt."""
     ids, keep = padded(texts)
@@ -206,14 +193,10 @@ def processor(folder: Path, name: str) -> Any:
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefgh"])}
     made = Tokenizer(models.WordLevel(words | {"<unk>": 11}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens(
-        ["<pad>", "<s>", "</s>", *(f"<{n}>" for n in range(12, 30))]
-    )
+    made.add_special_tokens(["<pad>", "<s>", "</s>", *(f"<{n}>" for n in range(12, 30))])
     made.add_special_tokens(["<image>"])
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        pad_token="<pad>",
-        extra_special_tokens={"image_token": "<image>"},
+        tokenizer_object=made, pad_token="<pad>", extra_special_tokens={"image_token": "<image>"}
     )
     clip = "vision" not in CASES[name]
     size = {"height": 8, "width": 8}
@@ -226,9 +209,7 @@ def processor(folder: Path, name: str) -> Any:
         pictures,
         tokenizer,
         patch_size=4,
-        vision_feature_select_strategy=CASES[name].get(
-            "vision_feature_select_strategy", "default"
-        ),
+        vision_feature_select_strategy=CASES[name].get("vision_feature_select_strategy", "default"),
         num_additional_image_tokens=int(clip),
     )
     whole.save_pretrained(folder)
@@ -251,20 +232,14 @@ def test_words_and_pictures(name: str, tmp_path: Path) -> None:
     each = [paths[:2], paths[2:]]
     opened = [[Image.open(path) for path in some] for some in each]
     wanted = whole(
-        text=texts,
-        images=opened,
-        padding=True,
-        padding_side="left",
-        return_tensors="pt",
+        text=texts, images=opened, padding=True, padding_side="left", return_tensors="pt"
     )
     specc.compile(str(tmp_path), tmp_path / "package", parts="step")
     ours = specc.load(tmp_path / "package", threads=1)
     made = ours.generate(input_ids=texts, pixel_values=each, max_tokens=TOKENS)
     with torch.no_grad():
         written = theirs.generate(
-            **{
-                k: v.double() if v.is_floating_point() else v for k, v in wanted.items()
-            },
+            **{k: v.double() if v.is_floating_point() else v for k, v in wanted.items()},
             do_sample=False,
             max_new_tokens=TOKENS,
             pad_token_id=0,

@@ -39,9 +39,7 @@ TINY: dict[str, Any] = {
 
 
 def model(windows: int | list[int]) -> LongformerModel:
-    return randomized(
-        LongformerModel(LongformerConfig(**TINY | {"attention_window": windows}))
-    )
+    return randomized(LongformerModel(LongformerConfig(**TINY | {"attention_window": windows})))
 
 
 @pytest.mark.parametrize("windows", [[6, 10], 4], ids=["each layer", "one for all"])
@@ -112,8 +110,7 @@ HEADS = {
 def questions() -> Samples:
     """Texts that hold three `sep` each: a question, two of them, a text, and one."""
     given = samples(
-        {"input_ids": Ids("seq", PAD), "attention_mask": Keep("seq")},
-        {"seq": (23, 5, 14)},
+        {"input_ids": Ids("seq", PAD), "attention_mask": Keep("seq")}, {"seq": (23, 5, 14)}
     )
     for row in given.rows:
         ids = row["input_ids"]

@@ -11,9 +11,7 @@ from transformers import MambaConfig, MambaForCausalLM, MambaModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
 OTHERS = {
     "conv_kernel": 3,
     "use_bias": True,
@@ -55,11 +53,7 @@ def test_mamba(settings: dict[str, object], tmp_path: Path) -> None:
 def test_base(tmp_path: Path) -> None:
     """The class without a head, from its folder alone; each text by itself."""
     config = MambaConfig(
-        vocab_size=31,
-        hidden_size=20,
-        state_size=5,
-        num_hidden_layers=2,
-        use_cache=False,
+        vocab_size=31, hidden_size=20, state_size=5, num_hidden_layers=2, use_cache=False
     )
     theirs = randomized(MambaModel(config))
     theirs.save_pretrained(tmp_path)
@@ -67,9 +61,7 @@ def test_base(tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        made = one_by_one(
-            x, lambda ids: theirs(ids, use_cache=False).last_hidden_state.double()
-        )
+        made = one_by_one(x, lambda ids: theirs(ids, use_cache=False).last_hidden_state.double())
         return {"last_hidden_state": made}
 
     sides = ("left", "right")

@@ -11,9 +11,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
 
 
 @pytest.mark.parametrize("window", [1, 3, None])

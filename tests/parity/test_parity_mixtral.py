@@ -12,14 +12,10 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (9, 1, 4)})
 
 
-@pytest.mark.parametrize(
-    ("window", "experts", "chosen"), [(None, 4, 2), (3, 5, 1), (None, 3, 3)]
-)
+@pytest.mark.parametrize(("window", "experts", "chosen"), [(None, 4, 2), (3, 5, 1), (None, 3, 3)])
 def test_mixtral(window: int | None, experts: int, chosen: int, tmp_path: Path) -> None:
     config = MixtralConfig(
         vocab_size=31, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,

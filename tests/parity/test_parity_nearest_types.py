@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from specc.compiler.family import keys_read, spec_for, types_read
-from specc.library.config_file import config_at
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.model_family import (
+    count_known_keys,
+    find_spec_for_checkpoint,
+    supported_model_types,
+)
+from specc.library.spec_files import load_config_json
 
 pytestmark = pytest.mark.parity
 
-READ = types_read()
+READ = supported_model_types()
 UNREAD = [
     "gemma3", "gpt_bigcode", "megatron-bert", "olmo3", "qwen2_moe", "qwen2_vl", "rembert", "sam", "swinv2", "xglm",
 ]  # fmt: skip
-LIKE = {
-    "gpt_bigcode": {"gpt2"},
-    "qwen2_moe": {"qwen3_moe"},
-    "swinv2": {"swin"},
-}
+LIKE = {"gpt_bigcode": {"gpt2"}, "qwen2_moe": {"qwen3_moe"}, "swinv2": {"swin"}}
 """By transformers' documentation these are variants of the others."""
 
 
@@ -37,7 +37,7 @@ def named(config: dict[str, Any], folder: Path) -> str:
     """Return the type that E0419 names for a config.json."""
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(Failed, match="E0419") as failed:
-        spec_for(str(folder))
+        find_spec_for_checkpoint(str(folder))
     found = failed.value.diagnostics[0].helps[0]
     return found.split("`")[1] if "nearest" in found else ""
 
@@ -51,9 +51,7 @@ def test_an_unread_type_names_a_type_that_is_read(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", sorted(set(READ) & set(CONFIG_MAPPING)))
-def test_a_renamed_type_names_a_spec_that_reads_as_many_keys(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_renamed_type_names_a_spec_that_reads_as_many_keys(kind: str, tmp_path: Path) -> None:
     near = named({**config_of(kind), "model_type": "unheard"}, tmp_path)
-    read = keys_read(config_at(tmp_path))
+    read = count_known_keys(load_config_json(tmp_path))
     assert read[READ[near]] >= read[READ[kind]]

@@ -50,9 +50,7 @@ def in_node(
     )
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
-    return {
-        n: np.array(t["data"], t["type"]).reshape(t["dims"]) for n, t in made.items()
-    }
+    return {n: np.array(t["data"], t["type"]).reshape(t["dims"]) for n, t in made.items()}
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -78,9 +76,7 @@ def test_the_tokens_are_those_of_the_native_runtime(
 ) -> None:
     spec = small(name)
     case = Case(
-        spec,
-        settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]),
-        target="onnx",
+        spec, settings_of(spec, strategy, max_tokens=12, **SETTINGS[strategy]), target="onnx"
     )
     path = tmp_path / "model.onnx"
     path.write_bytes(case.model.SerializeToString())

@@ -14,18 +14,10 @@ from transformers.models.mpt import modeling_mpt
 
 pytestmark = pytest.mark.parity
 
-LONG = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (330, 1, 290)}
-)
+LONG = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (330, 1, 290)})
 """Texts whose positions a bfloat16 does not hold."""
 IDS = {"vocab_size": 31, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2}
-NEO = {
-    **IDS,
-    "hidden_size": 32,
-    "num_layers": 2,
-    "num_heads": 4,
-    "max_position_embeddings": 64,
-}
+NEO = {**IDS, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64}
 MPT = {**IDS, "d_model": 32, "n_layers": 2, "n_heads": 4}
 
 
@@ -34,11 +26,7 @@ NEO_CASE = Case(
     tiny={**NEO, "attention_types": [[["global", "local"], 1]], "window_size": 3},
 )  # fmt: skip
 MPT_CASE = Case(
-    config="MptConfig",
-    model="MptForCausalLM",
-    sides=("left", "right"),
-    eager=True,
-    tiny=MPT,
+    config="MptConfig", model="MptForCausalLM", sides=("left", "right"), eager=True, tiny=MPT
 )
 
 
@@ -154,8 +142,6 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
     check_head(FAMILIES[family], head, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "family", ["Falcon", "GPTNeo", "Mpt", "Olmo", "Glm4", "Gemma3Text"]
-)
+@pytest.mark.parametrize("family", ["Falcon", "GPTNeo", "Mpt", "Olmo", "Glm4", "Gemma3Text"])
 def test_classes(family: str, tmp_path: Path) -> None:
     check_classes(FAMILIES[family], tmp_path)

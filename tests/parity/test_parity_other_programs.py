@@ -32,15 +32,7 @@ pytestmark = pytest.mark.parity
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "support" / "other_programs"
 GPT2 = {"layers": 2, "d": 32, "heads": 4, "vocab": 61, "context": 64, "stop": 60}
-LLAMA = {
-    "layers": 2,
-    "d": 32,
-    "heads": 4,
-    "kv_heads": 2,
-    "hidden": 48,
-    "vocab": 61,
-    "stop": "[60]",
-}
+LLAMA = {"layers": 2, "d": 32, "heads": 4, "kv_heads": 2, "hidden": 48, "vocab": 61, "stop": "[60]"}
 T5 = {
     "d": 32,
     "heads": 4,
@@ -72,13 +64,8 @@ def python_with(module: str, name: str) -> str:
 
 def node_modules() -> str:
     """A folder with transformers.js; skips where there is none, or no Node."""
-    found = os.environ.get(
-        "SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules")
-    )
-    if (
-        shutil.which("node") is None
-        or not (Path(found) / "@huggingface" / "transformers").exists()
-    ):
+    found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules"))
+    if shutil.which("node") is None or not (Path(found) / "@huggingface" / "transformers").exists():
         pytest.skip(
             "transformers.js is not installed: set SPECC_NODE_MODULES, or run `make readers`"
         )
@@ -87,11 +74,7 @@ def node_modules() -> str:
 
 def said_by(command: Sequence[str]) -> list[list[int]]:
     """The tokens that a program prints on its last line."""
-    offline = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         command,
         capture_output=True,
@@ -118,13 +101,11 @@ def greedy(
     ids, keep = start, given.get(mask, np.ones(start.shape, bool))
     for _ in range(TOKENS):
         inputs = {**given, generation.growing: ids, mask: keep}
-        logits = by_reference(model.spec, model.weights, inputs)[generation.source][
-            :, -1
-        ]
+        logits = by_reference(model.spec, model.weights, inputs)[generation.source][:, -1]
         best = np.sort(logits, axis=1)
-        assert (
-            (best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])
-        ).all(), "choose another seed"
+        assert ((best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])).all(), (
+            "choose another seed"
+        )
         ids = np.concatenate([ids, logits.argmax(1)[:, None]], axis=1)
         keep = np.concatenate([keep, np.ones((len(ids), 1), bool)], axis=1)
     made = until(ids[:, start.shape[1] :].tolist(), stop)
@@ -177,9 +158,7 @@ def test_genai_writes_what_the_spec_says(
     assert until(said, 60) == want
 
 
-def test_optimum_writes_what_the_spec_says_behind_padded_prompts(
-    tmp_path: Path,
-) -> None:
+def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path) -> None:
     python = python_with("optimum", "optimum")
     model = lively(in_profile("hf", "gpt2", **GPT2, seed=3))
     folder = configured(written(model, tmp_path / "package"), GPT2_JSON)
@@ -194,12 +173,7 @@ def test_optimum_writes_what_the_spec_says_behind_padded_prompts(
         json.dumps(prompts.tolist()),
     ]
     assert (
-        until(
-            said_by(
-                [*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]
-            ),
-            60,
-        )
+        until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 60)
         == want
     )
 
@@ -211,9 +185,7 @@ def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
     source = np.random.default_rng(0).integers(2, 59, (3, 5))
     keep = np.arange(5) < np.array([[5], [3], [2]])
     names = list(model.spec.model.graph.inputs)
-    want = greedy(
-        model, {names[0]: source, names[1]: keep}, np.zeros((3, 1), np.int64), 1
-    )
+    want = greedy(model, {names[0]: source, names[1]: keep}, np.zeros((3, 1), np.int64), 1)
     command = [
         python,
         str(PROGRAMS / "with_optimum.py"),
@@ -222,12 +194,7 @@ def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
         json.dumps(source.tolist()),
     ]
     assert (
-        until(
-            said_by(
-                [*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]
-            ),
-            1,
-        )
+        until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 1)
         == want
     )
 
@@ -241,17 +208,13 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("spec", PUBLISHED)
-def test_optimum_writes_what_transformers_writes(
-    spec: str, beams: int, tmp_path: Path
-) -> None:
+def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path: Path) -> None:
     """The checkpoint as published ones are, compiled on the command line, then the same
     call to both.
     """
     python = python_with("optimum", "optimum")
     made, config = PUBLISHED[spec]
-    data = {
-        k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")
-    }
+    data = {k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")}
     model = randomized(made(config(**data)), seed=2)
     with torch.no_grad():
         # a table that is the head too answers each word with itself
@@ -315,7 +278,4 @@ def test_transformers_js_writes_what_the_spec_says(tmp_path: Path) -> None:
         str(tmp_path),
         "package",
     ]
-    assert (
-        until(said_by([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60)
-        == want
-    )
+    assert until(said_by([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60) == want

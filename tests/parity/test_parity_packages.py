@@ -23,7 +23,7 @@ from support.published import from_module, randomized
 
 import specc
 from specc.api import Model
-from specc.run.steppers import SHORTEST
+from specc.runtime.steppers import SHORTEST
 from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity
@@ -157,9 +157,7 @@ def published(name: str) -> Any:
         head[STOP] *= family.stop
         if family.spec:  # not learned: the published waves
             for stack in (model.model.encoder, model.model.decoder):
-                stack.embed_positions.weight.copy_(
-                    stack.embed_positions.create_weight()
-                )
+                stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
     model.generation_config = hf.GenerationConfig()
     return model
 
@@ -182,9 +180,7 @@ def saved(name: str, folder: Path) -> Path:
         published(name).save_pretrained(folder)
         return folder
     waves = ("embed_positions", "final_logits_bias", "shared")
-    weights = {
-        n.removeprefix("model."): w for n, w in from_module(published(name)).items()
-    }
+    weights = {n.removeprefix("model."): w for n, w in from_module(published(name)).items()}
     weights["output_projection.weight"] = weights.pop("lm_head.weight")
     write_safetensors(
         folder / "model.safetensors",
@@ -210,12 +206,7 @@ def package(
         family = FAMILIES[name]
         spec, weights = family.spec or name, checkpoint(name)
         specc.compile(
-            spec,
-            path,
-            weights=weights,
-            set=family.sets,
-            target=target,
-            parts=["step", "encode"],
+            spec, path, weights=weights, set=family.sets, target=target, parts=["step", "encode"]
         )
         return specc.load(path, threads=1)
 
@@ -228,11 +219,7 @@ def padded(name: str, texts: list[list[int]]) -> tuple[Ids, NDArray[np.bool_]]:
     ids = np.full((len(texts), longest), family.config().pad_token_id)
     keep = np.zeros(ids.shape, np.bool_)
     for row, text in enumerate(texts):
-        there = (
-            slice(longest - len(text), longest)
-            if family.side == "left"
-            else slice(len(text))
-        )
+        there = slice(longest - len(text), longest) if family.side == "left" else slice(len(text))
         ids[row, there], keep[row, there] = text, True
     return ids, keep
 
@@ -258,9 +245,7 @@ def theirs(
     family = FAMILIES[name]
     if family.one_by_one and len(texts) > 1:
         return [
-            row
-            for text in texts
-            for row in theirs(name, [text], exactly, tokens, stop, **options)
+            row for text in texts for row in theirs(name, [text], exactly, tokens, stop, **options)
         ]
     ids, keep = padded(name, texts)
     config = hf.GenerationConfig(
@@ -271,15 +256,10 @@ def theirs(
         config.decoder_start_token_id = family.config().decoder_start_token_id
     model = in_float64(name) if exactly else published(name)
     made = model.generate(
-        torch.tensor(ids),
-        attention_mask=torch.tensor(keep).long(),
-        generation_config=config,
+        torch.tensor(ids), attention_mask=torch.tensor(keep).long(), generation_config=config
     )
     written = made.sequences[:, 1 if family.source else ids.shape[1] :].tolist()
-    found, scores = (
-        [up_to_the_stop(row, stop) for row in written],
-        made.get("sequences_scores"),
-    )
+    found, scores = ([up_to_the_stop(row, stop) for row in written], made.get("sequences_scores"))
     if scores is not None:
         return [Text(t, float(score)) for t, score in zip(found, scores, strict=True)]
     return [
@@ -296,9 +276,7 @@ def _searched(
     return theirs(name, rows, num_beams=3, length_penalty=penalty, early_stopping=early)
 
 
-def searched_by_them(
-    name: str, texts: list[list[int]], penalty: float, early: bool
-) -> list[Text]:
+def searched_by_them(name: str, texts: list[list[int]], penalty: float, early: bool) -> list[Text]:
     """The texts that their beam search finds, once for all tests."""
     return _searched(name, tuple(map(tuple, texts)), penalty, early)
 
@@ -311,17 +289,11 @@ def up_to_the_stop(tokens: list[int], stop: int = STOP) -> tuple[int, ...]:
 def closest(logits: list[torch.Tensor]) -> float:
     """The smallest gap between the two best logits, as a share of their range."""
     ordered = torch.stack(logits).sort(dim=1).values
-    return float(
-        ((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0])).min()
-    )
+    return float(((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0])).min())
 
 
 def ours(
-    model: Model,
-    name: str,
-    texts: list[list[int]],
-    tokens: int = TOKENS,
-    **settings: Any,
+    model: Model, name: str, texts: list[list[int]], tokens: int = TOKENS, **settings: Any
 ) -> list[Text]:
     """What the package writes. Prompts of unequal length are padded by it, sources by
     whoever has them.
@@ -395,9 +367,7 @@ def test_drawing_from_the_best_alone_is_greedy(
     name: str, target: str, package: Callable[[str, str], Model]
 ) -> None:
     model = package(name, target)
-    drawn = ours(
-        model, name, PROMPTS, strategy="sample", top_k=1, temperature=1.7, seed=5
-    )
+    drawn = ours(model, name, PROMPTS, strategy="sample", top_k=1, temperature=1.7, seed=5)
     assert drawn == ours(model, name, PROMPTS, strategy="greedy")
 
 
@@ -405,11 +375,7 @@ def test_drawing_from_the_best_alone_is_greedy(
 @pytest.mark.parametrize("strategy", ["greedy", "beam"])
 @pytest.mark.parametrize("name", ["gpt2", "t5", "marian"])
 def test_one_file_in_the_runtime_alone(
-    name: str,
-    strategy: str,
-    target: str,
-    checkpoint: Callable[[str], Path],
-    tmp_path: Path,
+    name: str, strategy: str, target: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Sources of unequal length, prompts of one: such a model knows of padding by itself alone."""
     family, path = FAMILIES[name], tmp_path / "one.onnx"
@@ -422,22 +388,13 @@ def test_one_file_in_the_runtime_alone(
         family.spec or name, path, weights=checkpoint(name), set=family.sets, target=target, parts=["generate"],
         settings=settled,
     )  # fmt: skip
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     texts = PROMPTS if family.source else [PROMPTS[0], PROMPTS[0][::-1]]
-    given = {
-        session.get_inputs()[0].name: padded(name, texts)[0],
-        "max_tokens": np.array(TOKENS),
-    }
+    given = {session.get_inputs()[0].name: padded(name, texts)[0], "max_tokens": np.array(TOKENS)}
     made = session.run(["tokens"], given)[0]
     rows = made[:, 0] if beam else made
-    published_texts = (
-        searched_by_them(name, texts, 0.6, True) if beam else theirs(name, texts)
-    )
-    assert [up_to_the_stop(row) for row in rows.tolist()] == [
-        t.tokens for t in published_texts
-    ]
+    published_texts = searched_by_them(name, texts, 0.6, True) if beam else theirs(name, texts)
+    assert [up_to_the_stop(row) for row in rows.tolist()] == [t.tokens for t in published_texts]
 
 
 def test_no_search_hangs_on_rounding() -> None:
@@ -455,11 +412,7 @@ def test_no_search_hangs_on_rounding() -> None:
                 length_penalty=penalty,
                 early_stopping=early,
             )
-            assert [t.tokens for t in exact] == [t.tokens for t in rounded], (
-                name,
-                penalty,
-                early,
-            )
+            assert [t.tokens for t in exact] == [t.tokens for t in rounded], (name, penalty, early)
 
 
 def test_texts_of_these_models_vary_and_end() -> None:

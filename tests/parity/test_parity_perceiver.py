@@ -12,9 +12,7 @@ from transformers import PreTrainedModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"inputs": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+GIVEN = samples({"inputs": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 TINY = {
     "vocab_size": 31, "d_model": 24, "num_latents": 5, "d_latents": 16, "num_self_attends_per_block": 2,
     "num_self_attention_heads": 4, "num_cross_attention_heads": 2, "max_position_embeddings": 9,
@@ -53,11 +51,7 @@ def test_perceiver(case: str, tmp_path: Path) -> None:
     config = {**TINY, **more}
     check_scores(
         Unfused(
-            config="PerceiverConfig",
-            model=model,
-            tiny=config,
-            results={"logits": ""},
-            given=GIVEN,
+            config="PerceiverConfig", model=model, tiny=config, results={"logits": ""}, given=GIVEN
         ),
         tmp_path,
     )

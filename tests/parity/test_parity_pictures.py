@@ -12,10 +12,10 @@ import transformers
 from PIL import Image
 
 import specc
-from specc.compiler.pictures import seen_as
-from specc.data.image import read_image
-from specc.data.reading import input_reading
-from specc.data.record import Image as Record
+from specc.huggingface.image_processor_config import image_reading_options
+from specc.preprocessing.images import read_image
+from specc.preprocessing.preprocessing_config import parse_input_record
+from specc.preprocessing.records import ImageRecord as Record
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -60,7 +60,7 @@ def pictures(folder: Path) -> list[Path]:
 def record_of(folder: Path, size: tuple[int, int]) -> Record:
     """How a spec of a model for that size reads pictures, with the file of a folder."""
     said = {"kind": "image", "size": list(size), "channels": 3}
-    made = input_reading(seen_as(said, [folder], None))
+    made = parse_input_record(image_reading_options(said, [folder], None))
     assert isinstance(made, Record)
     return made
 

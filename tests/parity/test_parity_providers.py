@@ -31,8 +31,6 @@ def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
         runtime.command()
     except Absent as why:
         pytest.skip(str(why))
-    laid = lay(
-        tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset
-    )
+    laid = lay(tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset)
     wrong = {n: o.wrong for n, o in outcomes(runtime, laid).items() if o.wrong}
     assert not wrong

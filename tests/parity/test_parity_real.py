@@ -43,9 +43,7 @@ def test_folders_that_agree_are_refused_or_differ(
         decoder_start_token_id=0,
         eos_token_id=1,
     )
-    randomized(transformers.T5ForConditionalGeneration(t5)).save_pretrained(
-        tmp_path / "t5"
-    )
+    randomized(transformers.T5ForConditionalGeneration(t5)).save_pretrained(tmp_path / "t5")
     (tmp_path / "words.txt").write_text("one line\n\nanother\n", encoding="utf-8")
     code, out = told(tmp_path, monkeypatch, capsys)
     assert code == 0
@@ -75,13 +73,9 @@ def test_a_difference_is_told(
             @staticmethod
             def from_pretrained(path: Path, **given: Any) -> Any:
                 made = load_file(path / "model.safetensors")
-                made["model.norm.weight"] = np.ascontiguousarray(
-                    made["model.norm.weight"] * 1.001
-                )
+                made["model.norm.weight"] = np.ascontiguousarray(made["model.norm.weight"] * 1.001)
                 (tmp_path / "other").mkdir(exist_ok=True)
-                save_file(
-                    made, tmp_path / "other" / "model.safetensors", {"format": "pt"}
-                )
+                save_file(made, tmp_path / "other" / "model.safetensors", {"format": "pt"})
                 config = (path / "config.json").read_text()
                 (tmp_path / "other" / "config.json").write_text(config)
                 return kind.from_pretrained(tmp_path / "other", **given)

@@ -37,13 +37,9 @@ KINDS = {
 }
 
 
-def spec(
-    kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bool
-) -> str:
+def spec(kind: str, folder: Path, layers: int, both: bool, start: bool, bias: bool) -> str:
     word, states = kind.split()[-1], layers * (1 + both)
-    starts = (
-        (", start=h, start_cell=c" if word == "lstm" else ", start=h") if start else ""
-    )
+    starts = (", start=h, start_cell=c" if word == "lstm" else ", start=h") if start else ""
     direction = "both" if both else "forward"
     options = (
         f"hidden=5, {KINDS[kind][2]}layers={layers}, direction={direction}, "
@@ -76,10 +72,7 @@ def packed(
     ends = last if lstm else (last, c)
     return {
         "out": out.numpy(),
-        **{
-            n: e.transpose(0, 1).numpy()
-            for n, e in zip(("last", "cell"), ends, strict=True)
-        },
+        **{n: e.transpose(0, 1).numpy() for n, e in zip(("last", "cell"), ends, strict=True)},
     }
 
 
@@ -101,20 +94,10 @@ def test_packed_sequences(
     """
     make, options, _ = KINDS[kind]
     theirs = randomized(
-        make(
-            4,
-            5,
-            num_layers=layers,
-            bidirectional=both,
-            bias=bias,
-            batch_first=True,
-            **options,
-        )
+        make(4, 5, num_layers=layers, bidirectional=both, bias=bias, batch_first=True, **options)
     )
     ours = with_weights(
-        spec(kind, tmp_path, layers, both, start, bias),
-        from_module(theirs, "layer."),
-        tmp_path,
+        spec(kind, tmp_path, layers, both, start, bias), from_module(theirs, "layer."), tmp_path
     )
     theirs.double()
     rng, states = np.random.default_rng(0), layers * (1 + both)
@@ -135,19 +118,12 @@ def test_packed_sequences(
     for side, inputs in (("right", given), ("left", moved)):
         reference = by_reference(ours.spec, ours.weights, inputs)
         compiled = ours.compiled.run(
-            **{
-                k: v.astype(np.float32) if v.dtype.kind == "f" else v
-                for k, v in inputs.items()
-            }
+            **{k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
         )
         for name in ("out", "last", "cell"):
             theirs_here = wanted[name].copy()
             if name == "out" and side == "left":
                 for row, n in enumerate(LENGTHS):
                     theirs_here[row] = np.roll(wanted[name][row], 7 - n, axis=0)
-            assert_agrees(
-                reference[name], theirs_here, f"{name}, {side}, reference", 1e-9
-            )
-            assert_agrees(
-                compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5
-            )
+            assert_agrees(reference[name], theirs_here, f"{name}, {side}, reference", 1e-9)
+            assert_agrees(compiled[name], theirs_here, f"{name}, {side}, compiled", 1e-5)

@@ -54,8 +54,7 @@ SCORES: dict[str, Score] = {
     "general": lambda p, s, h: s @ p["W_g"] @ h,
     "dot": lambda p, s, h: s @ h,
     f"layered(2, {A})": lambda p, s, h: (
-        p["v_a"]
-        @ np.tanh(p["W_2"] @ np.tanh(p["W_a"] @ s + p["b_a"] + p["U_a"] @ h) + p["b_2"])
+        p["v_a"] @ np.tanh(p["W_2"] @ np.tanh(p["W_a"] @ s + p["b_a"] + p["U_a"] @ h) + p["b_2"])
     ),
 }
 READ: dict[str, dict[str, str]] = {
@@ -82,8 +81,7 @@ def drawn(added: bool = False) -> dict[str, Array]:
     wide = {k: s for k, s in (SHAPES | OTHERS).items() if s[1:] == (2 * N,)}
     shapes = SHAPES | OTHERS | {k: (s[0], N) for k, s in wide.items() if added}
     return {
-        k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2
-        for k, s in shapes.items()
+        k: rng.normal(size=s).astype(np.float32).astype(np.float64) / 2 for k, s in shapes.items()
     }
 
 
@@ -97,9 +95,7 @@ def encoder(p: Mapping[str, Array], words: Array, side: str) -> list[Array]:
     for x in words:
         z = sigma(p[f"W_z_{side}"] @ x + p[f"U_z_{side}"] @ h + p[f"b_z_{side}"])
         r = sigma(p[f"W_r_{side}"] @ x + p[f"U_r_{side}"] @ h + p[f"b_r_{side}"])
-        candidate = np.tanh(
-            p[f"W_{side}"] @ x + p[f"U_{side}"] @ (r * h) + p[f"b_{side}"]
-        )
+        candidate = np.tanh(p[f"W_{side}"] @ x + p[f"U_{side}"] @ (r * h) + p[f"b_{side}"])
         h = (1 - z) * h + z * candidate
         states.append(h)
     return states
@@ -151,10 +147,7 @@ def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.flo
             )
             made[f"encoder.rnn.{name}{suffix}"] = np.concatenate([reset, -update, new])
         made[f"encoder.rnn.bias_hh{suffix}"] = np.zeros(3 * N)
-    given = [
-        np.concatenate([p["W" + gate], p["C" + gate]], axis=1)
-        for gate in ("_r", "_z", "")
-    ]
+    given = [np.concatenate([p["W" + gate], p["C" + gate]], axis=1) for gate in ("_r", "_z", "")]
     made |= {
         "decoder.init.weight": p["W_s"],
         "decoder.init.bias": p["b_s"],
@@ -162,27 +155,19 @@ def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.flo
         "decoder.rnn.weight_hh": np.concatenate([p["U_r"], p["U_z"], p["U"]]),
         "decoder.rnn.bias_ih": np.zeros(3 * N),
         "decoder.rnn.bias_hh": np.concatenate([p["b_r"], p["b_z"], p["b"]]),
-        "decoder.readout.weight": np.concatenate(
-            [p["U_o"], p["V_o"], p["C_o"]], axis=1
-        ),
+        "decoder.readout.weight": np.concatenate([p["U_o"], p["V_o"], p["C_o"]], axis=1),
         "decoder.readout.bias": p["b_o"],
         "decoder.out.weight": p["W_o"],
         "decoder.out.bias": p["b_y"],
     }
     for name, matrix in READ[score.partition("(")[0]].items():
-        made[f"decoder.align.{name}"] = (
-            p[matrix][None] if matrix == "v_a" else p[matrix]
-        )
+        made[f"decoder.align.{name}"] = p[matrix][None] if matrix == "v_a" else p[matrix]
     return {name: value.astype(np.float32) for name, value in made.items()}
 
 
 @pytest.mark.parametrize(
     ("score", "added"),
-    [
-        *((score, score == "dot") for score in SCORES),
-        (f"additive({A})", True),
-        ("general", True),
-    ],
+    [*((score, score == "dot") for score in SCORES), (f"additive({A})", True), ("general", True)],
 )
 def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
     p = drawn(added)
@@ -195,21 +180,12 @@ def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         keep = x["source_keep"].numpy()
         rows, tgt = x["target"].shape
-        logits, alignment = (
-            np.zeros((rows, tgt, K_Y)),
-            np.zeros((rows, tgt, keep.shape[1])),
-        )
+        logits, alignment = (np.zeros((rows, tgt, K_Y)), np.zeros((rows, tgt, keep.shape[1])))
         for row in range(rows):
-            source, target = (
-                x["source"][row].numpy()[keep[row]],
-                x["target"][row].numpy(),
-            )
+            source, target = (x["source"][row].numpy()[keep[row]], x["target"][row].numpy())
             logits[row], alignment[row][:, keep[row]] = translate(
                 p, source, target, SCORES[score], added
             )
-        return {
-            "logits": torch.from_numpy(logits),
-            "alignment": torch.from_numpy(alignment),
-        }
+        return {"logits": torch.from_numpy(logits), "alignment": torch.from_numpy(alignment)}
 
     assert_matches(ours, GIVEN, published, {"logits": "tgt", "alignment": "tgt"})

@@ -15,7 +15,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 
 pytestmark = pytest.mark.parity
@@ -38,9 +38,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"factor": 4.0, **ORIGINAL, "beta_fast": 8.0, "beta_slow": 0.5},
     ],
     "longrope": [{"factor": 4.0, **ORIGINAL, **DIVISORS}],
-    "llama3": [
-        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL}
-    ],
+    "llama3": [{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGINAL}],
     "proportional": [
         {"partial_rotary_factor": 0.25},
         {"partial_rotary_factor": 0.6, "factor": 8.0},
@@ -64,9 +62,7 @@ def test_every_rule_has_settings_here() -> None:
     assert SETTINGS.keys() == ROPE_INIT_FUNCTIONS.keys()
 
 
-def ours(
-    folder: Path, form: str, rope: dict[str, Any], longest: int
-) -> tuple[Any, float]:
+def ours(folder: Path, form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
     """Frequencies and the factor of cos and sin, out of a config.json."""
     layers = form == "of layers"
     options = 'theta=1.0, layers="full_attention"' if layers else "theta=1.0"
@@ -80,7 +76,7 @@ def ours(
         told["rope_parameters"] = {"full_attention": rope} if layers else rope
     config = folder / "config.json"
     config.write_text(json.dumps(told))
-    graph = elaborated(open_spec(str(path), config=str(config), longest=longest)).graph
+    graph = elaborate_spec(open_spec(str(path), config=str(config), longest=longest)).graph
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
     return np.array(made.frequencies), made.factor
 
@@ -104,17 +100,13 @@ def theirs(form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
     else:
         config = transformers.LlamaConfig(**sizes, rope_parameters=rope)
     function = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
-    made, factor = function(
-        config, torch.device("cpu"), seq_len=longest or FEW, layer_type=layer
-    )
+    made, factor = function(config, torch.device("cpu"), seq_len=longest or FEW, layer_type=layer)
     return made.double().numpy(), factor
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("kind", "more"), CASES, ids=str)
-def test_the_published_function(
-    kind: str, more: dict[str, Any], form: str, tmp_path: Path
-) -> None:
+def test_the_published_function(kind: str, more: dict[str, Any], form: str, tmp_path: Path) -> None:
     """Within the length that it starts from, and where the rule asks, beyond."""
     rope = {"rope_type": kind, "rope_theta": 500.0, **more}
     if form == "of layers" and "truncate" in more:

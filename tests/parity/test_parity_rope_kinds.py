@@ -23,7 +23,7 @@ from support.published import assert_published, loaded
 from support.spec_models import assert_agrees
 
 import specc
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
@@ -49,9 +49,7 @@ LONG = {"rope_type": "longrope", "rope_theta": 100.0, **DIVISORS}
 
 def case(family: str, rope: dict[str, Any], **more: Any) -> Case:
     """A small model that reads texts beyond its first length."""
-    made = decoder(
-        family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more}
-    )
+    made = decoder(family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more})
     return replace(made, given=BEYOND)
 
 
@@ -122,9 +120,7 @@ def test_both_sides_of_the_switch(case: Case, longest: int, tmp_path: Path) -> N
     ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
     with pytest.raises(Failed, match="E0912") as refused:
         model.run(input_ids=ids, attention_mask=keep)
-    assert any(
-        "--context" in note for d in refused.value.diagnostics for note in d.notes
-    )
+    assert any("--context" in note for d in refused.value.diagnostics for note in d.notes)
 
 
 @pytest.mark.parametrize("longest", [0, 40])
@@ -142,14 +138,10 @@ def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
         found = ours.compiled.run(**x)["logits"]
         for row in range(3):
             kept = given.kept(row, "seq", found.shape[1], side)
-            assert_agrees(
-                found[row][kept], wanted["logits"][row][kept].detach().numpy(), side
-            )
+            assert_agrees(found[row][kept], wanted["logits"][row][kept].detach().numpy(), side)
     x = given.alone(0)
     wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
-    assert_agrees(
-        ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone"
-    )
+    assert_agrees(ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone")
 
 
 OLD: dict[str, tuple[Case, dict[str, Any]]] = {

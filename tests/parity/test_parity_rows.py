@@ -17,7 +17,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.op import Op
 from specc.ir.types import Type
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -29,20 +29,18 @@ D = Dim.of
 def graph_of(op: Op, *given: Array) -> tuple[Graph, Mapping[str, Array]]:
     build_ = Builder()
     named = {f"x{n}": x for n, x in enumerate(given)}
-    inputs = [
-        build_.input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()
-    ]
+    inputs = [build_.input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()]
     return build_.finish("g", {"y": build_.add(op, *inputs)[0]}), named
 
 
 def reference(op: Op, *given: Array) -> Array:
     graph, named = graph_of(op, *given)
-    return specc_numpy.run(graph, named, {})["y"]
+    return specc_numpy.evaluate_graph(graph, named, {})["y"]
 
 
 def compiled(op: Op, *given: Array, opset: int = 17) -> Array:
     graph, named = graph_of(op, *given)
-    model = build(graph, target("onnx"), opset).model
+    model = build_model(graph, get_target("onnx"), opset).model
     onnx.checker.check_model(model, full_check=True)
     found: Array = open_quietly(model).run(
         None, {n: x.astype(np.float32) for n, x in named.items()}
@@ -83,9 +81,7 @@ def test_what_becomes_smaller_is_averaged(mode: str) -> None:
         x = drawn(2, 3, high, wide, seed=n)
         for size in ((wide, high), (max(high // 3, 1), 3), (1, 1)):
             op = ops.Resize(2, (D(size[0]), D(size[1])), mode, antialias=True)
-            wanted = functional.interpolate(
-                torch.tensor(x), size=size, mode=mode, antialias=True
-            )
+            wanted = functional.interpolate(torch.tensor(x), size=size, mode=mode, antialias=True)
             close(reference(op, x), wanted)
             close(compiled(op, x), wanted, 1e-5)
 
@@ -112,7 +108,7 @@ def test_nearest_pixels_compiled_for_lengths_of_the_input(mode: str) -> None:
     like = build_.input("like", Input(Type("f32", (m,))))
     made = build_.one(ops.Resize(1, (m,), mode), x)
     graph = build_.finish("g", {"y": made, "z": like})
-    session = open_quietly(build(graph, target("onnx"), 17).model)
+    session = open_quietly(build_model(graph, get_target("onnx"), 17).model)
     for rows in range(1, 40):
         given = np.arange(rows, dtype=np.float32)[None]
         for size in range(1, 40):
@@ -146,9 +142,7 @@ def test_lines_and_volumes() -> None:
     op = ops.Resize(1, (D(11),), "bilinear")
     close(reference(op, turned), wanted.transpose(1, 2))
     close(compiled(op, turned), wanted.transpose(1, 2), 1e-5)
-    wanted = functional.interpolate(
-        torch.tensor(volume), size=(6, 2, 5), mode="trilinear"
-    )
+    wanted = functional.interpolate(torch.tensor(volume), size=(6, 2, 5), mode="trilinear")
     op = ops.Resize(2, (D(6), D(2), D(5)), "bilinear")
     close(reference(op, volume), wanted)
     close(compiled(op, volume), wanted, 1e-5)
@@ -160,9 +154,7 @@ def test_group_norm_of_what_has_a_mean(mean: float) -> None:
     x = (drawn(3, 6, 5, 4) + mean).astype(np.float32).astype(np.float64)
     gain, bias = drawn(6, seed=1), drawn(6, seed=2)
     op = ops.GroupNorm(1, D(3), 1e-5)
-    wanted = functional.group_norm(
-        torch.tensor(x), 3, torch.tensor(gain), torch.tensor(bias), 1e-5
-    )
+    wanted = functional.group_norm(torch.tensor(x), 3, torch.tensor(gain), torch.tensor(bias), 1e-5)
     close(reference(op, x, gain, bias), wanted, 1e-9)
     # single precision itself holds a mean of 1 000 to 6e-5
     close(compiled(op, x, gain, bias), wanted, max(1e-5, 1e-7 * mean))
@@ -194,8 +186,6 @@ def test_rows_moved_around_and_picked() -> None:
         assert np.array_equal(reference(every, x), x[:, start:stop:step])
     for largest in (True, False):
         values, places = torch.topk(torch.tensor(x), 4, dim=1, largest=largest)
-        found = specc_numpy.evaluate[ops.TopK(1, D(4), largest)](
-            ops.TopK(1, D(4), largest), {}, x
-        )
+        found = specc_numpy.evaluate[ops.TopK(1, D(4), largest)](ops.TopK(1, D(4), largest), {}, x)
         assert np.array_equal(found[0], values.numpy())
         assert np.array_equal(found[1], places.numpy())

@@ -11,9 +11,7 @@ from transformers import RwkvConfig, RwkvForCausalLM, RwkvModel
 
 pytestmark = pytest.mark.parity
 
-GIVEN = samples(
-    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 
 
 @pytest.mark.parametrize("inner", [24, 32])
@@ -29,11 +27,7 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        return {
-            "logits": one_by_one(
-                x, lambda ids: theirs(input_ids=ids, use_cache=False).logits
-            )
-        }
+        return {"logits": one_by_one(x, lambda ids: theirs(input_ids=ids, use_cache=False).logits)}
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
 
@@ -42,11 +36,7 @@ def test_rwkv(inner: int, tmp_path: Path) -> None:
 def test_base(every: int, tmp_path: Path) -> None:
     """The class without a head, from its folder alone; each text by itself."""
     config = RwkvConfig(
-        vocab_size=31,
-        hidden_size=24,
-        num_hidden_layers=3,
-        rescale_every=every,
-        use_cache=False,
+        vocab_size=31, hidden_size=24, num_hidden_layers=3, rescale_every=every, use_cache=False
     )
     theirs = randomized(RwkvModel(config))
     theirs.save_pretrained(tmp_path)

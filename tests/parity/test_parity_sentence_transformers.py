@@ -13,10 +13,7 @@ from support.text_models import FAMILIES, TextFamily
 
 import specc
 
-pytestmark = [
-    pytest.mark.parity,
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 TEXTS = [
     "The quick brown fox jumps over the lazy dog, and so on.",
     "attention",
@@ -73,9 +70,7 @@ def assert_near(ours: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_directory_gives_the_vectors_of_the_library(
-    case: Sentences, tmp_path: Path
-) -> None:
+def test_a_directory_gives_the_vectors_of_the_library(case: Sentences, tmp_path: Path) -> None:
     case.save(tmp_path)
     ours = compiled(tmp_path)
     prompts = dict(case.prompts)
@@ -91,9 +86,7 @@ def test_a_directory_gives_the_vectors_of_the_library(
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_equations_are_those_of_the_library(
-    case: Sentences, tmp_path: Path
-) -> None:
+def test_the_equations_are_those_of_the_library(case: Sentences, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     case.save(tmp_path)
     theirs = library.SentenceTransformer(str(tmp_path), device="cpu")
@@ -107,16 +100,13 @@ def test_the_equations_are_those_of_the_library(
 
 
 @pytest.mark.parametrize(
-    "activation",
-    ["torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity", ""],
+    "activation", ["torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity", ""]
 )
 def test_a_cross_encoder(activation: str, tmp_path: Path) -> None:
     """A head with one label and the activation that its files name."""
     import torch
 
-    model, tokenizer = FAMILIES[0].save(
-        "ForSequenceClassification", tmp_path, num_labels=1
-    )
+    model, tokenizer = FAMILIES[0].save("ForSequenceClassification", tmp_path, num_labels=1)
     if activation:
         config = json.loads((tmp_path / "config.json").read_text())
         config["sentence_transformers"] = {"activation_fn": activation}

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.padded import Ids, Keep, samples
-from support.published import (
-    Arrays,
-    assert_matches,
-    from_module,
-    randomized,
-    with_weights,
-)
+from support.published import Arrays, assert_matches, from_module, randomized, with_weights
 from support.torch_recurrent import over_kept
 from torch import nn
 
@@ -42,27 +36,17 @@ class Translator(nn.Module):
         sides = ["encoder"] if shared else ["encoder", "decoder"]
         lstm = {s: nn.LSTM(6, 5, num_layers=layers, batch_first=True) for s in sides}
         self.sides = nn.ModuleDict(
-            {
-                s: nn.ModuleDict({"embed": nn.Embedding(31, 6), "lstm": lstm[s]})
-                for s in sides
-            }
+            {s: nn.ModuleDict({"embed": nn.Embedding(31, 6), "lstm": lstm[s]}) for s in sides}
         )
         self.output = nn.Linear(5, 31)
         self.shared = shared
 
     def forward(self, x: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        first, second = (
-            self.sides["encoder"],
-            self.sides["encoder" if self.shared else "decoder"],
-        )
-        words, keep = (
-            x[n] if self.shared else x[n].flip(1) for n in ("source", "source_keep")
-        )
+        first, second = (self.sides["encoder"], self.sides["encoder" if self.shared else "decoder"])
+        words, keep = (x[n] if self.shared else x[n].flip(1) for n in ("source", "source_keep"))
         _, states = over_kept(first["lstm"], first["embed"](words), keep)
         return self.output(
-            over_kept(
-                second["lstm"], second["embed"](x["target"]), x["target_keep"], states
-            )[0]
+            over_kept(second["lstm"], second["embed"](x["target"]), x["target_keep"], states)[0]
         )
 
 
@@ -70,16 +54,10 @@ def weights_of(module: Translator, as_torch: bool) -> Arrays:
     """Under our names, where a layer that reads from the end says so; or as an nn.LSTM
     has them that was given reversed texts, and knows of one direction alone.
     """
-    made = {
-        name.removeprefix("sides."): value
-        for name, value in from_module(module).items()
-    }
+    made = {name.removeprefix("sides."): value for name, value in from_module(module).items()}
     if module.shared or as_torch:
         return made
-    return {
-        f"{n}_reverse" if n.startswith("encoder.lstm") else n: v
-        for n, v in made.items()
-    }
+    return {f"{n}_reverse" if n.startswith("encoder.lstm") else n: v for n, v in made.items()}
 
 
 @pytest.mark.parametrize(
@@ -88,11 +66,7 @@ def weights_of(module: Translator, as_torch: bool) -> Arrays:
 )
 def test_seq2seq(layers: int, shared: bool, as_torch: bool, tmp_path: Path) -> None:
     theirs = randomized(Translator(layers, shared))
-    sets = {
-        **SIZES,
-        "layers": layers,
-        **({"shared": True, "order": "forward"} if shared else {}),
-    }
+    sets = {**SIZES, "layers": layers, **({"shared": True, "order": "forward"} if shared else {})}
     ours = with_weights("seq2seq", weights_of(theirs, as_torch), tmp_path, **sets)
     theirs.double()
 

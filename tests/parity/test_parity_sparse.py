@@ -37,9 +37,7 @@ YARN = {
 SHARP = {"mscale": 0.7, "mscale_all_dim": 0.4}
 
 
-def case(
-    family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any
-) -> Case:
+def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any) -> Case:
     """The class that writes, of one configuration."""
     return Case(
         eager=eager,
@@ -157,9 +155,7 @@ RESULTS = {
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_heads(family: str, head: str, tmp_path: Path) -> None:
     base = FIRST[family]
-    case = replace(
-        base, model=f"{family}{head}", results=dict.fromkeys(RESULTS[head], "seq")
-    )
+    case = replace(base, model=f"{family}{head}", results=dict.fromkeys(RESULTS[head], "seq"))
     check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
 
 

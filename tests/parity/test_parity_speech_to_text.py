@@ -32,9 +32,7 @@ def heard(width: int) -> Any:
 class Alone(Case):
     """The published model, given one recording after another."""
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, said = x["decoder_input_ids"], x["decoder_attention_mask"].bool()
         frames = x["attention_mask"].bool()
         rows: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}

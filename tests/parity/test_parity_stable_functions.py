@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_runtime import open_quietly
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.elaborate.mends import MENDS
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
 from specc.ir.graph import Graph
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -53,12 +53,12 @@ def graph_of(formula: str, folder: Path) -> Graph:
     """Return the graph of one formula over `x`."""
     path = folder / "m.specc"
     path.write_text(SPEC.format(formula=formula), encoding="utf-8")
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def compiled(formula: str, x: Array, folder: Path) -> Array:
     """Return what the compiled formula gives in float32."""
-    model = build(graph_of(formula, folder), target("ort-cpu")).model
+    model = build_model(graph_of(formula, folder), get_target("ort-cpu")).model
     found: Array = open_quietly(model).run(None, {"x": x})[0]
     return found
 
@@ -79,14 +79,13 @@ def test_values_agree_with_pytorch_in_float64(formula: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("formula", NATIVE)
 def test_gradients_agree_with_pytorch(formula: str, tmp_path: Path) -> None:
-    from specc_torch.table import Place
-    from specc_torch.walk import walk
+    from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
     graph = graph_of(formula, tmp_path)
     x = torch.tensor([[1e-8, 1e-3, 30.0], [-1e-6, -2.0, 0.5]], requires_grad=True)
-    place = Place({"batch": 2, "n": 3}, torch.float32, torch.device("cpu"))
+    place = ForwardContext({"batch": 2, "n": 3}, torch.float32, torch.device("cpu"))
     result = graph.outputs["y"]
-    y = walk(graph, {graph.inputs["x"]: x}, place, [result])[result]
+    y = run_graph_nodes(graph, {graph.inputs["x"]: x}, place, [result])[result]
     by = torch.arange(1.0, 1.0 + y.numel()).reshape(y.shape)
     (y * by).sum().backward()
     want = x.detach().double().requires_grad_()
@@ -95,10 +94,8 @@ def test_gradients_agree_with_pytorch(formula: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SUGGESTED)
-def test_suggested_formulas_agree_with_what_they_replace(
-    name: str, tmp_path: Path
-) -> None:
-    (mend,) = (m for m in MENDS if name in m.names)
+def test_suggested_formulas_agree_with_what_they_replace(name: str, tmp_path: Path) -> None:
+    (mend,) = (m for m in FOREIGN_OPERATIONS if name in m.names)
     (formula,) = re.findall(r"`([^`]*\(.*?)`", mend.text)
     x = np.array(VALUES, np.float32)
     expected = SUGGESTED[name](torch.tensor(x, dtype=torch.float64)).numpy()

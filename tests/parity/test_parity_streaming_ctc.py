@@ -36,9 +36,7 @@ class Heard:
         weight, bias = self.w[f"{at}.weight"], self.w[f"{at}.bias"]
         return f.layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
 
-    def conv(
-        self, x: Tensor, there: Tensor, at: str, stride: int, groups: int
-    ) -> Tensor:
+    def conv(self, x: Tensor, there: Tensor, at: str, stride: int, groups: int) -> Tensor:
         weight = self.w[f"{at}.weight"]
         x = (x * there[..., None]).transpose(1, 2)
         width = weight.shape[-1] - stride
@@ -81,13 +79,9 @@ class Heard:
         for n in range(SIZES["layers"]):
             at = f"layers.{n}"
             y, net = self.norm(x, f"{at}.norm1"), f"{at}.feed_forward"
-            y = f.silu(self.linear(y, f"{net}.gate_proj")) * self.linear(
-                y, f"{net}.up_proj"
-            )
+            y = f.silu(self.linear(y, f"{net}.gate_proj")) * self.linear(y, f"{net}.up_proj")
             x = x + self.linear(y, f"{net}.down_proj")
-            x = x + self.attention(
-                self.norm(x, f"{at}.norm2"), there, f"{at}.attention"
-            )
+            x = x + self.attention(self.norm(x, f"{at}.norm2"), there, f"{at}.attention")
             y, gated = self.norm(x, f"{at}.norm3"), f"{at}.convolution"
             y = f.glu(self.linear(y, f"{gated}.in"), dim=-1)
             y = self.conv(y, there, f"{gated}.depthwise", 1, y.shape[-1])
@@ -109,9 +103,7 @@ def weights(model: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("lengths", [(24,), LENGTHS], ids=str)
 @pytest.mark.parametrize("sizes", [[24], [4] * 6, [8, 4, 12]], ids=str)
-def test_streaming_ctc(
-    lengths: tuple[int, ...], sizes: list[int], tmp_path: Path
-) -> None:
+def test_streaming_ctc(lengths: tuple[int, ...], sizes: list[int], tmp_path: Path) -> None:
     out = tmp_path / "out"
     specc.compile("streaming_ctc", out, init=5, set=SIZES, parts=["score", "step"])
     model = specc.load(out)
@@ -122,9 +114,7 @@ def test_streaming_ctc(
     for size in sizes:
         rows = slice(start, start + size)
         made = stream.push(input_features=x[:, rows], attention_mask=there[:, rows])
-        piece = theirs(
-            torch.from_numpy(x[:, rows]).double(), torch.from_numpy(there[:, rows])
-        )
+        piece = theirs(torch.from_numpy(x[:, rows]).double(), torch.from_numpy(there[:, rows]))
         own = slice(start // 4, (start + size) // 4)
         torch.testing.assert_close(piece, whole[:, own], rtol=1e-9, atol=1e-9)
         # Rows of what was not said are nobody's.

@@ -14,7 +14,7 @@ from support.families import Case
 from support.published import loaded
 from support.spec_models import assert_agrees
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
@@ -89,10 +89,7 @@ def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
 
 CHOOSING = {
     **{
-        f"electra, {kind}, {more}": (
-            "Electra",
-            {**ELECTRA, **more, "summary_type": kind},
-        )
+        f"electra, {kind}, {more}": ("Electra", {**ELECTRA, **more, "summary_type": kind})
         for kind in ("first", "last", "mean", "cls_index")
         for more in ({}, {"summary_activation": "tanh"}, {"summary_use_proj": False})
     },

@@ -30,10 +30,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "as it was": ("T5", {}),
-    "version 1.1": (
-        "T5",
-        {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    ),
+    "version 1.1": ("T5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "silu": ("T5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
     "of many languages": ("MT5", {}),
 }
@@ -71,16 +68,12 @@ def test_scores(form: str, tmp_path: Path) -> None:
 def test_writing(form: str, tmp_path: Path) -> None:
     """As many layers on either side: the published cache counts those of the encoder."""
     told = case(form, seed=3, louder=1.3)
-    check_translating(
-        replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path
-    )
+    check_translating(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages"])
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
-def test_heads_over_a_text_that_is_read_again(
-    head: str, form: str, tmp_path: Path
-) -> None:
+def test_heads_over_a_text_that_is_read_again(head: str, form: str, tmp_path: Path) -> None:
     family, settings = FORMS[form]
     tiny = {**SMALL, **settings}
     soft = {"Attention.q.weight": SMALL["d_kv"] ** -0.5}

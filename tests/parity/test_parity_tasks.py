@@ -61,8 +61,7 @@ def named(family: TextFamily) -> str:
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
 def test_text_classification(family: TextFamily, tmp_path: Path) -> None:
     theirs = pipeline(
-        "text-classification",
-        *family.save("ForSequenceClassification", tmp_path, **THREE),
+        "text-classification", *family.save("ForSequenceClassification", tmp_path, **THREE)
     )
     ours = compiled(tmp_path)
     wanted = theirs(TEXTS, top_k=None)
@@ -86,8 +85,7 @@ def test_text_classification(family: TextFamily, tmp_path: Path) -> None:
 def test_function_of_the_scores(problem: dict[str, Any], tmp_path: Path) -> None:
     """As config.json says: sigmoid, softmax or none; a cross-encoder has one label."""
     theirs = pipeline(
-        "text-classification",
-        *FAMILIES[0].save("ForSequenceClassification", tmp_path, **problem),
+        "text-classification", *FAMILIES[0].save("ForSequenceClassification", tmp_path, **problem)
     )
     wanted = theirs([{"text": a, "text_pair": b} for a, b in PAIRS], top_k=None)
     ours = compiled(tmp_path)
@@ -221,13 +219,9 @@ def test_zero_shot_image_classification(name: str, tmp_path: Path) -> None:
     more = {"crop_size": size, "size": {"shortest_edge": 32}} if name == "CLIP" else {}
     images = getattr(transformers, TOWERS[name])(**{"size": size, **more})
     images.save_pretrained(tmp_path)
-    theirs = pipeline(
-        "zero-shot-image-classification", model, tokenizer, image_processor=images
-    )
+    theirs = pipeline("zero-shot-image-classification", model, tokenizer, image_processor=images)
     rng = np.random.default_rng(0)
-    pictures = [
-        Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)) for _ in range(2)
-    ]
+    pictures = [Image.fromarray(rng.integers(0, 255, (32, 32, 3), np.uint8)) for _ in range(2)]
     labels = ["a lazy dog", "fox", "attention is all you need"]
     ours = compiled(tmp_path)
     for how in ({}, {"hypothesis_template": "{}, quick"}):

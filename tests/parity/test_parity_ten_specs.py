@@ -18,17 +18,12 @@ pytestmark = pytest.mark.parity
 
 SPECS = Path(__file__).parents[1] / "elaborate" / "specs"
 WORDS = 31
-TEXT = samples(
-    {"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+TEXT = samples({"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 Inputs = Mapping[str, torch.Tensor]
 
 
 def compare(
-    ours: Ours,
-    given: Samples,
-    published: Callable[[Inputs], Inputs],
-    results: Mapping[str, str],
+    ours: Ours, given: Samples, published: Callable[[Inputs], Inputs], results: Mapping[str, str]
 ) -> None:
     """Both our results within the tolerance of the published ones: alone, and each row
     of a padded batch.
@@ -40,28 +35,15 @@ def compare(
         with torch.no_grad():
             doubles = {k: torch.from_numpy(v.copy()) for k, v in inputs.items()}
             wanted = published(
-                {
-                    k: v.double() if v.is_floating_point() else v
-                    for k, v in doubles.items()
-                }
+                {k: v.double() if v.is_floating_point() else v for k, v in doubles.items()}
             )
-        for found in (
-            by_reference(ours.spec, ours.weights, inputs),
-            ours.compiled.run(**inputs),
-        ):
+        for found in (by_reference(ours.spec, ours.weights, inputs), ours.compiled.run(**inputs)):
             for name, dim in results.items():
                 for row in range(len(given.rows) if side else 1):
                     theirs = wanted[name][row].double().numpy()
-                    valid = (
-                        given.kept(row, dim, len(theirs), side)
-                        if dim and side
-                        else slice(None)
-                    )
+                    valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
                     assert_agrees(
-                        found[name][row][valid],
-                        theirs[valid],
-                        f"{name} of {row}, {side}",
-                        1e-5,
+                        found[name][row][valid], theirs[valid], f"{name} of {row}, {side}", 1e-5
                     )
 
 
@@ -97,16 +79,11 @@ def test_albert(tmp_path: Path) -> None:
         inner_group_num=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=20,
     )  # fmt: skip
     theirs = randomized(hf.AlbertForPreTraining(config))
-    given = samples(
-        {**TEXT.fields, "token_type_ids": Ids("seq", 2)}, {"seq": (7, 1, 4)}
-    )
+    given = samples({**TEXT.fields, "token_type_ids": Ids("seq", 2)}, {"seq": (7, 1, 4)})
 
     def published(x: Inputs) -> Inputs:
         made = theirs(**x)
-        return {
-            "prediction_logits": made.prediction_logits,
-            "order_logits": made.sop_logits,
-        }
+        return {"prediction_logits": made.prediction_logits, "order_logits": made.sop_logits}
 
     compare(
         files(theirs, "albert", tmp_path),
@@ -151,13 +128,9 @@ def test_clip(end: int, tmp_path: Path) -> None:
         "image_size": 8, "patch_size": 4,
     }  # fmt: skip
     theirs = randomized(
-        hf.CLIPModel(
-            hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
-        )
+        hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
     )
-    given = samples(
-        {**TEXT.fields, "pixel_values": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)}
-    )
+    given = samples({**TEXT.fields, "pixel_values": Numbers((3, 8, 8))}, {"seq": (7, 1, 4)})
     for row in given.rows:  # every text ends with its end
         row["input_ids"][:] %= WORDS - 1
         row["input_ids"][-1] = WORDS - 1
@@ -169,10 +142,7 @@ def test_clip(end: int, tmp_path: Path) -> None:
     with torch.no_grad():
         pixels = torch.from_numpy(together["pixel_values"]).double()
         made = theirs(torch.from_numpy(ids), pixels, torch.from_numpy(keep).long())
-    for found in (
-        by_reference(ours.spec, ours.weights, together),
-        ours.compiled.run(**together),
-    ):
+    for found in (by_reference(ours.spec, ours.weights, together), ours.compiled.run(**together)):
         for name in ("logits_per_image", "image_embeds", "text_embeds"):
             assert_agrees(found[name], made[name].numpy(), name, 1e-5)
 
@@ -190,17 +160,11 @@ def test_vision_encoder_decoder(tmp_path: Path) -> None:
         vocab_size=WORDS, d_model=24, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=40,
         max_position_embeddings=20, cross_attention_hidden_size=32, decoder_start_token_id=2,
     )  # fmt: skip
-    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(
-        encoder, decoder
-    )
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     config.decoder_start_token_id, config.pad_token_id = 2, 1
     theirs = randomized(hf.VisionEncoderDecoderModel(config))
     given = samples(
-        {
-            "pixel_values": Numbers((3, 8, 8)),
-            "ids": Ids("seq", WORDS),
-            "keep": Keep("seq"),
-        },
+        {"pixel_values": Numbers((3, 8, 8)), "ids": Ids("seq", WORDS), "keep": Keep("seq")},
         {"seq": (7, 1, 4)},
     )
 
@@ -212,9 +176,4 @@ def test_vision_encoder_decoder(tmp_path: Path) -> None:
         )
         return {"logits": made.logits}
 
-    compare(
-        files(theirs, "vision_encoder_decoder", tmp_path),
-        given,
-        published,
-        {"logits": "seq"},
-    )
+    compare(files(theirs, "vision_encoder_decoder", tmp_path), given, published, {"logits": "seq"})

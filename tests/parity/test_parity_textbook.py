@@ -77,9 +77,7 @@ class Layered(nn.Module):
             {
                 "W": nn.Linear(HIDDEN, ATT),
                 "U": nn.Linear(FEATURES, ATT, bias=False),
-                "layers": nn.ModuleList(
-                    [nn.ModuleDict({"hidden": nn.Linear(ATT, ATT)})]
-                ),
+                "layers": nn.ModuleList([nn.ModuleDict({"hidden": nn.Linear(ATT, ATT)})]),
                 "v": nn.Linear(ATT, 1, bias=False),
             }
         )
@@ -132,19 +130,10 @@ def test_the_textbook_decoder(tmp_path: Path) -> None:
     module = drawn(Textbook())
     sizes = {"words": WORDS, "hidden": HIDDEN, "layers": LAYERS}
     ours = with_weights(
-        "textbook_decoder",
-        from_module(module),
-        tmp_path,
-        src_vocab=SOURCE,
-        vocab=TARGET,
-        **sizes,
+        "textbook_decoder", from_module(module), tmp_path, src_vocab=SOURCE, vocab=TARGET, **sizes
     )
     given = samples(
-        {
-            "source": Ids("src", SOURCE),
-            "source_keep": Keep("src"),
-            "target": Ids("tgt", TARGET),
-        },
+        {"source": Ids("src", SOURCE), "source_keep": Keep("src"), "target": Ids("tgt", TARGET)},
         {"src": (6, 1, 3), "tgt": (4, 4, 4)},
     )
     exact = module.double()
@@ -160,12 +149,7 @@ def test_a_plain_rnn_with_layered_scores(tmp_path: Path) -> None:
     module = drawn(Layered())
     sizes = {"words": WORDS, "hidden": HIDDEN, "att": ATT, "layers": 2}
     ours = with_weights(
-        "rnn_attention",
-        from_module(module),
-        tmp_path,
-        vocab=TARGET,
-        features=FEATURES,
-        **sizes,
+        "rnn_attention", from_module(module), tmp_path, vocab=TARGET, features=FEATURES, **sizes
     )
     given = samples(
         {

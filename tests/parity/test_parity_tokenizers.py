@@ -12,8 +12,8 @@ pytest.importorskip(
 from support.tokenizer_files import KINDS, LINES, trained
 from transformers import PreTrainedTokenizerFast
 
-from specc.data.text import decode, encode
-from specc.data.tokenizer import TextTokenizer, TokenizerFile
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 pytestmark = pytest.mark.parity
 
@@ -30,19 +30,13 @@ TEXTS = [
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_text_are_those_of_transformers(
-    kind: str, special: bool, tmp_path: Path
-) -> None:
+def test_ids_and_text_are_those_of_transformers(kind: str, special: bool, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(trained(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
-    ours = TextTokenizer(
-        file=TokenizerFile.of(path.read_text(encoding="utf-8")), special=special
-    )
+    ours = TextTokenizer(file=TokenizerFile.of(path.read_text(encoding="utf-8")), special=special)
     for text in TEXTS:
-        ids = encode(text, ours).tolist()
+        ids = encode_text_ids(text, ours).tolist()
         assert ids == theirs(text, add_special_tokens=special)["input_ids"], text
-        expected = theirs.decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        assert decode(ids, ours) == expected, text
+        expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert decode_text(ids, ours) == expected, text

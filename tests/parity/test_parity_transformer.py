@@ -73,9 +73,7 @@ def check(ours: Ours, theirs: Stacks) -> None:
     ("norm", "act", "places"),
     [("pre", "relu", "learned"), ("post", "gelu", "none"), ("pre", "gelu", "sines")],
 )
-def test_what_may_be_chosen(
-    norm: str, act: str, places: str, rms: bool, tmp_path: Path
-) -> None:
+def test_what_may_be_chosen(norm: str, act: str, places: str, rms: bool, tmp_path: Path) -> None:
     theirs = stacks(
         **TORCH,
         act=act,
@@ -92,10 +90,7 @@ def test_what_may_be_chosen(
         "normalize": "rms_norm(eps=1e-5)" if rms else "layer_norm(eps=1e-5)",
         "attention_bias": True,
     }
-    check(
-        with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets),
-        theirs,
-    )
+    check(with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)
 
 
 @pytest.mark.parametrize("pairs", ["half", "interleaved"])
@@ -111,7 +106,4 @@ def test_rotary_positions(pairs: str, tmp_path: Path) -> None:
         "pairs": pairs,
         "attention_bias": True,
     }
-    check(
-        with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets),
-        theirs,
-    )
+    check(with_weights("transformer", weights_of(theirs), tmp_path, **SIZES, **sets), theirs)

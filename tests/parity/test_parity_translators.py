@@ -99,12 +99,7 @@ CASES = {
     ),
     # its mask of what is ahead is only made where nothing is kept between steps
     "fsmt": case(
-        "FSMT",
-        single=True,
-        src_vocab_size=35,
-        tgt_vocab_size=31,
-        use_cache=False,
-        num_beams=1,
+        "FSMT", single=True, src_vocab_size=35, tgt_vocab_size=31, use_cache=False, num_beams=1
     ),
 }
 
@@ -123,9 +118,7 @@ def test_writing(case: Case, tmp_path: Path) -> None:
 # with seed 0 a term of MBart's scores is 17 times the largest that they add up to in one
 # text, and so is what float32 rounds off
 HEADS = {
-    f"{family}{head}": read_again(
-        f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1
-    )
+    f"{family}{head}": read_again(f"{family}Config", f"{family}{head}", SMALL, STOP, seed=1)
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
@@ -149,9 +142,7 @@ def test_heads_over_a_text_that_is_read_again(case: Case, tmp_path: Path) -> Non
     check_scores(case, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"]
-)
+@pytest.mark.parametrize("family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"])
 def test_states(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})
@@ -168,9 +159,7 @@ def alone(family: str, **more: Any) -> Case:
         model=f"{family}ForCausalLM",
         tiny={**SMALL, **more},
         results={"logits": "tgt"},
-        given=samples(
-            {"target": Ids("tgt", 29), "target_keep": Keep("tgt")}, {"tgt": (6, 2, 3)}
-        ),
+        given=samples({"target": Ids("tgt", 29), "target_keep": Keep("tgt")}, {"tgt": (6, 2, 3)}),
         renamed={"target": "input_ids", "target_keep": "attention_mask"},
         seed=1,
         louder=1.5,

@@ -22,11 +22,7 @@ CODEGEN = Case(
           "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
 )  # fmt: skip
 TYPED = samples(
-    {
-        "input_ids": Ids("seq", 31),
-        "attention_mask": Keep("seq"),
-        "token_type_ids": Ids("seq", 2),
-    },
+    {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "token_type_ids": Ids("seq", 2)},
     {"seq": (7, 1, 4)},
 )
 ROFORMER = Case(
@@ -42,9 +38,7 @@ CLASSES = replace(ROFORMER, tiny=NARROW, results={"logits": ""})
 class Seen(Case):
     """A case of pictures, which have no padding."""
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(pixel_values=x["pixel_values"])
         return {name: made[name] for name in self.results}
 
@@ -109,6 +103,4 @@ def test_sines_are_those_of_the_file(*, turned: bool, tmp_path: Path) -> None:
     kind = transformers.RoFormerForMaskedLM
     theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
     ours = loaded(str(tmp_path), tmp_path)
-    assert_published(
-        ours, case.given, lambda x: case.published(theirs, x), case.results
-    )
+    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)

@@ -27,12 +27,7 @@ TEXT = SIDE | {
     "pad_token_id": 1,
     "eos_token_id": END,
 }
-VISION = SIDE | {
-    "hidden_size": 32,
-    "intermediate_size": 20,
-    "image_size": 12,
-    "patch_size": 4,
-}
+VISION = SIDE | {"hidden_size": 32, "intermediate_size": 20, "image_size": 12, "patch_size": 4}
 PIXELS = Numbers((3, 12, 12))
 
 
@@ -73,12 +68,7 @@ class Tower:
 
 
 BOTH: dict[str, Any] = {"text_config": TEXT, "vision_config": VISION}
-PAIR = {
-    "logits_per_image": "",
-    "logits_per_text": "",
-    "text_embeds": "",
-    "image_embeds": "",
-}
+PAIR = {"logits_per_image": "", "logits_per_text": "", "text_embeds": "", "image_embeds": ""}
 POOLED = {"last_hidden_state": "", "pooler_output": ""}
 CASES = {
     "clip": Tower(
@@ -137,10 +127,7 @@ CASES = {
     "siglip": Tower(
         model="SiglipModel",
         config="SiglipConfig",
-        settings={
-            "text_config": TEXT | {"projection_size": 32},
-            "vision_config": VISION,
-        },
+        settings={"text_config": TEXT | {"projection_size": 32}, "vision_config": VISION},
         given=unpadded(),
         results=PAIR,
     ),

@@ -96,12 +96,7 @@ BOTH = {"use_relative_position_bias": True}
 
 def vit(config: str, model: str, **more: Any) -> Seen:
     return Seen(
-        **{
-            "config": config,
-            "model": model,
-            **more,
-            "settings": SMALL | more.get("settings", {}),
-        }
+        **{"config": config, "model": model, **more, "settings": SMALL | more.get("settings", {})}
     )
 
 
@@ -189,9 +184,7 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     theirs = randomized(getattr(transformers, case.model)(config)).eval()
     source = torch.Generator().manual_seed(0)
     for module in theirs.modules():
-        if isinstance(
-            module, torch.nn.BatchNorm2d
-        ):  # statistics of a fresh model say nothing
+        if isinstance(module, torch.nn.BatchNorm2d):  # statistics of a fresh model say nothing
             module.running_mean.normal_(generator=source)
             module.running_var.uniform_(0.5, 2.0, generator=source)
     theirs.save_pretrained(tmp_path)
@@ -227,10 +220,7 @@ them in the end."""
 TIMM = [
     (r"embedder\.embedder\.convolution", "conv1"),
     (r"embedder\.embedder\.normalization", "bn1"),
-    (
-        r"encoder\.stages\.(\d)\.layers\.(\d)\.",
-        lambda m: f"layer{int(m[1]) + 1}.{m[2]}.",
-    ),
+    (r"encoder\.stages\.(\d)\.layers\.(\d)\.", lambda m: f"layer{int(m[1]) + 1}.{m[2]}."),
     (r"shortcut\.convolution", "downsample.0"),
     (r"shortcut\.normalization", "downsample.1"),
     (r"(?<=\d\.)layer\.(\d)\.convolution", lambda m: f"conv{int(m[1]) + 1}"),
@@ -250,11 +240,7 @@ def as_timm(folder: Path) -> None:
         renamed[head + prefix + inner] = value
     safetensors.torch.save_file(renamed, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "backbone": "resnet50",
-        "use_timm_backbone": True,
-        "backbone_config": None,
-    }
+    config |= {"backbone": "resnet50", "use_timm_backbone": True, "backbone_config": None}
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -262,9 +248,7 @@ def as_timm(folder: Path) -> None:
     ("model", "form", "stem"),
     [
         *itertools.product(
-            ["DetrForObjectDetection", "DetrForSegmentation", "DetrModel"],
-            ["resnet", "timm"],
-            [6],
+            ["DetrForObjectDetection", "DetrForSegmentation", "DetrModel"], ["resnet", "timm"], [6]
         ),
         # as wide as the first stage, which has no map beside its first layer then
         ("DetrModel", "resnet", 8),
@@ -274,8 +258,7 @@ def as_timm(folder: Path) -> None:
 def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     stages = range(1, 5) if model == "DetrForSegmentation" else (4,)
     backbone = transformers.ResNetConfig(
-        **RESNET | {"embedding_size": stem},
-        out_features=[f"stage{n}" for n in stages],
+        **RESNET | {"embedding_size": stem}, out_features=[f"stage{n}" for n in stages]
     )
     wide = WIDER if model == "DetrForSegmentation" else {}
     config = transformers.DetrConfig(**DETR | wide, backbone_config=backbone)
@@ -306,9 +289,7 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     sizes = {"pixel_values": Numbers((3, 64, 96)), "pixel_mask": Numbers((64, 96))}
     pictures = samples(sizes, {})
     # what lies around a picture is random: only the mask tells
-    for row, (high, wide) in zip(
-        pictures.rows, ((40, 96), (64, 96), (64, 50)), strict=True
-    ):
+    for row, (high, wide) in zip(pictures.rows, ((40, 96), (64, 96), (64, 50)), strict=True):
         row["pixel_mask"] = np.zeros((64, 96), bool)
         row["pixel_mask"][:high, :wide] = True
     assert_published(ours, pictures, published, dict.fromkeys(results, ""))
@@ -328,8 +309,7 @@ def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> No
         config = transformers.DetrConfig(**DETR, backbone_config=backbone)
     else:
         config = transformers.YolosConfig(
-            **SMALL
-            | {"image_size": [96, 96], "patch_size": 16, "num_detection_tokens": 3}
+            **SMALL | {"image_size": [96, 96], "patch_size": 16, "num_detection_tokens": 3}
         )
     kind = getattr(transformers, f"{family}ForObjectDetection")
     theirs = randomized(kind(config)).eval()
@@ -339,12 +319,8 @@ def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> No
     )
     processor.save_pretrained(tmp_path)
     drawn = np.random.default_rng(0)
-    pictures = [
-        Image.fromarray(drawn.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES
-    ]
-    given = processor(
-        pictures, return_tensors="pt", pad_size={"height": 96, "width": 96}
-    )
+    pictures = [Image.fromarray(drawn.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES]
+    given = processor(pictures, return_tensors="pt", pad_size={"height": 96, "width": 96})
     specc.compile(str(tmp_path), tmp_path / "m.onnx", set={"image": [96, 96]})
     ours = specc.load(tmp_path / "m.onnx").run(pixel_values=pictures)
     told = {"pixel_values": given["pixel_values"].double()}
@@ -370,9 +346,7 @@ def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.fromarray(picture).save(tmp_path / "p.png")
-    ours = specc.load(tmp_path / "m.onnx").run(
-        pixel_values=Image.open(tmp_path / "p.png")
-    )
+    ours = specc.load(tmp_path / "m.onnx").run(pixel_values=Image.open(tmp_path / "p.png"))
     given = processor(Image.fromarray(picture), return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         wanted = model.double()(given.double()).logits.numpy()

@@ -22,11 +22,7 @@ import specc
 pytestmark = pytest.mark.parity
 
 START, STOP = 3, 2
-SMALL: dict[str, Any] = {
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-}
+SMALL: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 PATCHES = SMALL | {"hidden_size": 32, "image_size": 12, "patch_size": 4}
 WORDS: dict[str, Any] = {"vocab_size": 31, "eos_token_id": STOP, "bos_token_id": START}
 LAYERS = SMALL | WORDS | {"hidden_size": 24, "max_position_embeddings": 40}
@@ -100,9 +96,7 @@ VARIED = {
 """Seeds of pairs that write many different words, where the usual one does not."""
 
 
-def saved(
-    encoder: str, decoder: str, folder: Path, seed: int = 4, louder: float = 1.0
-) -> Any:
+def saved(encoder: str, decoder: str, folder: Path, seed: int = 4, louder: float = 1.0) -> Any:
     """A published pair, random, as files in `folder`; `louder` matrices vary more in what
     they write.
     """
@@ -176,9 +170,7 @@ def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[lis
     ("encoder", "decoder"),
     [pytest.param(*p, marks=pytest.mark.slow) if p in SLOW else p for p in PAIRS],
 )
-def test_it_writes_the_same(
-    encoder: str, decoder: str, beams: int, tmp_path: Path
-) -> None:
+def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Path) -> None:
     seed = VARIED.get((encoder, decoder), 6)
     theirs = saved(encoder, decoder, tmp_path, seed, louder=2.0).double()
     how: dict[str, Any] = {"max_tokens": TOKENS}
@@ -192,9 +184,7 @@ def test_it_writes_the_same(
     for count in (1, len(pictures)):
         wanted = written_by(theirs, pictures[:count], beams)
         for path in (package, one):
-            made = specc.load(path, threads=1).generate(
-                pixel_values=pictures[:count], **how
-            )
+            made = specc.load(path, threads=1).generate(pixel_values=pictures[:count], **how)
             got = [list(row[0].tokens) for row in made.results()]
             assert got == wanted, f"{path.name}, {count} pictures"
     assert len({token for text in wanted for token in text}) > 3, "too dull to tell"
@@ -210,11 +200,7 @@ def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
     theirs.double()
     wide = config.cross_attention_hidden_size or config.d_model
     given = samples(
-        {
-            "input_ids": Ids("seq", 31),
-            "attention_mask": Keep("seq"),
-            "memory": Numbers((5, wide)),
-        },
+        {"input_ids": Ids("seq", 31), "attention_mask": Keep("seq"), "memory": Numbers((5, wide))},
         {"seq": (7, 1, 4)},
     )
 
@@ -243,9 +229,7 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     page = Image.fromarray(drawn)
     given = processor(page, return_tensors="pt")["pixel_values"]
     specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    made = specc.load(tmp_path / "package").generate(
-        pixel_values=page, max_tokens=TOKENS
-    )
+    made = specc.load(tmp_path / "package").generate(pixel_values=page, max_tokens=TOKENS)
     got = [list(row[0].tokens) for row in made.results()]
     assert got == written_by(theirs, given.numpy(), 1)
 
@@ -271,9 +255,7 @@ def letters_beside(folder: Path) -> Any:
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("asked", ["cat", "a", "<unk>dog"])
-def test_what_is_asked_of_a_page_is_gone_on_with(
-    asked: str, beams: int, tmp_path: Path
-) -> None:
+def test_what_is_asked_of_a_page_is_gone_on_with(asked: str, beams: int, tmp_path: Path) -> None:
     """Donut's way to say what is wanted: without the tokens that its tokenizer puts there."""
     theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
     letters = letters_beside(tmp_path)
@@ -293,9 +275,7 @@ def test_what_is_asked_of_a_page_is_gone_on_with(
     if beams > 1:
         how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    made = specc.load(tmp_path / "package").generate(
-        pixel_values=pixels, target=asked, **how
-    )
+    made = specc.load(tmp_path / "package").generate(pixel_values=pixels, target=asked, **how)
     ((row, *_),) = made.results()
     assert list(row.tokens) == ended(wanted[len(prompt) :], STOP)
     kept = [token for token in row.tokens if token != STOP]

@@ -11,7 +11,7 @@ from support.padded import Numbers, samples
 from support.published import assert_matches, loaded, randomized
 from transformers import ViTConfig, ViTForImageClassification
 
-from specc.data.record import Choice
+from specc.preprocessing.records import LabelsOutput
 
 pytestmark = pytest.mark.parity
 
@@ -43,7 +43,5 @@ def test_vit(patch: int, channels: int, qkv_bias: bool, tmp_path: Path) -> None:
     given = samples({"pixel_values": Numbers((channels, 12, 12))}, {})
     assert_matches(ours, given, published, {"logits": ""})
     shown = dict(ours.compiled.manifest.reading.shows)["logits"]
-    assert isinstance(shown, Choice)
-    assert shown.labels == tuple(config.id2label.values()), (
-        "the file's own labels are shown"
-    )
+    assert isinstance(shown, LabelsOutput)
+    assert shown.labels == tuple(config.id2label.values()), "the file's own labels are shown"

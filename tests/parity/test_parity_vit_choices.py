@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.padded import Numbers, samples
-from support.published import (
-    Arrays,
-    assert_matches,
-    from_module,
-    randomized,
-    with_weights,
-)
+from support.published import Arrays, assert_matches, from_module, randomized, with_weights
 from support.torch_layers import Turned, layer_weights, with_rms_norms
 from torch import Tensor, nn
 

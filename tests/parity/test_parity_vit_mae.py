@@ -33,9 +33,7 @@ def model(mask_ratio: float) -> ViTMAEForPreTraining:
     return randomized(ViTMAEForPreTraining(config))
 
 
-@pytest.mark.parametrize(
-    ("mask_ratio", "sides"), [(0.75, 12), (0.4, 12), (0.75, [12, 12])]
-)
+@pytest.mark.parametrize(("mask_ratio", "sides"), [(0.75, 12), (0.4, 12), (0.75, [12, 12])])
 def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> None:
     theirs = model(mask_ratio)
     theirs.config.image_size = sides
@@ -53,8 +51,7 @@ def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> N
         }
 
     given = samples(
-        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)},
-        {},
+        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
     )
     assert_matches(ours, given, published, {"patches": "", "picture": "", "masked": ""})
 
@@ -76,14 +73,10 @@ def test_its_encoder_alone(whole: bool, tmp_path: Path) -> None:
         }
 
     given = samples(
-        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)},
-        {},
+        {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
     )
     assert_matches(
-        ours,
-        given,
-        published,
-        dict.fromkeys(("last_hidden_state", "mask", "ids_restore"), ""),
+        ours, given, published, dict.fromkeys(("last_hidden_state", "mask", "ids_restore"), "")
     )
 
 

@@ -44,11 +44,7 @@ def frames(samples: int) -> int:
 ROWS = tuple(map(frames, LENGTHS))
 GIVEN = samples(
     {"input_values": Sound("samples"), "attention_mask": Keep("samples")},
-    {
-        "samples": LENGTHS,
-        "frames": ROWS,
-        "fewer": tuple((rows - 1) // 2 + 1 for rows in ROWS),
-    },
+    {"samples": LENGTHS, "frames": ROWS, "fewer": tuple((rows - 1) // 2 + 1 for rows in ROWS)},
 )
 HEARD = [
     ("Wav2Vec2ForCTC", {"logits": "frames"}, {}),
@@ -76,10 +72,7 @@ MORE_HEARD = [
     ("HubertForCTC", {"logits": "frames"}, {**STABLE, "feat_proj_layer_norm": False}),
     ("HubertForSequenceClassification", {"logits": ""}, {**LAYER, **SUMMED}),
 ]  # fmt: skip
-CASES = [
-    *HEARD,
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_HEARD),
-]
+CASES = [*HEARD, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_HEARD)]
 
 
 def together(more: Mapping[str, Any]) -> bool:
@@ -129,9 +122,7 @@ def alone(
         for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
     ]
     return {
-        name: torch.nn.utils.rnn.pad_sequence(
-            [one[name][0] for one in made], batch_first=True
-        )
+        name: torch.nn.utils.rnn.pad_sequence([one[name][0] for one in made], batch_first=True)
         for name in results
     }
 

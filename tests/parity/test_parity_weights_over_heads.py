@@ -61,10 +61,7 @@ class Mixing(nn.Module):
     def forward(self, ids: Tensor, keep: Tensor) -> dict[str, Tensor]:
         """Return logits [batch, n, vocab]."""
         x = self.e(ids)
-        q, k = (
-            y.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for y in self.qk(x).chunk(2, dim=-1)
-        )
+        q, k = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qk(x).chunk(2, dim=-1))
         n = ids.shape[1]
         seen = torch.ones(n, n, dtype=torch.bool).tril() & keep[:, None, None, :].bool()
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.spec_models import (
-    InOnnx,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -41,9 +35,7 @@ def meaning(op: Any, axes: int, *given: Tensor | None) -> Tensor:
         arrays[0] = arrays[0].swapaxes(1, 2)
     made = specc_numpy.evaluate[op](op, {}, *arrays)
     assert isinstance(made, np.ndarray)
-    return torch.as_tensor(
-        np.ascontiguousarray(made.swapaxes(1, 2) if axes == 1 else made)
-    )
+    return torch.as_tensor(np.ascontiguousarray(made.swapaxes(1, 2) if axes == 1 else made))
 
 
 def near(found: Tensor, wanted: Tensor) -> None:
@@ -57,12 +49,7 @@ def test_convolutions(axes: int, seed: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     several = lambda low, high: tuple(rng.randint(low, high) for _ in range(axes))
-    kernel, stride, dilation, pad = (
-        several(1, 4),
-        several(1, 3),
-        several(1, 3),
-        several(0, 3),
-    )
+    kernel, stride, dilation, pad = (several(1, 4), several(1, 3), several(1, 3), several(0, 3))
     groups = rng.choice((1, 2, 4))
     x = torch.randn(2, 4, *several(10, 14), dtype=torch.float64)
     w = torch.randn(8, 4 // groups, *kernel, dtype=torch.float64)
@@ -71,9 +58,7 @@ def test_convolutions(axes: int, seed: int) -> None:
     near(meaning(op, axes, x, w, b), CONV[axes](x, w, b, stride, pad, dilation, groups))
     spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     cut = tuple(min(p, n) for p, n in zip(pad, spans, strict=True))
-    extra = tuple(
-        rng.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)
-    )
+    extra = tuple(rng.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True))
     w = torch.randn(4, 8 // groups, *kernel, dtype=torch.float64)
     pads = (*cut, *(c - e for c, e in zip(cut, extra, strict=True)))
     back = ops.ConvTranspose(kernel, stride, dilation, pads, Dim.of(groups))
@@ -134,9 +119,7 @@ def test_words(name: str, tmp_path: Path) -> None:
     module.load_state_dict(
         {k.removeprefix("c."): torch.as_tensor(v).double() for k, v in weights.items()}
     )
-    given: NDArray[np.float32] = np.random.default_rng(3).standard_normal(
-        shape, np.float32
-    )
+    given: NDArray[np.float32] = np.random.default_rng(3).standard_normal(shape, np.float32)
     x = torch.as_tensor(given).double()
     with torch.no_grad():
         wanted = module(x.transpose(1, 2)).transpose(1, 2) if x.ndim == 3 else module(x)
@@ -165,12 +148,8 @@ def test_weight_normalization(tmp_path: Path) -> None:
     normed.load_state_dict(
         {
             "bias": torch.as_tensor(weights["conv.bias"]),
-            "parametrizations.weight.original0": torch.as_tensor(
-                weights["conv.weight_g"]
-            ),
-            "parametrizations.weight.original1": torch.as_tensor(
-                weights["conv.weight_v"]
-            ),
+            "parametrizations.weight.original0": torch.as_tensor(weights["conv.weight_g"]),
+            "parametrizations.weight.original1": torch.as_tensor(weights["conv.weight_v"]),
         }
     )
     given = np.random.default_rng(1).standard_normal((2, 7, 8), np.float32)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.local_attention import BATCH, ROWS, Setup
 
+from specc.analysis.model_summary import summarize_graph
 from specc.cli.main import main
-from specc.ir.dim import Dim, floor
-from specc.passes.measure.outline import outline
+from specc.ir.dim import Dim, floor_divide_dims
 
 WIDE = 4 * (8 + 6)
 """Multiply-adds of a query and a key, over all heads."""
@@ -15,7 +15,7 @@ WIDE = 4 * (8 + 6)
 
 def counted(setup: Setup, **at: int) -> tuple[Dim, Dim]:
     """What is executed, and what all at once would be."""
-    root = outline(setup.graph(), at)
+    root = summarize_graph(setup.graph(), at)
     return root.all_work() - root.all_spared(), root.all_work()
 
 
@@ -28,7 +28,7 @@ def test_a_window_counts_the_keys_of_its_blocks() -> None:
 
 def test_one_side_counts_half() -> None:
     executed, _ = counted(Setup(low=0, high=None))
-    assert executed == WIDE * BATCH * ROWS * floor(ROWS + 128, 2)
+    assert executed == WIDE * BATCH * ROWS * floor_divide_dims(ROWS + 128, 2)
 
 
 def test_a_length_that_is_told_decides() -> None:
@@ -38,9 +38,7 @@ def test_a_length_that_is_told_decides() -> None:
         assert (executed != whole) == spared
 
 
-def test_show_has_both_columns_only_where_they_differ(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_show_has_both_columns_only_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1"]
     assert main(["show", "gpt2", *small]) == 0
     assert "all at once" in capsys.readouterr().out

@@ -2,17 +2,17 @@
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.cost import format_dim_formula
+from specc.analysis.model_summary import SummaryNode, format_number_runs, summarize_graph
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
-from specc.passes.measure.formula import formula
-from specc.passes.measure.outline import Part, numbers_text, outline
 
 
-def tree(name: str, *sets: str) -> Part:
-    return outline(elaborated(open_spec(name, sets=sets)).graph)
+def tree(name: str, *sets: str) -> SummaryNode:
+    return summarize_graph(elaborate_spec(open_spec(name, sets=sets)).graph)
 
 
-def under(part: Part, path: str) -> list[str]:
+def under(part: SummaryNode, path: str) -> list[str]:
     for name in path.split(".") if path else []:
         part = part.parts[name]
     return list(part.parts)
@@ -41,12 +41,11 @@ def test_layers_in_turn_are_two_lines() -> None:
 
 
 def test_what_stands_behind_a_layer_is_not_in_it() -> None:
-    graph = elaborated(open_spec("electra")).graph
+    graph = elaborate_spec(open_spec("electra")).graph
     inside = [
         str(results[0].type)
         for node, results in graph.nodes
-        if node in graph.made
-        and graph.made[node].scopes[:1] == ("electra.encoder.layer.11",)
+        if node in graph.made and graph.made[node].scopes[:1] == ("electra.encoder.layer.11",)
     ]
     # the sums and the activation of the layer itself, not the head behind it
     assert inside
@@ -65,11 +64,11 @@ def test_what_stands_behind_a_layer_is_not_in_it() -> None:
     ],
 )
 def test_numbers_of_layers_in_few_words(numbers: list[int], text: str) -> None:
-    assert numbers_text(numbers) == text
+    assert format_number_runs(numbers) == text
 
 
 def test_long_factors_are_grouped_and_names_are_not() -> None:
     length = Dim.symbol("part12345")
-    assert formula(length * length * 22020096, {}) == "22 020 096·part12345²"
-    assert formula(length * 6144, {}) == "6 144·part12345"
-    assert formula(Dim.of(6144), {}) == "6 144"
+    assert format_dim_formula(length * length * 22020096, {}) == "22 020 096·part12345²"
+    assert format_dim_formula(length * 6144, {}) == "6 144·part12345"
+    assert format_dim_formula(Dim.of(6144), {}) == "6 144"

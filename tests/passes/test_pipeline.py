@@ -9,9 +9,9 @@ import pytest
 
 from specc.cli.main import main
 from specc.ir.graph import Graph
-from specc.ir.read import read
-from specc.ir.write import write
-from specc.passes import pipeline
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import format_ir
+from specc.transforms import pass_pipeline
 
 WRITES = """specc 1
 model writes
@@ -29,22 +29,25 @@ generate text of ids from logits { stop = 0 }
 
 
 def test_optional_passes_run_only_where_they_are_asked_for() -> None:
-    assert pipeline.up_to("inline") == ("inline",)
-    assert pipeline.up_to("split_scan") == ("fuse_scan", "split_scan")
-    assert pipeline.up_to("encode") == (*pipeline.SIMPLIFY, *pipeline.DERIVE)
+    assert pass_pipeline.list_passes_up_to("inline") == ("inline",)
+    assert pass_pipeline.list_passes_up_to("split_scan") == ("fuse_scan", "split_scan")
+    assert pass_pipeline.list_passes_up_to("encode") == (
+        *pass_pipeline.SIMPLIFY_PASSES,
+        *pass_pipeline.DERIVE_PASSES,
+    )
 
 
 def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = read(GRAPH)["g"]
+    graph = parse_ir(GRAPH)["g"]
 
-    def lose(work: pipeline.Work) -> pipeline.Work:
+    def lose(work: pass_pipeline.PassState) -> pass_pipeline.PassState:
         broken = Graph(**{**work.graph.__dict__, "nodes": ()})
         return replace(work, graph=broken)
 
-    passes = (pipeline.Pass("lose", "loses every node", lose),)
-    monkeypatch.setattr(pipeline, "PASSES", passes)
+    passes = (pass_pipeline.CompilerPass("lose", "loses every node", lose),)
+    monkeypatch.setattr(pass_pipeline, "ALL_PASSES", passes)
     with pytest.raises(AssertionError, match="behind the pass `lose`"):
-        pipeline.run(pipeline.Work(graph=graph), ("lose",))
+        pass_pipeline.run_passes(pass_pipeline.PassState(graph=graph), ("lose",))
 
 
 GRAPH = """specc-ir 1
@@ -77,7 +80,7 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
     assert main(["compile", str(spec), "--init", "0", *all_parts]) == 0
     capsys.readouterr()
     text = shown(capsys, spec, "--ir")
-    assert write(*read(text).values()) == text
+    assert format_ir(*parse_ir(text).values()) == text
     assert shown(capsys, model, "--ir") == text
     assert shown(capsys, package, "--ir") == text
     for name in ("fuse_scan", "split_scan", "prove", "encode"):
@@ -85,10 +88,10 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
         assert shown(capsys, model, "--after", name) == behind
         assert shown(capsys, package, "--after", name) == behind
     step = shown(capsys, package, "--ir", "--graph", "step")
-    assert list(read(step)) == ["g step"]
+    assert list(parse_ir(step)) == ["g step"]
     assert shown(capsys, spec, "--after", "step") == step
     assert shown(capsys, package, "--graph", "step", "--after", "split_scan") == step
-    for name in pipeline.DERIVE:
+    for name in pass_pipeline.DERIVE_PASSES:
         asked = ["show", str(package), "--graph", "step", "--after", name]
         assert main(asked) == 1
         said = capsys.readouterr().err
@@ -98,5 +101,5 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
 
 def test_every_pass_is_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "passes.md").read_text("utf-8")
-    order = [page.index(f"| `{each.name}` | {each.about}") for each in pipeline.PASSES]
+    order = [page.index(f"| `{each.name}` | {each.about}") for each in pass_pipeline.ALL_PASSES]
     assert order == sorted(order)

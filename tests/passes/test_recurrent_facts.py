@@ -4,14 +4,14 @@ from typing import Literal
 
 import pytest
 
+from specc.analysis.batch_independence import check_batch_independence
+from specc.analysis.causality import check_causality
+from specc.analysis.cost import count_multiply_adds
+from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import Type
-from specc.passes.measure.cost import multiply_adds
-from specc.passes.prove.batch import mixing
-from specc.passes.prove.causality import prove
-from specc.passes.prove.padding import padding
 
 B, T = Dim.symbol("batch"), Dim.symbol("seq")
 LAYERS = {1: ops.Rnn, 3: ops.Gru, 4: ops.Lstm}
@@ -29,51 +29,45 @@ def layer(
     keep = b.input("keep", Input(Type.of("bool", B, T), keep=side))
     w = b.input("w", Input(Type.of("f32", gates * 5, 3)))
     u = b.input("u", Input(Type.of("f32", gates * 5, 5)))
-    op = (
-        ops.Gru("after", reverse=reverse)
-        if gates == 3
-        else LAYERS[gates](reverse=reverse)
-    )  # type: ignore[call-arg]
+    op = ops.Gru("after", reverse=reverse) if gates == 3 else LAYERS[gates](reverse=reverse)  # type: ignore[call-arg]
     made = b.add(op, x, w, u, None, None, keep if masked else None)
     return b.finish("main", {"y": made[result]})
 
 
 @pytest.mark.parametrize("gates", LAYERS)
 def test_a_forward_layer_is_causal_and_a_backward_one_is_not(gates: int) -> None:
-    assert prove(layer(gates, False, True), "seq", "x", ["y"]) == []
-    assert prove(layer(gates, False, True, result=1), "seq", "x", ["y"]) == []
-    (fault,) = prove(layer(gates, True, False), "seq", "x", ["y"])
+    assert check_causality(layer(gates, False, True), "seq", "x", ["y"]) == []
+    assert check_causality(layer(gates, False, True, result=1), "seq", "x", ["y"]) == []
+    (fault,) = check_causality(layer(gates, True, False), "seq", "x", ["y"])
     assert fault.code == "E0715"
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("result", [0, 1])
-def test_padding_reaches_only_layers_that_are_not_told_of_it(
-    reverse: bool, result: int
-) -> None:
-    assert padding(layer(4, reverse, True, result)) == []
-    (warning,) = padding(layer(4, reverse, False, result))
+def test_padding_reaches_only_layers_that_are_not_told_of_it(reverse: bool, result: int) -> None:
+    assert check_padding(layer(4, reverse, True, result)) == []
+    (warning,) = check_padding(layer(4, reverse, False, result))
     assert warning.code == "W0601"
     assert warning.helps == ("add `keep=keep`",)
 
 
 def test_padding_behind_does_not_reach_rows_before_it() -> None:
-    assert padding(layer(3, False, False, 0, "right")) == []
-    assert len(padding(layer(3, False, False, 1, "right"))) == 1
-    assert len(padding(layer(3, True, False, 0, "right"))) == 1
+    assert check_padding(layer(3, False, False, 0, "right")) == []
+    assert len(check_padding(layer(3, False, False, 1, "right"))) == 1
+    assert len(check_padding(layer(3, True, False, 0, "right"))) == 1
 
 
 @pytest.mark.parametrize("gates", LAYERS)
 def test_no_sample_feels_another(gates: int) -> None:
-    assert mixing(layer(gates, True, True), "batch") == []
+    assert check_batch_independence(layer(gates, True, True), "batch") == []
 
 
 def test_cost_counts_both_matrices_and_the_projection() -> None:
     ((node, _),) = layer(4, False, True).nodes
-    assert multiply_adds(node) == B * T * 20 * (3 + 5)
+    assert count_multiply_adds(node) == B * T * 20 * (3 + 5)
     b = Builder()
     types = [("x", (B, T, 3)), ("w", (20, 3)), ("u", (20, 2)), ("r", (2, 5))]
     x, w, u, r = (b.input(n, Input(Type.of("f32", *s))) for n, s in types)
     b.add(ops.Lstm(), x, w, u, None, None, None, None, None, None, r)
     (node,) = b.nodes
-    assert multiply_adds(node) == B * T * (20 * (3 + 2) + 2 * 5)
+    assert count_multiply_adds(node) == B * T * (20 * (3 + 2) + 2 * 5)

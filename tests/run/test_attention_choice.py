@@ -4,39 +4,32 @@ import numpy as np
 import pytest
 from support.looks import attention
 
-from specc.run.attention_choice import Choice, chosen, numbers
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.attention_selection import AttentionSelection, parse_number_list, select_maps
 
 MAPS = tuple(
     attention(np.ones((4, 2, 2)), scope=scope)
-    for scope in (
-        "enc.layers.0.attn",
-        "enc.layers.1.attn",
-        "dec.layers.1.cross",
-        "look",
-    )
+    for scope in ("enc.layers.0.attn", "enc.layers.1.attn", "dec.layers.1.cross", "look")
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
-    [("0", (0,)), ("2,0", (0, 2)), ("1-3", (1, 2, 3)), ("0-1, 1-2", (0, 1, 2))],
+    ("text", "meant"), [("0", (0,)), ("2,0", (0, 2)), ("1-3", (1, 2, 3)), ("0-1, 1-2", (0, 1, 2))]
 )
 def test_lists_of_numbers(text, meant):
-    assert numbers(text, "--heads") == meant
+    assert parse_number_list(text, "--heads") == meant
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", ",", "a", "-1", "3-1", "1-", "1.5", "٣", "1-99999", "9" * 30, "0x1", "\x1b"],
+    "text", ["", ",", "a", "-1", "3-1", "1-", "1.5", "٣", "1-99999", "9" * 30, "0x1", "\x1b"]
 )
 def test_what_is_no_list(text):
     with pytest.raises(Failed, match="E0954"):
-        numbers(text, "--heads")
+        parse_number_list(text, "--heads")
 
 
 def scopes(**said) -> list[tuple[str, tuple[int, ...]]]:
-    return [(m.scope, m.heads) for m in chosen(MAPS, Choice(**said))]
+    return [(m.scope, m.heads) for m in select_maps(MAPS, AttentionSelection(**said))]
 
 
 def test_layers_are_the_first_numbers_of_scopes():
@@ -49,7 +42,7 @@ def test_layers_are_the_first_numbers_of_scopes():
 
 def test_the_weights_of_heads_go_with_their_numbers():
     weights = np.arange(4.0)[:, None, None] * np.ones((4, 2, 2))
-    (found,) = chosen((attention(weights),), Choice(heads=(1, 3)))
+    (found,) = select_maps((attention(weights),), AttentionSelection(heads=(1, 3)))
     np.testing.assert_array_equal(found.weights[:, 0, 0], [1, 3])
 
 
@@ -64,4 +57,4 @@ def test_the_weights_of_heads_go_with_their_numbers():
 )
 def test_what_is_not_there(said, code):
     with pytest.raises(Failed, match=code):
-        chosen(MAPS, Choice(**said))
+        select_maps(MAPS, AttentionSelection(**said))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.run.steppers import FullStepper, StateStepper
-from specc.run.writer import writer_of
+from specc.runtime.generator import standalone_generator_of
+from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 SPEC = """specc 1
 model blocks
@@ -37,9 +37,7 @@ PARTS = ["score", "encode", "step"]
 
 
 @pytest.fixture(scope="module", params=["onnx", "ort-cpu"])
-def folder(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("blocks")
     spec = where / "blocks.specc"
     spec.write_text(SPEC, encoding="utf-8")
@@ -48,12 +46,7 @@ def folder(
     specc.compile(str(spec), where / "whole.onnx", init=3, target=target)
     settings = {"strategy": "beam", "beams": 3}
     specc.compile(
-        str(spec),
-        where / "one.onnx",
-        init=3,
-        parts=["generate"],
-        settings=settings,
-        target=target,
+        str(spec), where / "one.onnx", init=3, parts=["generate"], settings=settings, target=target
     )
     return where
 
@@ -63,12 +56,12 @@ def test_steps_in_another_order_give_the_logits_of_full_passes(folder: Path) -> 
     rng = np.random.default_rng(0)
     inputs = {"memory": rng.normal(size=(3, 4, 8)).astype("f"), "ids": [[2, 3]] * 3}
     prepared = dict(model.generate(**inputs).prepared)
-    whole = writer_of(model.whole)
+    whole = standalone_generator_of(model.whole)
     assert model.writer
     assert whole
     steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
-    assert isinstance(steps, StateStepper)
-    assert isinstance(full, FullStepper)
+    assert isinstance(steps, KVCacheStepper)
+    assert isinstance(full, FullForwardStepper)
     tokens = prepared["ids"]
     for order in ([0, 1, 2], [2, 0, 0], [1, 1, 0, 2], [3]):
         steps.reorder(np.array(order))
@@ -86,7 +79,5 @@ def test_beams_in_one_file_are_those_of_full_passes(folder: Path) -> None:
     want = whole.generate(memory=memory, max_tokens=6, **said).results()
     for model, settings in ((package, said), (one, {})):
         got = model.generate(memory=memory, max_tokens=6, **settings).results()
-        assert [r.tokens for row in got for r in row] == [
-            r.tokens for row in want for r in row
-        ]
+        assert [r.tokens for row in got for r in row] == [r.tokens for row in want for r in row]
     assert len({tuple(r.tokens) for row in want for r in row}) > 1

@@ -11,12 +11,12 @@ from safetensors.numpy import save_file
 
 import specc
 from specc import backend
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.run.conditioning import rounding_bounds
-from specc.run.loaded import Loaded
-from specc.run.random_inputs import random_inputs
-from specc.run.verify import rounds_of
-from specc.text.diagnostic import Failed
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import random_inputs
+from specc.verification.conditioning import rounding_bounds
+from specc.verification.verify_model import iterate_rounds
 
 LLAMA = {"vocab": 97, "d": 32, "heads": 4, "kv_heads": 2, "layers": 2, "hidden": 48}
 
@@ -48,7 +48,7 @@ def llama(folder: Path, seed: int) -> Path:
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
-    found = list(rounds_of(specc.load(llama(tmp_path, 0)).scoring))
+    found = list(iterate_rounds(specc.load(llama(tmp_path, 0)).scoring))
     assert all(one.agrees for one in found)
     long = found[-1]
     assert long.worst > 1e-5
@@ -56,12 +56,10 @@ def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", [1e-2, 1e-3])
-def test_a_mistake_in_an_ill_conditioned_model_is_found(
-    by: float, tmp_path: Path
-) -> None:
+def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Path) -> None:
     """Positions that are well-conditioned show it."""
     path = llama(tmp_path, 0)
-    model: Loaded = specc.load(path).scoring
+    model: LoadedModel = specc.load(path).scoring
     changed = onnx.load(path)
     for tensor in changed.graph.initializer:
         if tensor.name == model.manifest.stored["lm_head.weight"]:
@@ -72,7 +70,7 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(
     right = model.weights()
     wrong.weights = lambda: right
     with pytest.raises(Failed, match="E0930"):
-        list(rounds_of(wrong))
+        list(iterate_rounds(wrong))
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
@@ -94,7 +92,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
     rng = np.random.default_rng(0)
     w = (rng.normal(size=(16, 64)) * scale).astype("f4")
     inputs = random_inputs(graph, {"batch": 200}, rng)
-    want = backend.reference().run(graph, inputs, {name: w})
+    want = backend.load_reference().evaluate_graph(graph, inputs, {name: w})
     (bound,) = rounding_bounds(graph, inputs, {name: w}, want).values()
     got = np.tanh(inputs["x"] @ w.T)
     error = np.abs(got - want["y"])

@@ -13,10 +13,10 @@ from support.small import SMALL
 
 import specc
 from specc.cli import main as cli
-from specc.run.coverage import Coverage
-from specc.run.random_inputs import random_inputs
-from specc.run.verify import rounds_of
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.random_inputs import random_inputs
+from specc.verification.subgraph_coverage import Coverage
+from specc.verification.verify_model import iterate_rounds
 
 HEAD = """specc 1
 model m
@@ -45,11 +45,9 @@ def subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 @pytest.mark.parametrize("name", BLOCKED)
-def test_every_subgraph_of_blocked_attention_is_executed(
-    name: str, tmp_path: Path
-) -> None:
+def test_every_subgraph_of_blocked_attention_is_executed(name: str, tmp_path: Path) -> None:
     path = compiled(HEAD + BLOCKED[name], tmp_path)
-    found = list(rounds_of(specc.load(path).scoring))
+    found = list(iterate_rounds(specc.load(path).scoring))
     assert not any(one.uncovered for one in found)
     assert cli.main(["verify", str(path), "--strict"]) == 0
 
@@ -76,7 +74,7 @@ def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
             body.node.append(onnx.helper.make_node("Mul", ["right", "two"], [result]))
         onnx.save(model, tmp_path / "broken.onnx")
         with pytest.raises(Failed) as caught:
-            list(rounds_of(specc.load(tmp_path / "broken.onnx").scoring))
+            list(iterate_rounds(specc.load(tmp_path / "broken.onnx").scoring))
         assert caught.value.diagnostics[0].code == "E0930", body.name
         found += 1
     assert found >= 3
@@ -101,26 +99,20 @@ def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
 
 
 def test_what_no_round_executes_is_listed(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long sequences are too much work for the reference."""
-    monkeypatch.setattr("specc.run.verify.MOST_WORK", 1000)
+    monkeypatch.setattr("specc.verification.verify_model.MOST_WORK", 1000)
     path = compiled(HEAD + BLOCKED["additive attention"], tmp_path)
     assert cli.main(["verify", str(path)]) == 0
     assert "not covered: then_branch of If" in capsys.readouterr().out
     assert cli.main(["verify", str(path), "--strict"]) == 5
-    assert (
-        "error[E0933]: 2 subgraphs were executed in no round" in capsys.readouterr().err
-    )
+    assert "error[E0933]: 2 subgraphs were executed in no round" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(SMALL))
-def test_every_subgraph_of_a_shipped_spec_is_executed(
-    spec: str, tmp_path: Path
-) -> None:
+def test_every_subgraph_of_a_shipped_spec_is_executed(spec: str, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL[spec])
-    found = list(rounds_of(specc.load(tmp_path / "m.onnx").scoring))
+    found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))
     assert not [one.uncovered for one in found if one.uncovered]

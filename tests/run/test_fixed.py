@@ -10,9 +10,9 @@ from support.small import SMALL
 
 import specc
 from specc.api import Model
-from specc.run.verify import random_inputs
-from specc.text.diagnostic import Failed
-from specc_onnx.fixed import recordable
+from specc.diagnostics.diagnostic import Failed
+from specc.verification.verify_model import random_inputs
+from specc_onnx.fixed_shape_session import can_record_run
 
 LENGTHS = {
     "bert": {"batch": 3, "seq": 5},
@@ -70,9 +70,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
         ({"batch": 1, "rows": 2}, "no length called `rows`"),
     ],
 )
-def test_lengths_that_are_none(
-    lengths: dict[str, int], words: str, tmp_path: Path
-) -> None:
+def test_lengths_that_are_none(lengths: dict[str, int], words: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
         compiled("xor", tmp_path).fixed(**lengths)
     (told,) = caught.value.diagnostics
@@ -95,12 +93,10 @@ def test_a_length_beyond_a_table(tmp_path: Path) -> None:
         fixed.run(input_ids=[[1] * 5])
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"), [("vit", True), ("lstm_lm", True), ("dates", False)]
-)
+@pytest.mark.parametrize(("name", "wanted"), [("vit", True), ("lstm_lm", True), ("dates", False)])
 def test_what_branches_is_not_recorded(name: str, wanted: bool, tmp_path: Path) -> None:
     """A cell that resets before its product is a loop on a card."""
     path = tmp_path / "model.onnx"
     specc.compile(name, path, set=SMALL[name], init=1, target="ort-cuda")
-    assert recordable(onnx.load(path), "cuda") is wanted
-    assert not recordable(onnx.load(path), "cpu")
+    assert can_record_run(onnx.load(path), "cuda") is wanted
+    assert not can_record_run(onnx.load(path), "cpu")

@@ -11,7 +11,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.decode.stepper import Made
+from specc.decode.stepper_protocol import DecodeStep
 
 SPEC = """
 specc 1
@@ -32,14 +32,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def model(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Model:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("again")
     (folder / "m.specc").write_text(SPEC, encoding="utf-8")
-    specc.compile(
-        folder / "m.specc", folder / request.param, init=5, **WAYS[request.param]
-    )
+    specc.compile(folder / "m.specc", folder / request.param, init=5, **WAYS[request.param])
     return specc.load(folder / request.param)
 
 
@@ -57,9 +53,7 @@ def test_a_finished_text_is_read_again(model: Model) -> None:
     assert [list(r[0].tokens) for r in results] == np.array(first).T.tolist()
     pieces = list(writing.pieces())
     assert list(writing.pieces()) == pieces
-    assert ["".join(p[row] for p in pieces) for row in range(2)] == [
-        r[0].text for r in results
-    ]
+    assert ["".join(p[row] for p in pieces) for row in range(2)] == [r[0].text for r in results]
 
 
 def test_two_readers_of_one_text_see_the_same(model: Model) -> None:
@@ -85,17 +79,15 @@ def test_pieces_of_a_search_end_before_a_stop_string(tmp_path: Path) -> None:
         )
 
 
-def test_what_was_interrupted_says_so(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> Iterator[Made]:
-        yield Made(np.array([1]), None, np.array([False]))
+def test_what_was_interrupted_says_so(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Iterator[DecodeStep]:
+        yield DecodeStep(np.array([1]), None, np.array([False]))
         raise KeyboardInterrupt
 
     writing = model.generate("ab", max_tokens=6)
-    monkeypatch.setattr("specc.run.generation.written", interrupted)
+    monkeypatch.setattr("specc.runtime.generation.decode_steps", interrupted)
     monkeypatch.setattr(
-        "specc.run.generation.decoded",
+        "specc.runtime.generation.run_standalone",
         lambda *_: next(interrupted()) and list(interrupted()),
     )
     with pytest.raises(KeyboardInterrupt):
@@ -119,8 +111,7 @@ def test_what_is_no_prompt_has_a_code(model: Model, given: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "value",
-    [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1],
+    "value", [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1]
 )
 def test_what_is_no_setting_has_a_code(model: Model, name: str, value: Any) -> None:
     if name == "stop_strings" and isinstance(value, str):

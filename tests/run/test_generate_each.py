@@ -14,9 +14,9 @@ from support.small import SMALL
 
 import specc
 from specc.api import Model
-from specc.run.each import in_batches, inputs_of, refilling
-from specc.run.refill import Batch
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.continuous_batching import ContinuousBatch
+from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
 
 WINDOWED = {
     "decoder.attention.mask": "causal & window(3)",
@@ -55,18 +55,15 @@ def model(name: str, target: str = "ort-cpu") -> Model:
 
 def rows_for(name: str) -> list[list[int]]:
     rng = random.Random(name)
-    return [
-        [rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 6))]
-        for _ in range(COUNT)
-    ]
+    return [[rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 6))] for _ in range(COUNT)]
 
 
 def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
     """One text as it is by itself, drawn by its number."""
     writer = made.writer
     assert writer
-    text = writer.begin(inputs_of(writer, row), writer.chosen(asked))
-    (written,) = in_batches(writer, [(number, text)], 1)
+    text = writer.begin(prompt_inputs(writer, row), writer.chosen(asked))
+    (written,) = generate_in_batches(writer, [(number, text)], 1)
     assert not isinstance(written[1], Failed)
     return written[1][0]
 
@@ -78,10 +75,10 @@ def test_every_text_is_as_alone(name: str, how: str) -> None:
     assert made.writer
     assert (made.writer.apart is None) == (name == "conv_lm")
     found = list(made.generate_each(iter(rows), at_once=5, **asked))
-    assert len({len(r.tokens) for r in found if isinstance(r, specc.Result)}) > 2
+    assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
         want = alone(made, number, row, asked)
-        assert isinstance(got, specc.Result)
+        assert isinstance(got, specc.GenerationResult)
         assert (got.tokens, got.complete) == (want.tokens, want.complete), number
 
 
@@ -91,8 +88,8 @@ def test_caches_that_grow_and_buffers_are_alike() -> None:
         list(model("gpt2", target).generate_each(rows, at_once=4, **asked))
         for target in ("ort-cpu", "onnx")
     ]
-    assert [r.tokens for r in targets[0] if isinstance(r, specc.Result)] == [
-        r.tokens for r in targets[1] if isinstance(r, specc.Result)
+    assert [r.tokens for r in targets[0] if isinstance(r, specc.GenerationResult)] == [
+        r.tokens for r in targets[1] if isinstance(r, specc.GenerationResult)
     ]
 
 
@@ -102,7 +99,7 @@ def test_who_stands_beside_whom_changes_no_token() -> None:
         [
             r.tokens
             for r in model("gpt2").generate_each(rows, at_once=n, **asked)
-            if isinstance(r, specc.Result)
+            if isinstance(r, specc.GenerationResult)
         ]
         for n in (1, 3, 16, 100)
     ]
@@ -133,7 +130,7 @@ def test_rows_are_taken_when_there_is_room() -> None:
             yield [6 + taken % 5]
 
     made = model("gpt2").generate_each(rows(), at_once=4, max_tokens=3)
-    assert isinstance(next(made), specc.Result)
+    assert isinstance(next(made), specc.GenerationResult)
     assert taken <= 10
 
 
@@ -145,7 +142,7 @@ def test_a_place_that_is_free_is_filled() -> None:
     settings = writer.chosen(SETTINGS["drawn"] | {"max_tokens": 30, "stop": [2, 3]})
     rows = [[rng.randrange(6, VOCAB)] for _ in range(200)]
     texts = [writer.begin({"input_ids": [row]}, settings) for row in rows]
-    batch = refilling(writer, 16)
+    batch = make_continuous_batch(writer, 16)
     ended = dict(batch.write(enumerate(texts)))
     results = [found for found in ended.values() if not isinstance(found, Failed)]
     lengths = [len(ended_row[0].tokens) for ended_row in results]
@@ -155,21 +152,19 @@ def test_a_place_that_is_free_is_filled() -> None:
     assert batch.used == sum(lengths)
 
 
-def test_what_a_runtime_refuses_is_said_of_each_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_runtime_refuses_is_said_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that fails for all is tried for each alone."""
     made = model("gpt2")
-    real = Batch._fed
+    real = ContinuousBatch._fed
 
     def fed(self: Any, stepper: Any, tokens: Any) -> Any:
         if len(tokens) > 1 or (tokens == 16).any():
             raise Failed(specc.Diagnostic("E0924", "it stopped"))
         return real(self, stepper, tokens)
 
-    monkeypatch.setattr(Batch, "_fed", fed)
+    monkeypatch.setattr(ContinuousBatch, "_fed", fed)
     found = list(made.generate_each([[6], [16], [7]], at_once=3, max_tokens=2, stop=[]))
-    kinds = [isinstance(r, specc.Result) for r in found]
+    kinds = [isinstance(r, specc.GenerationResult) for r in found]
     assert not kinds[1]
     assert len(found) == 3
 
@@ -205,11 +200,7 @@ def test_several_texts_of_a_row() -> None:
     asked: dict[str, Any] = {"strategy": "beam", "n_best": 2}
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each([[6]], **asked)
-    best = list(
-        model("gpt2").generate_each([[6], [7, 8]], strategy="beam", max_tokens=4)
-    )
-    whole = [
-        model("gpt2").generate([[6]], strategy="beam", max_tokens=4).results()[0][0]
-    ]
-    assert isinstance(best[0], specc.Result)
+    best = list(model("gpt2").generate_each([[6], [7, 8]], strategy="beam", max_tokens=4))
+    whole = [model("gpt2").generate([[6]], strategy="beam", max_tokens=4).results()[0][0]]
+    assert isinstance(best[0], specc.GenerationResult)
     assert best[0].tokens == whole[0].tokens

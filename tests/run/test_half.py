@@ -15,10 +15,10 @@ from support.small import SMALL
 
 import specc
 from specc.cli import main as cli
-from specc.run.half import FORMS
-from specc.run.loaded import open_model
-from specc.run.verify import verify
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.loaded_model import load_model
+from specc.verification.half_precision import FORMS
+from specc.verification.verify_model import verify_model
 from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")
@@ -33,9 +33,7 @@ graph g(x: float[batch, 3]) -> (y: float[batch, 4]) {
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)]
-)
+@pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
 def test_rounding_is_that_of_the_type(name: str, dtype: type) -> None:
     """Beside NumPy's own conversions, down to numbers without all of their digits."""
     rng = np.random.default_rng(0)
@@ -57,15 +55,11 @@ def compiled(spec: str, out: Path, dtype: str, *more: str) -> int:
 
 
 def _text(value: object) -> str:
-    return (
-        str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
-    )
+    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_package_agrees(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_agrees(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "package"
     assert compiled(name, out, "f16", "--for", "score,encode,step") == 0
     capsys.readouterr()
@@ -78,8 +72,8 @@ def test_a_wrong_model_is_found(tmp_path: Path) -> None:
     """Five percent of one row is more than float16 explains."""
     out = tmp_path / "gpt2.onnx"
     assert compiled("gpt2", out, "f16") == 0
-    model = open_model(str(out))
-    assert len(list(verify(model))) == 3
+    model = load_model(str(out))
+    assert len(list(verify_model(model))) == 3
 
     def off(inputs: dict[str, Any]) -> dict[str, Any]:
         made = model.runtime.run(inputs)
@@ -87,12 +81,10 @@ def test_a_wrong_model_is_found(tmp_path: Path) -> None:
 
     wrong = SimpleNamespace(run=off, outputs=model.session.outputs)
     with pytest.raises(Failed, match="E0930"):
-        list(verify(replace(model, session=wrong)))
+        list(verify_model(replace(model, session=wrong)))
 
 
-def test_a_number_too_large_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_too_large_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "broken.specc"
     spec.write_text(BROKEN)
     out = tmp_path / "broken.onnx"
@@ -181,13 +173,9 @@ def test_it_writes(tmp_path: Path) -> None:
     assert compiled("gpt2", out, "f16", "--for", "all") == 0
     found = []
     for path in (out, out / "generate.onnx"):
-        writing = specc.load(path).generate(
-            input_ids=[[3, 5, 7], [4, 4, 9]], max_tokens=6
-        )
+        writing = specc.load(path).generate(input_ids=[[3, 5, 7], [4, 4, 9]], max_tokens=6)
         found.append([[int(t) for t in made.tokens] for made in writing])
     assert len(found[0]) == 6
     assert found[0] == found[1]
-    beams = specc.load(out).generate(
-        input_ids=[[3, 5, 7]], strategy="beam", beams=3, max_tokens=6
-    )
+    beams = specc.load(out).generate(input_ids=[[3, 5, 7]], strategy="beam", beams=3, max_tokens=6)
     assert len(list(beams)) == 6

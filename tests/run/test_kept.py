@@ -18,10 +18,7 @@ from specc.cli.main import main
 KEPT = Path(__file__).parents[1] / "kept"
 MODELS = ["xor.onnx", "beside.onnx", "writer.onnx", "lstm_lm", "gpt2"]
 LSTM = {"set": {"vocab": 23, "width": 8, "layers": 1}, "init": 3}
-GPT2 = {
-    "set": {"vocab": 19, "d": 8, "heads": 1, "layers": 1, "context": 32, "stop": 2},
-    "init": 5,
-}
+GPT2 = {"set": {"vocab": 19, "d": 8, "heads": 1, "layers": 1, "context": 32, "stop": 2}, "init": 5}
 WRITERS = {
     "writer.onnx": ("lstm_lm", LSTM | {"parts": "generate"}),
     "lstm_lm": ("lstm_lm", LSTM | {"parts": "all"}),
@@ -46,19 +43,12 @@ def test_a_single_model_runs() -> None:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_it_writes_what_the_same_spec_compiled_today_writes(
-    name: str, tmp_path: Path
-) -> None:
+def test_it_writes_what_the_same_spec_compiled_today_writes(name: str, tmp_path: Path) -> None:
     spec, settings = WRITERS[name]
     specc.compile(spec, tmp_path / name, **settings)
     prompt = np.array([[3, 1, 4], [1, 5, 9]])
     old, new = (
-        np.stack(
-            [
-                made.tokens
-                for made in specc.load(folder / name).generate(prompt, max_tokens=6)
-            ]
-        )
+        np.stack([made.tokens for made in specc.load(folder / name).generate(prompt, max_tokens=6)])
         for folder in (KEPT, tmp_path)
     )
     assert np.array_equal(old, new)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 Array = NDArray[Any]
 X = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
@@ -35,7 +35,9 @@ graph g(x: float[batch, n, 4], scale: float[batch], t: int[]) -> (y: float[...])
   {body}
 }}
 """
-SCAN = "h = x[:, 0]\n  scan row in {over} along {length} carry h {{ h = tanh(h + row) }}\n  return h"
+SCAN = (
+    "h = x[:, 0]\n  scan row in {over} along {length} carry h {{ h = tanh(h + row) }}\n  return h"
+)
 
 
 def fold(start: Array, rows: Array) -> Array:
@@ -56,19 +58,13 @@ def attended(p: Array, x: Array) -> Array:
 FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
     "none at the end": ("return scale[:, none]", lambda t: SCALE[:, None]),
     "none in front": ("return x[none]", lambda t: X[None]),
-    "none twice": (
-        "return x * scale[:, none, none]",
-        lambda t: X * SCALE[:, None, None],
-    ),
+    "none twice": ("return x * scale[:, none, none]", lambda t: X * SCALE[:, None, None]),
     "none beside a slice": ("return x[:, none, 1:, 0]", lambda t: X[:, None, 1:, 0]),
     "none after ...": ("return x[..., none]", lambda t: X[..., None]),
     "a computed position": ("return x[:, t]", lambda t: X[:, t]),
     "of the first axis": ("return x[t]", lambda t: X[t]),
     "of the last axis": ("return x[..., t]", lambda t: X[..., t]),
-    "an expression": (
-        "return x[:, min(t + 1, 4), none]",
-        lambda t: X[:, min(t + 1, 4), None],
-    ),
+    "an expression": ("return x[:, min(t + 1, 4), none]", lambda t: X[:, min(t + 1, 4), None]),
     "along n - 1": (
         SCAN.format(over="x[:, 1:]", length="n - 1"),
         lambda t: fold(X[:, 0], X[:, 1:]),
@@ -82,9 +78,7 @@ FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
         lambda t: fold(X[:, 0], np.ones((3, 3, 4), np.float32)),
     ),
     "along a config value": (
-        SCAN.format(
-            over="x[:, 0:1] * ones(shape=[layers - 1, 1])", length="layers - 1"
-        ),
+        SCAN.format(over="x[:, 0:1] * ones(shape=[layers - 1, 1])", length="layers - 1"),
         lambda t: fold(X[:, 0], X[:, :1].repeat(3, axis=1)),
     ),
     "batch 1 second": ("return plus(x, ones(shape=[1, 2, 4]))", lambda t: X + 1.0),

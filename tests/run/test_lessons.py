@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.given import opened
-from specc.compiler.training import trainee
-from specc.compiler.weights import Sources
-from specc.data.image import read_image
-from specc.data.record import Image
-from specc.run.lessons import Lessons
-from specc.run.taught import PASSED_OVER
+from specc.driver.python_arguments import open_spec_argument
+from specc.driver.weight_sources import WeightSources, open_training_spec
+from specc.preprocessing.images import read_image
+from specc.preprocessing.records import ImageRecord
+from specc.runtime.training_batches import PASSED_OVER, TrainingBatches
 
 DIGITS = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 WORDS = """specc 1
@@ -28,9 +26,9 @@ reading { ids = text(characters(["<pad>", "a", "b", "c", "d", "e", "f", "g", "<e
 """
 
 
-def lessons(spec: str) -> Lessons:
-    found = trainee(opened(spec), Sources(init=0))
-    return Lessons(
+def lessons(spec: str) -> TrainingBatches:
+    found = open_training_spec(open_spec_argument(spec), WeightSources(init=0))
+    return TrainingBatches(
         graph=found.graph,
         reading=found.reading,
         defaults=found.defaults,
@@ -39,19 +37,19 @@ def lessons(spec: str) -> Lessons:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Lessons:
+def digits() -> TrainingBatches:
     return lessons("digits")
 
 
 @pytest.fixture(scope="module")
-def dates() -> Lessons:
+def dates() -> TrainingBatches:
     return lessons("dates")
 
 
-def test_a_picture_is_read_as_run_reads_it(digits: Lessons) -> None:
+def test_a_picture_is_read_as_run_reads_it(digits: TrainingBatches) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
     record = digits.reading.of_input("pixel_values")
-    assert isinstance(record, Image)
+    assert isinstance(record, ImageRecord)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]
     made = digits.batch(
@@ -62,16 +60,13 @@ def test_a_picture_is_read_as_run_reads_it(digits: Lessons) -> None:
     np.testing.assert_array_equal(made.inputs["pixel_values"], pixels)
     # pixels as the model takes them, and numbers of classes, are as good
     again = digits.batch(
-        [
-            {"pixel_values": pixels[:1], "logits": 7},
-            {"pixel_values": pixels[1], "logits": 3},
-        ]
+        [{"pixel_values": pixels[:1], "logits": 7}, {"pixel_values": pixels[1], "logits": 3}]
     )
     np.testing.assert_array_equal(again.inputs["pixel_values"], pixels)
     assert again.wanted["logits"].tolist() == [7, 3]
 
 
-def test_a_text_is_learned_behind_its_start_with_its_stop(dates: Lessons) -> None:
+def test_a_text_is_learned_behind_its_start_with_its_stop(dates: TrainingBatches) -> None:
     rows = [
         {"source": "3 mai 1979", "target": "1979-05-03"},
         {"source": "25/12/79", "target": "1979-12-25"},
@@ -114,10 +109,7 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
         {"ids": np.array([4]), "logits": np.array([8])},
     ]
     given, wanted = made.batch(rows)
-    assert given["keep"].tolist() in (
-        [[True, True], [True, False]],
-        [[True, True], [False, True]],
-    )
+    assert given["keep"].tolist() in ([[True, True], [True, False]], [[True, True], [False, True]])
     assert wanted["logits"].tolist() == [[2, 3], [8, PASSED_OVER]]
 
 
@@ -142,7 +134,7 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_refused(
-    digits: Lessons, rows: list[object], code: str
+    digits: TrainingBatches, rows: list[object], code: str
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
         digits.batch(rows)  # type: ignore[arg-type]
@@ -156,8 +148,6 @@ def test_rows_that_do_not_fit_are_refused(
         ({"ids": "ab", "logits": "ab"}, "E0947.*no text"),
     ],
 )
-def test_texts_that_teach_nothing_are_refused(
-    row: dict[str, object], code: str
-) -> None:
+def test_texts_that_teach_nothing_are_refused(row: dict[str, object], code: str) -> None:
     with pytest.raises(specc.Failed, match=code):
         lessons(WORDS.replace("SAID", "")).batch([row])

@@ -8,8 +8,12 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
-from specc.run.losses import Loss, log_softmax, sizes
-from specc.run.verify import random_inputs
+from specc.verification.quantization_error import (
+    QuantizationLoss,
+    comparison_sizes,
+    log_probabilities,
+)
+from specc.verification.verify_model import random_inputs
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {p.stem: str(p) for p in folder.glob("*.onnx")}
 
 
-def test_what_is_lost_is_told(
-    models: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for kind in ("int8", "int4"):
         assert main(["verify", models[f"gpt2{kind}"], "--against", models["gpt2"]]) == 0
@@ -43,14 +45,10 @@ def test_each_layer_tells_what_it_lost(
     given = ["verify", models["gpt2int8"], "--layers", "--rounds", "1"]
     assert main([*given, "--against", models["gpt2"]]) == 0
     lines = capsys.readouterr().out.splitlines()
-    told = {
-        line.split("`")[1]: float(line.split()[-4])
-        for line in lines
-        if " off by " in line
-    }
+    told = {line.split("`")[1]: float(line.split()[-4]) for line in lines if " off by " in line}
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
     graph = specc.load(models["gpt2"]).manifest.graph
-    inputs = random_inputs(graph, sizes(graph), np.random.default_rng(0))
+    inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
     assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are told
@@ -89,9 +87,9 @@ def test_bounds_that_are_none(wrong: str, models: dict[str, str]) -> None:
 def test_measures_by_hand() -> None:
     full = np.array([[[0.0, 1.0], [2.0, 0.0]]], np.float32)
     low = np.array([[[0.0, 1.0], [2.0, 3.0]]], np.float32)
-    loss = Loss()
+    loss = QuantizationLoss()
     loss.see(low, full, drawn=True)
-    p, q = log_softmax(full.astype(float)[0, 1]), log_softmax(low.astype(float)[0, 1])
+    p, q = (log_probabilities(full.astype(float)[0, 1]), log_probabilities(low.astype(float)[0, 1]))
     found = loss.measures
     assert found["changed"] == 0.5
     assert found["error"] == 1.5
@@ -102,8 +100,6 @@ def test_measures_by_hand() -> None:
 def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
     for kind in ("", "int8"):
         path = tmp_path / f"m{kind}"
-        specc.compile(
-            "gpt2", path, set=SMALL["gpt2"], init=0, parts=["score"], quantize=kind
-        )
+        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, parts=["score"], quantize=kind)
     given = ["verify", str(tmp_path / "mint8"), "--against", str(tmp_path / "m")]
     assert main([*given, "--rounds", "1", "--at-most", "changed=1"]) == 0

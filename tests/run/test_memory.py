@@ -8,11 +8,11 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler import room
-from specc.files import memory
-from specc.run.loaded import open_model
-from specc.run.verify import verify
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver import weight_sources
+from specc.io import memory_check
+from specc.runtime.loaded_model import load_model
+from specc.verification.verify_model import verify_model
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """\
@@ -41,12 +41,12 @@ def halves(tmp_path: Path) -> Path:
 
 
 def left(patch: pytest.MonkeyPatch, free: int | None) -> None:
-    patch.setattr(memory, "free_memory", lambda: free)
-    patch.setattr(room, "free_memory", lambda: free)
+    patch.setattr(memory_check, "get_free_memory", lambda: free)
+    patch.setattr(weight_sources, "get_free_memory", lambda: free)
 
 
 def test_room_is_counted_as_the_runtime_takes_it(halves: Path) -> None:
-    room = open_model(str(halves)).file.room()
+    room = load_model(str(halves)).file.room()
     assert (room.numbers, room.stored, room.held) == (NUMBERS, 2 * NUMBERS, HELD)
 
 
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused_before_it_is_opened(
     halves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left(monkeypatch, HELD - 1)
-    monkeypatch.setattr("specc_onnx.run.onnxruntime", None)  # nothing is opened
+    monkeypatch.setattr("specc_onnx.ort_session.onnxruntime", None)  # nothing is opened
     with pytest.raises(Failed, match=r"E0804.*m\.onnx"):
         specc.load(halves)
     for words in (["run", str(halves), "[[[0.5]]]"], ["verify", str(halves)]):
@@ -72,13 +72,11 @@ def test_what_does_not_fit_is_refused_before_it_is_opened(
         assert "this one with weights of 8 bits" in said
 
 
-def test_the_reference_needs_room_of_its_own(
-    halves: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = open_model(str(halves))
+def test_the_reference_needs_room_of_its_own(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(str(halves))
     left(monkeypatch, 2 * NUMBERS - 1)
     with pytest.raises(Failed, match="E0804"):
-        list(verify(model))
+        list(verify_model(model))
 
 
 def test_compiling_needs_no_such_room_and_says_who_will(
@@ -93,9 +91,7 @@ def test_compiling_needs_no_such_room_and_says_who_will(
     assert not any("what fits" in r for r in made.remarks)
 
 
-def test_rounded_weights_need_what_they_take(
-    halves: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounded_weights_need_what_they_take(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole numbers are computed with as they are: a model that does not fit in 32 bits may
     fit in 8, and is not told that it does not.
     """
@@ -115,13 +111,13 @@ def test_a_container_counts_where_it_is_less(
 ) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory_check, "_MEMINFO", meminfo)
     group = (tmp_path, "memory.max", "memory.current", "inactive_file")
-    monkeypatch.setattr(memory, "_GROUPS", (group,))
-    assert memory.free_memory() == 7 * 1024
+    monkeypatch.setattr(memory_check, "_CGROUP_FILES", (group,))
+    assert memory_check.get_free_memory() == 7 * 1024
     (tmp_path / "memory.current").write_text("4000")
     (tmp_path / "memory.stat").write_text("anon 3000\ninactive_file 1000\n")
     (tmp_path / "memory.max").write_text("6000\n")
-    assert memory.free_memory() == 3000
+    assert memory_check.get_free_memory() == 3000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free_memory() == 7 * 1024
+    assert memory_check.get_free_memory() == 7 * 1024

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import specc
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 
 
 def change_node(model: onnx.ModelProto) -> None:
@@ -32,9 +32,7 @@ def change_name(model: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("weights_as", ["inline", "copy"])
 @pytest.mark.parametrize("change", [change_node, change_offset, change_name])
-def test_a_changed_model_is_refused(
-    change: object, weights_as: str, tmp_path: Path
-) -> None:
+def test_a_changed_model_is_refused(change: object, weights_as: str, tmp_path: Path) -> None:
     if change is change_offset and weights_as == "inline":
         pytest.skip("nothing lies outside")
     path = tmp_path / "xor.onnx"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import specc
-import specc.run.package
-from specc.run.verify import verify
+import specc.runtime.model_package
+from specc.verification.verify_model import verify_model
 
 SPEC = """
 specc 1
@@ -33,8 +33,8 @@ def test_a_step_writes_what_the_whole_graph_writes(tmp_path: Path) -> None:
     spec.write_text(SPEC, encoding="utf-8")
     specc.compile(spec, tmp_path / "whole.onnx", init=3)
     specc.compile(spec, tmp_path / "package", init=3, parts=["step"])
-    package = specc.run.package.open_package(tmp_path / "package")
-    assert list(verify(package.load("step"), rounds=3))
+    package = specc.runtime.model_package.open_package(tmp_path / "package")
+    assert list(verify_model(package.load("step"), rounds=3))
     specc.compile(spec, tmp_path / "one.onnx", init=3, parts=["generate"])
     source = np.random.default_rng(0).normal(size=(3, 6, 4)).astype("f4")
     whole, step, one = (

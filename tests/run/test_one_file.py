@@ -72,9 +72,7 @@ def tokens(model: Model, *given: Any, **settings: Any) -> list[tuple[int, ...]]:
     return [row[0].tokens for row in model.generate(*given, **settings).results()]
 
 
-def test_a_prompt_is_heeded_where_the_model_could_begin_by_itself(
-    tmp_path: Path,
-) -> None:
+def test_a_prompt_is_heeded_where_the_model_could_begin_by_itself(tmp_path: Path) -> None:
     package, one = package_of(PROMPTED), made(tmp_path, PROMPTED, "one.onnx")
     memory = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     found = []
@@ -119,12 +117,7 @@ SETTLED: list[dict[str, Any]] = [
         "early_stopping": True,
         "max_tokens": 5,
     },
-    {
-        "strategy": "beam",
-        "beams": 2,
-        "early_stopping": "never",
-        "repetition_penalty": 2.0,
-    },
+    {"strategy": "beam", "beams": 2, "early_stopping": "never", "repetition_penalty": 2.0},
 ]
 
 
@@ -137,9 +130,7 @@ def test_settings_of_compile_time_are_its_defaults(
     prompt = np.array([[3, 4], [5, 6]])
     want = package.generate(prompt, **{"max_tokens": 12, **settings}).results()
     got = one.generate(prompt).results()
-    assert [[r.tokens for r in row] for row in got] == [
-        [r.tokens for r in row] for row in want
-    ]
+    assert [[r.tokens for r in row] for row in got] == [[r.tokens for r in row] for row in want]
     assert want != package.generate(prompt, max_tokens=12).results(), (
         "the setting changes something"
     )
@@ -159,16 +150,8 @@ def test_what_is_said_later_goes_first(tmp_path: Path) -> None:
 def test_what_nothing_reads_may_be_given_or_left_out(way: str, tmp_path: Path) -> None:
     model = made(tmp_path, PLAIN, way)
     memory, exist = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), bool)
-    ways = (
-        {},
-        {"memory": memory},
-        {"mkeep": exist},
-        {"memory": memory, "mkeep": exist},
-    )
-    assert (
-        len({tuple(tokens(model, ids=[[3, 4]], max_tokens=5, **more)) for more in ways})
-        == 1
-    )
+    ways = ({}, {"memory": memory}, {"mkeep": exist}, {"memory": memory, "mkeep": exist})
+    assert len({tuple(tokens(model, ids=[[3, 4]], max_tokens=5, **more)) for more in ways}) == 1
     with pytest.raises(specc.Failed, match="E0912"):
         tokens(model, ids=[[3, 4]], memory=memory, mkeep=exist[:, :2])
 
@@ -215,9 +198,7 @@ def test_an_input_whose_length_follows_from_what_grows_is_refused(
         specc.compile(tmp_path / "m.specc", tmp_path / "m", init=0, parts=parts)
     assert not (tmp_path / "m").exists()
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
-    assert "logits" in specc.load(tmp_path / "m.onnx").run(
-        ids=[[1, 2]], more=[[0.0, 1.0, 2.0]]
-    )
+    assert "logits" in specc.load(tmp_path / "m.onnx").run(ids=[[1, 2]], more=[[0.0, 1.0, 2.0]])
 
 
 BROKEN = """
@@ -237,10 +218,7 @@ EVERY = {
     "infinite": "+ exp(1000.0 * over)",
     "nothing left": "- 1e30 * exp(1000.0 * over)",
 }
-ILL = {
-    name: BROKEN.replace("WRONG", how).replace("MORE", how)
-    for name, how in EVERY.items()
-}
+ILL = {name: BROKEN.replace("WRONG", how).replace("MORE", how) for name, how in EVERY.items()}
 ILL["one of them"] = BROKEN.replace("WRONG", "").replace("MORE", EVERY["nan"])
 LATE = np.array([100.0, 0.0, 100.0], np.float32)
 PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
@@ -248,9 +226,7 @@ PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 @pytest.mark.parametrize("ill", ILL)
-def test_scores_that_are_no_numbers_end_it(
-    ill: str, strategy: str, tmp_path: Path
-) -> None:
+def test_scores_that_are_no_numbers_end_it(ill: str, strategy: str, tmp_path: Path) -> None:
     package = package_of(ILL[ill])
     one = made(tmp_path, ILL[ill], "one.onnx", settings={"strategy": strategy})
     for model in (package, one):
@@ -262,13 +238,9 @@ def test_scores_that_are_no_numbers_end_it(
             model.generate(PROMPT, late=LATE, strategy=strategy, max_tokens=8).results()
     names = {i.name for i in one.session.session.get_inputs()}
     scalars = {"seed": 0, "top_k": 0, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
-    types = {
-        n: np.int64 if isinstance(v, int) else np.float32 for n, v in scalars.items()
-    }
+    types = {n: np.int64 if isinstance(v, int) else np.float32 for n, v in scalars.items()}
     given = {n: np.array(v, types[n]) for n, v in scalars.items() if n in names}
-    raw = one.session.run(
-        {"ids": PROMPT, "late": LATE, "max_tokens": np.array(8), **given}
-    )
+    raw = one.session.run({"ids": PROMPT, "late": LATE, "max_tokens": np.array(8), **given})
     tokens, scores = raw.values()
     assert (tokens[1] == -1).any()
     assert np.isnan(scores[1]).any()

@@ -12,20 +12,18 @@ import onnx
 import pytest
 from support.packed import packed
 
-from specc.artifact import index as package_index
-from specc.artifact.index import NAME, below, plain
-from specc.backend import Extra
+from specc.artifact import package_index
+from specc.artifact.package_index import NAME, is_path_below, is_plain_file_name
+from specc.backend import ExtraFile
 from specc.cli.main import main
-from specc.run.opened import open_compiled
-from specc.run.package import open_package
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.runtime.model_package import open_package
+from specc.runtime.open_model import open_compiled
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
-    packed(
-        tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]", role="tokenizer")]
-    )
+    packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]", role="tokenizer")])
     return tmp_path / "pair"
 
 
@@ -119,7 +117,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_leaves_the_folder_is_refused(name: str, pair: Path) -> None:
-    assert not plain(name)
+    assert not is_plain_file_name(name)
 
     def change(data: dict[str, Any]) -> None:
         data["files"][name] = data["files"].pop("score.onnx")
@@ -136,7 +134,7 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
     "path", ["../w.safetensors", "/w", "a//b", "a/../../b", "a\\..\\b", "C:/w", ""]
 )
 def test_a_checkpoint_outside_of_the_folder_is_refused(path: str, pair: Path) -> None:
-    assert not below(path)
+    assert not is_path_below(path)
     changed(pair, lambda data: data["linked"].update({path: FACTS}))
     assert fault(pair).code == "E0831"
 
@@ -178,8 +176,7 @@ def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b'{"format": ' + b"9" * 5000 + b"}"],
+    "data", [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b'{"format": ' + b"9" * 5000 + b"}"]
 )
 def test_what_is_no_index_is_refused(data: bytes, pair: Path) -> None:
     (pair / NAME).write_bytes(data)
@@ -202,9 +199,7 @@ def test_a_folder_without_an_index_is_no_package(tmp_path: Path) -> None:
         open_compiled(str(tmp_path))
 
 
-def test_a_graph_reads_no_weights_that_the_index_does_not_list(
-    pair: Path, tmp_path: Path
-) -> None:
+def test_a_graph_reads_no_weights_that_the_index_does_not_list(pair: Path, tmp_path: Path) -> None:
     """Also where the hashes agree: an index may be made by anyone."""
     for location, offset in (("../secret", 0), ("other.data", 0), ("", 1 << 40)):
         model = onnx.load(pair / "score.onnx", load_external_data=False)
@@ -218,11 +213,9 @@ def test_a_graph_reads_no_weights_that_the_index_does_not_list(
         (other / "score.onnx").write_bytes(model.SerializeToString())
         facts = {
             "bytes": (other / "score.onnx").stat().st_size,
-            "sha256": package_index.hash_of(other / "score.onnx"),
+            "sha256": package_index.file_sha256(other / "score.onnx"),
         }
-        changed(
-            other, lambda data, facts=facts: data["files"].update({"score.onnx": facts})
-        )  # type: ignore[misc]
+        changed(other, lambda data, facts=facts: data["files"].update({"score.onnx": facts}))  # type: ignore[misc]
         found = fault(other)
         assert found.code == "E0830"
         assert "weights" in found.notes[0]
@@ -235,7 +228,7 @@ def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
     packed(pair, seed=1)
     answers = [former, package_index.read_index(pair)]
     monkeypatch.setattr(
-        "specc.run.package.read_index",
+        "specc.runtime.model_package.read_index",
         lambda folder, **more: answers.pop(0) if len(answers) > 1 else answers[0],
     )
     assert open_package(pair).index == answers[0]

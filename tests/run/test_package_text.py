@@ -15,17 +15,11 @@ from support.tokenizer_files import LINES, trained
 from tokenizers import Tokenizer
 
 import specc
-import specc.run.package
+import specc.runtime.model_package
 from specc.cli.main import main
 
 PROMPTS = [LINES[0], "a fox"]
-LONG = {
-    "max_tokens": 24,
-    "stop": [],
-    "strategy": "sample",
-    "temperature": 5.0,
-    "seed": 3,
-}
+LONG = {"max_tokens": 24, "stop": [], "strategy": "sample", "temperature": 5.0, "seed": 3}
 
 
 @pytest.fixture(scope="module")
@@ -39,34 +33,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (checkpoint / "config.json").write_text('{"model_type": "gpt2"}')
     (checkpoint / "tokenizer.json").write_text(trained("byte_bpe"))
     vocab = Tokenizer.from_str(trained("byte_bpe")).get_vocab_size()
-    sizes = {
-        "vocab": vocab,
-        "d": 16,
-        "heads": 2,
-        "layers": 1,
-        "context": 64,
-        "stop": vocab - 1,
-    }
+    sizes = {"vocab": vocab, "d": 16, "heads": 2, "layers": 1, "context": 64, "stop": vocab - 1}
     given: dict[str, Any] = {"config": checkpoint, "set": sizes, "init": 0}
     specc.compile("gpt2", found / "package", parts=["score", "step"], **given)
     specc.compile(
-        "gpt2",
-        found / "one.onnx",
-        parts=["generate"],
-        settings={"strategy": "sample"},
-        **given,
+        "gpt2", found / "one.onnx", parts=["generate"], settings={"strategy": "sample"}, **given
     )
     (checkpoint / "tokenizer.json").unlink()
     return found
 
 
 def test_the_tokenizer_is_a_file_of_the_package(folder: Path) -> None:
-    assert json.loads(
-        (folder / "package" / "tokenizer.json").read_text()
-    ) == json.loads(trained("byte_bpe"))
-    assert (
-        "tokenizer" in specc.run.package.open_package(folder / "package").index.extras
+    assert json.loads((folder / "package" / "tokenizer.json").read_text()) == json.loads(
+        trained("byte_bpe")
     )
+    assert "tokenizer" in specc.runtime.model_package.open_package(folder / "package").index.extras
 
 
 def test_texts_of_unequal_length_go_in_and_texts_come_out(folder: Path) -> None:
@@ -75,9 +56,7 @@ def test_texts_of_unequal_length_go_in_and_texts_come_out(folder: Path) -> None:
     alone = [model.generate(p, max_tokens=12).results()[0][0] for p in PROMPTS]
     assert [r.tokens for r in together] == [r.tokens for r in alone]
     spoken = Tokenizer.from_str(trained("byte_bpe"))
-    assert [r.text for r in together] == [
-        spoken.decode(list(r.tokens)) for r in together
-    ]
+    assert [r.text for r in together] == [spoken.decode(list(r.tokens)) for r in together]
 
 
 def test_what_is_streamed_is_what_was_written(folder: Path) -> None:
@@ -107,26 +86,17 @@ def test_one_file_reads_the_same_texts(folder: Path) -> None:
     assert texts[0] == texts[1]
 
 
-SAMPLED: list[tuple[str, dict[str, Any]]] = [
-    ("one.onnx", {}),
-    ("package", {"strategy": "sample"}),
-]
+SAMPLED: list[tuple[str, dict[str, Any]]] = [("one.onnx", {}), ("package", {"strategy": "sample"})]
 
 
-def test_the_command_streams_text(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_streams_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(folder / "package"), PROMPTS[1], "--max", "8"]) == 0
-    ((want,),) = (
-        specc.load(folder / "package").generate(PROMPTS[1], max_tokens=8).results()
-    )
+    ((want,),) = specc.load(folder / "package").generate(PROMPTS[1], max_tokens=8).results()
     assert want.text is not None
     assert capsys.readouterr().out.rstrip("\n") == want.text.rstrip("\n")
 
 
-def test_another_tokenizer_in_its_place_is_refused(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_another_tokenizer_in_its_place_is_refused(folder: Path, tmp_path: Path) -> None:
     place = folder / "package" / "tokenizer.json"
     own = place.read_text()
     place.write_text(own.replace("a", "b", 1))

@@ -11,10 +11,10 @@ import specc
 from specc import backend
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.run.package import open_package
-from specc.run.prior import draw_behind_a_text, states_by_name
-from specc.run.verify import random_inputs
-from specc.run.verify_package import verify_package
+from specc.runtime.model_package import open_package
+from specc.runtime.step_inputs import sample_step_inputs, states_by_name
+from specc.verification.verify_model import random_inputs
+from specc.verification.verify_package import verify_package
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,9 @@ from specc.run.verify_package import verify_package
         ("bart", "hf"),
     ],
 )
-def test_states_are_those_of_a_first_part_of_a_text(
-    spec: str, names: str, tmp_path: Path
-) -> None:
+def test_states_are_those_of_a_first_part_of_a_text(spec: str, names: str, tmp_path: Path) -> None:
     """A step behind them says what one pass over both parts says of the newest row."""
-    specc.compile(
-        spec, tmp_path / "p", set=SMALL[spec], init=0, parts="step", names=names
-    )
+    specc.compile(spec, tmp_path / "p", set=SMALL[spec], init=0, parts="step", names=names)
     package = open_package(tmp_path / "p")
     tried = 0
     for role in package.roles:
@@ -46,21 +42,14 @@ def test_states_are_those_of_a_first_part_of_a_text(
 
 def _continues(step: Graph, weights: Mapping[str, Array]) -> bool:
     states = states_by_name(step)
-    growing = {
-        n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])
-    }
+    growing = {n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])}
     if not growing:
         return False
-    symbols = {
-        n: {s for d in v.type.shape for s in d.symbols()}
-        for n, v in step.inputs.items()
-    }
-    new = next(
-        iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])})
-    )
+    symbols = {n: {s for d in v.type.shape for s in d.symbols()} for n, v in step.inputs.items()}
+    new = next(iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])}))
     past = next(s for s in symbols[min(growing)] if s not in symbols["input_ids"])
     sizes = dict.fromkeys(set().union(*symbols.values()), 3)
-    given = draw_behind_a_text(weights)(step, sizes, np.random.default_rng(0))
+    given = sample_step_inputs(weights)(step, sizes, np.random.default_rng(0))
     again = np.random.default_rng(0)
     random_inputs(step, sizes, again)
     first = random_inputs(step, {**sizes, new: 3, past: 0}, again)
@@ -72,7 +61,7 @@ def _continues(step: Graph, weights: Mapping[str, Array]) -> bool:
             whole[name] = np.concatenate([first[name], given[name]], axis=1)
         else:
             whole[name] = given[name]
-    stepped = backend.reference().run(step, given, weights)["logits"]
-    at_once = backend.reference().run(step, whole, weights)["logits"]
+    stepped = backend.load_reference().evaluate_graph(step, given, weights)["logits"]
+    at_once = backend.load_reference().evaluate_graph(step, whole, weights)["logits"]
     assert np.allclose(stepped[:, -1], at_once[:, -1], rtol=1e-4, atol=1e-5)
     return True

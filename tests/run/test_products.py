@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from specc.backend import Product
+from specc.backend import QuantizedProduct
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
-from specc.run.products import compare_products
-from specc.text.diagnostic import Failed
+from specc.verification.quantized_products import compare_products
 
 RNG = np.random.default_rng(0)
 NAMES = {"x": "x", "w": "w", "y": "y"}
@@ -17,19 +17,17 @@ def test_a_product_that_stops_at_sixteen_bits() -> None:
     x = RNG.integers(0, 256, (3, 8)).astype(np.uint8)
     x[0], w = 255, np.full((8, 2), 127, np.int8)
     right = (x.astype(np.int32) - 128) @ w.astype(np.int32)
-    product = Product("MatMulInteger", NAMES, {})
+    product = QuantizedProduct("MatMulInteger", NAMES, {})
     assert compare_products([product], {"x": x, "w": w, "y": right}, "") == 0
     pairs = x.astype(np.int32).reshape(3, 4, 2) * 127
     wrong = np.minimum(pairs.sum(-1), 32767).sum(-1) - 128 * 8 * 127
     with pytest.raises(Failed, match="E0855"):
-        compare_products(
-            [product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, ""
-        )
+        compare_products([product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, "")
 
 
 def test_rows_that_are_rounded_the_other_way() -> None:
     x = np.array([[0.5, 1.5, -2.5, 126.9]], np.float32)
-    product = Product("QuantizeLinear", {"x": "x", "y": "y"}, {})
+    product = QuantizedProduct("QuantizeLinear", {"x": "x", "y": "y"}, {})
     even = np.array([[128, 130, 126, 255]], np.uint8)
     assert compare_products([product], {"x": x, "y": even}, "") == 0
     away = np.array([[129, 130, 125, 255]], np.uint8)
@@ -58,7 +56,7 @@ def grouped(x: Array, w: Array) -> dict[str, Array]:
 def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
     """Results far smaller than their terms differ by more than 1e-5 of themselves."""
     worst = 0.0
-    product = Product("MatMulNBits", GROUPED, NUMBERS)
+    product = QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)
     for seed in range(200):
         rng = np.random.default_rng(seed)
         x, w = rng.normal(size=(1, 40)).astype("f4"), rng.integers(-128, 128, (1, 40))
@@ -67,16 +65,12 @@ def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
         # the last weight and number make all of it nearly nothing
         q[0, 39] = 1
         w[0, 39] = 0
-        w[0, 38] = -round(
-            float((q @ w.T - q[:, 38] * w[0, 38])[0, 0] / (q[0, 38] or 1))
-        )
+        w[0, 38] = -round(float((q @ w.T - q[:, 38] * w[0, 38])[0, 0] / (q[0, 38] or 1)))
         w[0, 38] = np.clip(w[0, 38], -128, 127)
         given = grouped(x, w)
         assert compare_products([product], given, "") <= 1e-5
         exact = (q.astype("f8") @ w.T) * float(most / np.float32(127))
-        worst = max(
-            worst, abs(float((given["y"] - exact)[0, 0])) / (abs(exact).max() or 1)
-        )
+        worst = max(worst, abs(float((given["y"] - exact)[0, 0])) / (abs(exact).max() or 1))
     assert worst > 1e-6
 
 
@@ -85,7 +79,7 @@ def test_one_weight_that_is_off_by_one_is_found(place: int) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(3, 40)).astype("f4")
     given = grouped(x, rng.integers(-128, 127, (5, 40)))
-    product = Product("MatMulNBits", GROUPED, NUMBERS)
+    product = QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)
     assert compare_products([product], given, "") <= 1e-5
     given["w"][2, 0, place] += 1
     with pytest.raises(Failed, match="E0855"):
@@ -99,4 +93,4 @@ def test_blocks_of_denormal_activations_are_zeros(size: float) -> None:
     x[1] = 1
     given = grouped(np.ones((2, 40), np.float32), np.full((3, 40), 2))
     given |= {"x": x, "y": np.array([[0] * 3, [80] * 3], np.float32)}
-    assert compare_products([Product("MatMulNBits", GROUPED, NUMBERS)], given, "") == 0
+    assert compare_products([QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)], given, "") == 0

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import specc
-from specc.run.opened import open_compiled
-from specc.run.verify import verify
-from specc.run.verify_package import verify_opened
+from specc.runtime.open_model import open_compiled
+from specc.verification.verify_model import verify_model
+from specc.verification.verify_package import verify_opened
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -31,12 +31,7 @@ def pair(
     said = SETTINGS[request.param]
     settled = {n: v for n, v in said.items() if n in FIXED}
     specc.compile(
-        "gpt2",
-        folder / "one.onnx",
-        init=5,
-        set=SMALL,
-        parts=["generate"],
-        settings=settled,
+        "gpt2", folder / "one.onnx", init=5, set=SMALL, parts=["generate"], settings=settled
     )
     specc.compile("gpt2", folder / "package", init=5, set=SMALL, parts=["step"])
     return specc.load(folder / "one.onnx"), specc.load(folder / "package"), said
@@ -48,23 +43,17 @@ def test_it_writes_what_a_package_writes(pair: tuple[Any, Any, dict[str, Any]]) 
     free = {n: v for n, v in said.items() if n not in FIXED}
     got = one.generate(input_ids=prompt, max_tokens=9, **free).results()
     want = package.generate(input_ids=prompt, max_tokens=9, **said).results()
-    assert [[r.tokens for r in row] for row in got] == [
-        [r.tokens for r in row] for row in want
-    ]
+    assert [[r.tokens for r in row] for row in got] == [[r.tokens for r in row] for row in want]
     if said["strategy"] == "beam":
         for a, b in zip(got, want, strict=True):
             assert [r.score for r in a] == pytest.approx([r.score for r in b], rel=1e-5)
 
 
-def test_it_writes_no_further_than_it_can_see(
-    pair: tuple[Any, Any, dict[str, Any]],
-) -> None:
+def test_it_writes_no_further_than_it_can_see(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, _ = pair
     longest = max(
         len(r.tokens)
-        for r in one.generate(input_ids=np.ones((1, 15), int), max_tokens=50).results()[
-            0
-        ]
+        for r in one.generate(input_ids=np.ones((1, 15), int), max_tokens=50).results()[0]
     )
     assert longest == 6
     with pytest.raises(specc.Failed, match="E0943"):
@@ -82,9 +71,7 @@ def test_what_was_settled_cannot_be_asked_for_otherwise(
         one.generate(input_ids=[[1]], stop=[3])
 
 
-def test_prompts_of_unequal_length_want_a_package(
-    pair: tuple[Any, Any, dict[str, Any]],
-) -> None:
+def test_prompts_of_unequal_length_want_a_package(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, _ = pair
     with pytest.raises(specc.Failed, match="E0912"):
         one.generate(input_ids=[[1, 2], [3]]).results()
@@ -94,7 +81,7 @@ def test_its_tokens_are_compared_away_from_its_package(
     pair: tuple[Any, Any, dict[str, Any]], tmp_path: Path
 ) -> None:
     one, _, _ = pair
-    assert ["tokens by" in line for line in verify(one.scoring)] == [True] * 3
+    assert ["tokens by" in line for line in verify_model(one.scoring)] == [True] * 3
     alone = tmp_path / "alone.onnx"
     alone.write_bytes(one.scoring.path.read_bytes())
     for part in one.scoring.path.parent.glob("*.data"):
@@ -168,11 +155,7 @@ def test_a_seed_it_cannot_hold_is_refused(tmp_path: Path) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(KINDS, encoding="utf-8")
     specc.compile(
-        spec,
-        tmp_path / "s.onnx",
-        init=2,
-        parts=["generate"],
-        settings={"strategy": "sample"},
+        spec, tmp_path / "s.onnx", init=2, parts=["generate"], settings={"strategy": "sample"}
     )
     with pytest.raises(specc.Failed, match="E0732"):
         specc.load(tmp_path / "s.onnx").generate(ids=[[1, 2]], seed=2**63).results()

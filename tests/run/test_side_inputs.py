@@ -10,7 +10,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.run.writer import writer_of
+from specc.runtime.generator import standalone_generator_of
 
 HEAD = """specc 1
 model m
@@ -34,13 +34,9 @@ SPECS = {
     ),
     "positions of what is kept": (
         "keep: keep[batch, n] = ids >= 0, at: int[batch, n] = positions(keep)",
-        PLACED
-        + "  x = x + (attention(x, x, heads=2, mask=causal & visible(keep)) @ attn)\n",
+        PLACED + "  x = x + (attention(x, x, heads=2, mask=causal & visible(keep)) @ attn)\n",
     ),
-    "positions without a batch": (
-        "at: int[n] = cumsum(ids[0] * 0 + 1, axis=0) - 1",
-        PLACED,
-    ),
+    "positions without a batch": ("at: int[n] = cumsum(ids[0] * 0 + 1, axis=0) - 1", PLACED),
     "positions by length alone": ("at: int[n] = range(n)", PLACED),
     "one by way of another": (
         "at: int[batch, n] = sum_of + 1, sum_of: int[batch, n] = cumsum(cast(ids > 4, to=int))",
@@ -68,9 +64,7 @@ def compiled(tmp_path: Path, inputs: str, body: str, **options: Any) -> Model:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_is_written_follows_from_defaults_of_the_whole_text(
-    tmp_path: Path, name: str
-) -> None:
+def test_what_is_written_follows_from_defaults_of_the_whole_text(tmp_path: Path, name: str) -> None:
     model = compiled(tmp_path, *SPECS[name])
     text = IDS
     for _ in range(7):
@@ -78,11 +72,11 @@ def test_what_is_written_follows_from_defaults_of_the_whole_text(
         text = np.concatenate([text, best[:, None]], axis=1)
     assert model.scoring
     found = []
-    for writer in (model.writer, writer_of(model.scoring)):
+    for writer in (model.writer, standalone_generator_of(model.scoring)):
         assert writer
-        assert [
-            list(row[0].tokens) for row in writer.generate(ids=IDS).results()
-        ] == text[:, 3:].tolist()
+        assert [list(row[0].tokens) for row in writer.generate(ids=IDS).results()] == text[
+            :, 3:
+        ].tolist()
         found.append(
             [
                 [h.tokens for h in row]
@@ -92,9 +86,7 @@ def test_what_is_written_follows_from_defaults_of_the_whole_text(
     assert found[0] == found[1]
 
 
-def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(
-    tmp_path: Path,
-) -> None:
+def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed) as raised:
         compiled(
             tmp_path,
@@ -113,9 +105,7 @@ def test_nothing_is_written_behind_padding(tmp_path: Path) -> None:
 
 
 def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None:
-    split = (
-        "transpose(split(linear(x, out=d) @ {}, into=[2, d / 2]), order=[0, 2, 1, 3])"
-    )
+    split = "transpose(split(linear(x, out=d) @ {}, into=[2, d / 2]), order=[0, 2, 1, 3])"
     body = "".join(f"  {n} = {split.format(n)}\n" for n in "qkvu")
     body += "  mixed, w = attend(q, k, v, mask=causal)\n"
     body += "  x = x + merge(transpose(mixed + matmul(w, u), order=[0, 2, 1, 3]))\n"
@@ -123,7 +113,7 @@ def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None
     assert model.scoring
     one, other = (
         w.generate(ids=IDS).results()
-        for w in (model.writer, writer_of(model.scoring))
+        for w in (model.writer, standalone_generator_of(model.scoring))
         if w
     )
     assert [r[0].tokens for r in one] == [r[0].tokens for r in other]

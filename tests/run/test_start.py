@@ -17,20 +17,13 @@ import specc
 from specc.api import Model
 
 PAD = 0
-STARTED: dict[str, Any] = SMALL["encoder_decoder"] | {
-    "pad": PAD,
-    "bos": PAD,
-    "tied": False,
-}
+STARTED: dict[str, Any] = SMALL["encoder_decoder"] | {"pad": PAD, "bos": PAD, "tied": False}
 SOURCE = np.array([[5, 9, 3, 7], [8, 4, PAD, PAD], [11, PAD, PAD, PAD]])
 TOKENS = 6
 WAYS: dict[str, dict[str, Any]] = {
     "package": {"parts": ["encode", "step"]},
     "one-graph.onnx": {},
-    "by-itself.onnx": {
-        "parts": ["generate"],
-        "settings": {"strategy": "greedy", "stop": [16]},
-    },
+    "by-itself.onnx": {"parts": ["generate"], "settings": {"strategy": "greedy", "stop": [16]}},
 }
 
 
@@ -56,9 +49,7 @@ def test_the_first_token_is_seen(way: str, tmp_path: Path) -> None:
     want = by_full_passes(whole, seen=True)
     assert want.tolist() != by_full_passes(whole, seen=False).tolist()
     model = compiled(tmp_path / way, **WAYS[way])
-    made = model.generate(
-        SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS
-    ).results()
+    made = model.generate(SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS).results()
     assert [list(row[0].tokens) for row in made] == want.tolist()
 
 
@@ -70,10 +61,6 @@ def test_who_gives_the_first_tokens_says_which_exist(tmp_path: Path) -> None:
         "strategy": "greedy",
         "stop": [16],
     }
-    seen = model.generate(
-        **given, target_keep=np.ones((3, 1), bool), max_tokens=TOKENS
-    ).results()
-    begun = model.generate(
-        SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS
-    ).results()
+    seen = model.generate(**given, target_keep=np.ones((3, 1), bool), max_tokens=TOKENS).results()
+    begun = model.generate(SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS).results()
     assert seen == begun

@@ -13,7 +13,7 @@ import pytest
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.run.streams import Stream
+from specc.runtime.streaming import InputStream
 
 SPEC = """specc 1
 model m
@@ -33,9 +33,7 @@ stream newest of x
 """
 
 
-def model(
-    folder: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)"
-) -> Model:
+def model(folder: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)") -> Model:
     """A package of the spec above."""
     path = folder / "m.specc"
     path.write_text(SPEC.replace("PAD", pad).replace("MADE", made), encoding="utf-8")
@@ -169,15 +167,15 @@ def test_threads_that_share_a_stream_wait_for_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two would go on from one state, and rows be lost without a word."""
-    quick = Stream._step
+    quick = InputStream._step
 
-    def slow(self: Stream, *given: Any) -> Any:
+    def slow(self: InputStream, *given: Any) -> Any:
         before = dict(self.states)
         sleep(0.002)
         self.states = before
         return quick(self, *given)
 
-    monkeypatch.setattr(Stream, "_step", slow)
+    monkeypatch.setattr(InputStream, "_step", slow)
     one, all_ = model(tmp_path, made="x[..., 0] * 2.0"), given(64)
     stream, made = one.stream(memory=all_["memory"]), list[Any]()
     same = np.repeat(all_["x"][:, :1], 2, axis=1)

@@ -12,8 +12,8 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.run.triton import MARK
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.triton_export import MARK
 
 SPEC = """specc 1
 model small
@@ -39,9 +39,7 @@ def repository(tmp_path: Path) -> Path:
 def test_the_configuration_is_that_of_the_model(repository: Path) -> None:
     text = (repository / "config.pbtxt").read_text()
     assert text.startswith(MARK)
-    ports = re.findall(
-        r'name: "(\w+)" data_type: (\w+) dims: \[ ([\d, ]+) \](.*)\}', text
-    )
+    ports = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ ([\d, ]+) \](.*)\}', text)
     assert [(n, t, d, bool(r.strip())) for n, t, d, r in ports] == [
         ("x", "TYPE_FP32", "3", False),
         ("id", "TYPE_INT64", "1", True),
@@ -65,9 +63,7 @@ def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
     (tmp_path / "wide.specc").write_text(
         SPEC.replace("x: float[batch, 3]", "x: float[batch, 9999]")
     )
-    specc.compile(
-        tmp_path / "wide.specc", tmp_path / "m.onnx", init=0, weights_as="copy"
-    )
+    specc.compile(tmp_path / "wide.specc", tmp_path / "m.onnx", init=0, weights_as="copy")
     main(["export", "triton", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "r")])
     files = {p.name for p in (tmp_path / "r/small/1").iterdir()}
     assert files == {p.name for p in tmp_path.glob("m-*")} | {"model.onnx"}
@@ -100,11 +96,9 @@ def test_lengths_that_are_not_fixed(tmp_path: Path) -> None:
         init=0,
         set={"d": 8, "heads": 2, "layers": 1, "hidden": 8, "vocab": 9},
     )
-    from specc.run.opened import open_compiled
-    from specc.run.triton import write_repository
+    from specc.runtime.open_model import open_compiled
+    from specc.runtime.triton_export import write_triton_repository
 
     with pytest.raises(Failed, match="E0889"):
-        write_repository(
-            open_compiled(tmp_path / "m.onnx").whole, "b", tmp_path / "r", 4
-        )
+        write_triton_repository(open_compiled(tmp_path / "m.onnx").whole, "b", tmp_path / "r", 4)
     assert not (tmp_path / "r").exists()

@@ -10,15 +10,15 @@ import pytest
 
 import specc
 from specc.cli import main as cli
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
-from specc.run.agreement import compare
-from specc.run.loaded import Loaded
-from specc.run.package import open_package
-from specc.run.verify import random_inputs, sizes_for, verify
-from specc.run.verify_package import verify_package
-from specc.text.diagnostic import Failed
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.model_package import open_package
+from specc.verification.tolerance import compare_result
+from specc.verification.verify_model import random_inputs, sizes_for, verify_model
+from specc.verification.verify_package import verify_package
 
 NAN, INF = np.nan, np.inf
 SHAKY = """specc 1
@@ -67,14 +67,14 @@ def test_numbers_are_compared_and_what_is_none_is_at_the_same_places(
     got: list[float], want: list[float], agrees: bool
 ) -> None:
     assert (
-        not compare("y", np.array(got, np.float32), np.array(want, np.float64)).what
+        not compare_result("y", np.array(got, np.float32), np.array(want, np.float64)).what
     ) is agrees
 
 
 def test_shapes_and_whole_numbers_are_equal() -> None:
-    assert compare("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).what
-    assert compare("y", np.array([1, 2]), np.array([1, 3])).what
-    assert not compare("y", np.array([1, 2]), np.array([1, 2])).what
+    assert compare_result("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).what
+    assert compare_result("y", np.array([1, 2]), np.array([1, 3])).what
+    assert not compare_result("y", np.array([1, 2]), np.array([1, 2])).what
 
 
 def compiled(text: str, folder: Path, **options: Any) -> Path:
@@ -88,14 +88,7 @@ def test_a_step_gets_what_encode_gives(tmp_path: Path) -> None:
     """A mean of ones is never negative; a number drawn around zero is, and its logarithm none."""
     package = open_package(compiled(LOGS, tmp_path, parts=["score", "encode", "step"]))
     assert (
-        len(
-            [
-                line
-                for line in verify_package(package, rounds=3)
-                if line.startswith("step: ")
-            ]
-        )
-        == 3
+        len([line for line in verify_package(package, rounds=3) if line.startswith("step: ")]) == 3
     )
 
 
@@ -105,7 +98,7 @@ def test_a_model_that_rounding_decides_is_neither_right_nor_wrong(
     path = compiled(SHAKY, tmp_path)
     lines: list[str] = []
     with pytest.raises(Failed) as caught:
-        lines.extend(verify(specc.load(path).scoring))
+        lines.extend(verify_model(specc.load(path).scoring))
     assert caught.value.diagnostics[0].code == "E0932"
     assert cli.main(["verify", str(path)]) == 5
     said = capsys.readouterr()
@@ -125,16 +118,16 @@ class Off:
 
 @pytest.mark.parametrize("by", [3e-5, 1e-3, 1.0])
 def test_a_wrong_model_differs(by: float, tmp_path: Path) -> None:
-    model: Loaded = specc.load(compiled(STEADY, tmp_path)).scoring
+    model: LoadedModel = specc.load(compiled(STEADY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(verify(replace(model, session=Off(model.session, by))))
+        list(verify_model(replace(model, session=Off(model.session, by))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
 def test_a_sensitive_model_that_is_far_off_differs(tmp_path: Path) -> None:
-    model: Loaded = specc.load(compiled(SHAKY, tmp_path)).scoring
+    model: LoadedModel = specc.load(compiled(SHAKY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(verify(replace(model, session=Off(model.session, 1e4))))
+        list(verify_model(replace(model, session=Off(model.session, 1e4))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
@@ -159,18 +152,14 @@ def inputs(**given: Input) -> Iterator[dict[str, Any]]:
         yield random_inputs(graph, sizes_for(graph, turn), rng)
 
 
-def test_the_first_and_the_last_id_are_tried_at_the_smallest_lengths_and_others() -> (
-    None
-):
+def test_the_first_and_the_last_id_are_tried_at_the_smallest_lengths_and_others() -> None:
     ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), below=Dim.of(1000))
     tried = [made["ids"] for made in inputs(ids=ids)]
     assert [t.shape for t in tried] == [(1, 2), (2, 3), (3, 5)]
     assert all(t.max() == 999 and t.min() == 0 for t in tried)
 
 
-@pytest.mark.parametrize(
-    ("side", "sides"), [("left", {0}), ("right", {1}), ("any", {0, 1})]
-)
+@pytest.mark.parametrize(("side", "sides"), [("left", {0}), ("right", {1}), ("any", {0, 1})])
 def test_padding_is_on_the_declared_side_or_on_both(side: Any, sides: set[int]) -> None:
     keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), keep=side)
     seen: set[int] = set()
@@ -178,9 +167,7 @@ def test_padding_is_on_the_declared_side_or_on_both(side: Any, sides: set[int]) 
         b = Builder()
         x = b.input("keep", keep)
         graph = b.finish("g", {"y": x})
-        made = random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))[
-            "keep"
-        ]
+        made = random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))["keep"]
         assert made[0].all()
         assert made.any(axis=1).all()
         seen |= {1 if row[0] else 0 for row in made if not row.all()}

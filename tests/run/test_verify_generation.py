@@ -12,11 +12,11 @@ from support.small import SMALL
 
 import specc
 from specc.cli import main as cli
-from specc.run.loaded import Loaded
-from specc.run.opened import open_compiled
-from specc.run.verify import rounds_of
-from specc.run.verify_package import verify_opened
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.open_model import open_compiled
+from specc.verification.verify_model import iterate_rounds
+from specc.verification.verify_package import verify_opened
 
 STRATEGIES = ("greedy", "sample", "beam")
 
@@ -49,56 +49,49 @@ def test_tokens_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_mistake_in_a_weight_or_in_the_choice_is_found(
-    strategy: str, tmp_path: Path
-) -> None:
+def test_a_mistake_in_a_weight_or_in_the_choice_is_found(strategy: str, tmp_path: Path) -> None:
     path = compiled("llama", strategy, tmp_path)
-    right: Loaded = specc.load(path).scoring
+    right: LoadedModel = specc.load(path).scoring
     for change in (_scale_weights, _choose_another):
         model = onnx.load(path)
         change(model, right)
         onnx.save(model, tmp_path / "wrong.onnx")
         wrong = specc.load(tmp_path / "wrong.onnx").scoring
         with pytest.raises(Failed, match="E0930"):
-            list(rounds_of(_with_weights_of(wrong, right)))
+            list(iterate_rounds(_with_weights_of(wrong, right)))
 
 
-def _with_weights_of(wrong: Loaded, right: Loaded) -> Loaded:
+def _with_weights_of(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
     """The reference reads the right weights."""
     wrong.file.__dict__["weights"] = right.file.weights
     return wrong
 
 
-def _scale_weights(model: onnx.ModelProto, right: Loaded) -> None:
+def _scale_weights(model: onnx.ModelProto, right: LoadedModel) -> None:
     for tensor in model.graph.initializer:
         if tensor.name == right.manifest.stored["model.norm.weight"]:
             value = numpy_helper.to_array(tensor) * np.float32(1.01)
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def _choose_another(model: onnx.ModelProto, right: Loaded) -> None:
+def _choose_another(model: onnx.ModelProto, right: LoadedModel) -> None:
     """Logits in the loop have another sign."""
     (loop,) = (n for n in model.graph.node if n.op_type == "Loop")
     body = next(a.g for a in loop.attribute if a.HasField("g"))
     head = right.manifest.stored["lm_head.weight"]
     made = {name: n for n in (*model.graph.node, *body.node) for name in n.output}
-    reads = {head} | {
-        name for name, n in made.items() if head in n.input and n in model.graph.node
-    }
+    reads = {head} | {name for name, n in made.items() if head in n.input and n in model.graph.node}
     (product,) = (n for n in body.node if reads & {*n.input})
     name = product.output[0]
     product.output[0] = "right"
     body.node.insert(
-        list(body.node).index(product) + 1,
-        onnx.helper.make_node("Neg", ["right"], [name]),
+        list(body.node).index(product) + 1, onnx.helper.make_node("Neg", ["right"], [name])
     )
 
 
 def test_a_package_compares_what_decodes_too(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL["gpt2"], parts="all")
-    found = [
-        line for line in specc_lines(tmp_path / "p") if line.startswith("generate: ")
-    ]
+    found = [line for line in specc_lines(tmp_path / "p") if line.startswith("generate: ")]
     assert len(found) == 3
     assert all("agree" in line for line in found)
 
@@ -116,6 +109,4 @@ def test_every_spec_that_generates(spec: str, strategy: str, tmp_path: Path) -> 
         path = compiled(spec, strategy, tmp_path)
     except Failed as failed:
         pytest.skip(failed.diagnostics[0].title)
-    assert all(
-        one.agrees or one.uncovered for one in rounds_of(specc.load(path).scoring)
-    )
+    assert all(one.agrees or one.uncovered for one in iterate_rounds(specc.load(path).scoring))

@@ -37,19 +37,13 @@ MIXED = {
         'w = einsum("b h i j, h g -> b g i j", w, parameter(shape=[4, 2]) @ mix)',
         2,
     ),
-    "heads mixed by a 1x1 convolution": (
-        "w = conv(w, out=2, kernel=1, bias=false) @ mix",
-        2,
-    ),
+    "heads mixed by a 1x1 convolution": ("w = conv(w, out=2, kernel=1, bias=false) @ mix", 2),
     "heads mixed by a linear layer": (
         "w = transpose(linear(transpose(w, order=[0, 2, 3, 1]), out=4, bias=false) @ mix,"
         " order=[0, 3, 1, 2])",
         4,
     ),
-    "merged and sliced": (
-        "w = merge(split(w, into=[2, 2], axis=1), axis=1)[:, 1:3]",
-        2,
-    ),
+    "merged and sliced": ("w = merge(split(w, into=[2, 2], axis=1), axis=1)[:, 1:3]", 2),
 }
 
 
@@ -72,12 +66,9 @@ def test_decoding_with_a_cache_equals_the_full_pass(name: str, tmp_path: Path) -
     prompts = [[1, 5, 7], [2, 9], [3]]
     for settings in ({}, {"beams": 3, "n_best": 2}):
         results = [
-            model.generate(prompts, max_tokens=6, **settings).results()
-            for model in (cached, full)
+            model.generate(prompts, max_tokens=6, **settings).results() for model in (cached, full)
         ]
-        tokens = [
-            [list(text.tokens) for row in made for text in row] for made in results
-        ]
+        tokens = [[list(text.tokens) for row in made for text in row] for made in results]
         assert tokens[0] == tokens[1]
 
 
@@ -85,9 +76,7 @@ def test_decoding_with_a_cache_equals_the_full_pass(name: str, tmp_path: Path) -
 def test_streaming_equals_the_full_pass(name: str, tmp_path: Path) -> None:
     path = write_spec(name, tmp_path)
     text = path.read_text(encoding="utf-8")
-    text = text.replace(
-        "generate text of ids from logits { stop = 0 }", "stream logits of ids"
-    )
+    text = text.replace("generate text of ids from logits { stop = 0 }", "stream logits of ids")
     path.write_text(text, encoding="utf-8")
     specc.compile(path, tmp_path / "streamed", init=3, parts="step")
     specc.compile(path, tmp_path / "full.onnx", init=3)

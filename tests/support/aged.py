@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.artifact.facts import Facts
-from specc.compiler.apart import stand_apart
-from specc.data.batch import keep_of
-from specc.data.check import Bound
-from specc.data.reading import Reading
-from specc.ir.defaults import closed
-from specc.ir.derived import Derived
+from specc.artifact.generation_facts import GenerationFacts
+from specc.driver.generation_graphs import can_batch_unequal_lengths
+from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
-from specc.ir.model import Model
-from specc.passes import pipeline
-from specc.run import beside
-from specc.run.inputs import Entrance
-from specc.run.prompts import prepared_for
-from specc.run.steppers import StateStepper
+from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.model import ModelDefinition
+from specc.preprocessing.input_checks import LengthBound
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime import batch_slots
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.prompts import prepare_prompts
+from specc.runtime.steppers import KVCacheStepper
+from specc.transforms import pass_pipeline
 
 Array = NDArray[Any]
 
@@ -66,9 +66,7 @@ class Exact:
     def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
         given = {n: v.array if isinstance(v, Numbers) else v for n, v in inputs.items()}
         own = {n: self.weights[n] for n in self.graph.parameters}
-        made = specc_numpy.run(
-            self.graph, {n: given[n] for n in self.graph.inputs}, own
-        )
+        made = specc_numpy.evaluate_graph(self.graph, {n: given[n] for n in self.graph.inputs}, own)
         return {n: Numbers(np.asarray(v)) for n, v in made.items()}
 
 
@@ -76,38 +74,36 @@ class Exact:
 class Aged:
     """A model that writes; `derived` is what is made of it."""
 
-    model: Model
-    derived: Derived
+    model: ModelDefinition
+    derived: DerivedGraphs
     weights: dict[str, Array]
-    entrance: Entrance = field(init=False)
+    entrance: ModelInputs = field(init=False)
 
     @staticmethod
-    def of(model: Model, seed: int = 0) -> "Aged":
+    def of(model: ModelDefinition, seed: int = 0) -> "Aged":
         """With drawn weights."""
         generation = model.generation
         assert generation
-        work = pipeline.Work(
-            graph=pipeline.simplify(model.graph),
+        work = pass_pipeline.PassState(
+            graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,
             generation=generation,
             begins=generation.settings.get("start") is None,
         )
         rng = np.random.default_rng(seed)
         facts = model.graph.parameter_facts.items()
-        weights = {
-            n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in facts
-        }
-        return Aged(model, pipeline.derive(work), weights)
+        weights = {n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4 for n, f in facts}
+        return Aged(model, pass_pipeline.derive_with_passes(work), weights)
 
     def __post_init__(self) -> None:
         generation, graph = self.model.generation, self.model.graph
         assert generation
-        least = {n: Bound(low) for n, low in graph.least.items()}
+        least = {n: LengthBound(low) for n, low in graph.least.items()}
         grows = graph.inputs[generation.growing].type.shape[1].name
         least.pop(grows or "", None)
-        self.entrance = Entrance(
+        self.entrance = ModelInputs(
             graph=graph,
-            reading=Reading(),
+            reading=PreprocessingConfig(),
             defaults=self.model.defaults,
             growing=generation.growing,
             bounds=least,
@@ -115,17 +111,17 @@ class Aged:
 
     @property
     def apart(self) -> bool:
-        return stand_apart(self.model, self.derived)
+        return can_batch_unequal_lengths(self.model, self.derived)
 
-    def stepper(self, prepared: Mapping[str, Array]) -> StateStepper:
+    def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
         """What goes on with texts."""
         derived, generation = self.derived, self.model.generation
         assert generation
-        facts = Facts(
+        facts = GenerationFacts(
             generation=generation,
             signature=self.model.graph,
             defaults=self.model.defaults,
-            reading=Reading(),
+            reading=PreprocessingConfig(),
             states=derived.states,
             handed=derived.handed,
             whole=derived.whole,
@@ -133,7 +129,7 @@ class Aged:
         )
         encode: Any = Exact(derived.encode, self.weights) if derived.encode else None
         step: Any = Exact(derived.step, self.weights)
-        return StateStepper(
+        return KVCacheStepper(
             facts=facts,
             entrance=self.entrance,
             encode=encode,
@@ -146,7 +142,7 @@ class Aged:
         """The logits behind a text that has been given so many tokens, by a full pass."""
         growing, generation = self.entrance.growing, self.model.generation
         assert generation
-        keep = keep_of(self.model.graph, growing)
+        keep = find_mask_input(self.model.graph, growing)
         given = dict(text.prepared)
         tokens = given[growing] = text.tokens[None, :count]
         if keep:
@@ -154,7 +150,7 @@ class Aged:
             there = self._exists(keep, tokens)
             there[:, :own] = text.prepared[keep][:, :count]
             given[keep] = there
-        made = specc_numpy.run(self.model.graph, given, self.weights)
+        made = specc_numpy.evaluate_graph(self.model.graph, given, self.weights)
         found: Array = made[generation.source]
         return found[0] if found.ndim == 2 else found[0, -1]
 
@@ -166,7 +162,7 @@ class Aged:
         if keep not in defaults.outputs:
             return np.ones(tokens.shape, np.bool_)
         given = {self.entrance.growing: tokens}
-        made = specc_numpy.run(closed(defaults, (keep,)), given, {})
+        made = specc_numpy.evaluate_graph(resolve_absent_inputs(defaults, (keep,)), given, {})
         return np.array(made[keep])
 
 
@@ -192,7 +188,7 @@ def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
     tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(LONGEST)])
     generation = aged.model.generation
     assert generation
-    keep = keep_of(graph, growing)
+    keep = find_mask_input(graph, growing)
     length = rng.randint(1, 4) if keep else 2
     inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
     lengths = {}
@@ -204,16 +200,14 @@ def drawn(aged: Aged, rng: random.Random, like: Mapping[str, int]) -> Drawn:
         sizes = [1]
         for d in type.shape[1:]:
             symbol = d.name or ""
-            padded = keep_of(graph, name) or graph.input_facts[name].keep
+            padded = find_mask_input(graph, name) or graph.input_facts[name].keep
             most = rng.randint(1, 5) if padded else like.get(symbol, 3)
             sizes.append(d.number or lengths.setdefault(symbol, most))
         inputs[name] = _values(graph, name, sizes, made)
-    return Drawn(prepared_for(aged.entrance, inputs, ()), tokens, length)
+    return Drawn(prepare_prompts(aged.entrance, inputs, ()), tokens, length)
 
 
-def _values(
-    graph: Graph, name: str, sizes: list[int], made: np.random.Generator
-) -> Array:
+def _values(graph: Graph, name: str, sizes: list[int], made: np.random.Generator) -> Array:
     type, below = graph.inputs[name].type, graph.input_facts[name].below
     if type.dtype == "bool":
         return np.ones(sizes, np.bool_)
@@ -226,20 +220,18 @@ def _values(
 def difference(aged: Aged, seed: int, steps: int = 12) -> str:
     """How logits differ where texts join and leave; empty where they do not."""
     rng = random.Random(seed)
-    batch: StateStepper | None = None
+    batch: KVCacheStepper | None = None
     rows: list[tuple[Drawn, int]] = []
     growing = aged.entrance.growing
     for turn in range(steps):
         stay = [
-            n
-            for n, (text, count) in enumerate(rows)
-            if count < LONGEST and rng.random() < 0.85
+            n for n, (text, count) in enumerate(rows) if count < LONGEST and rng.random() < 0.85
         ]
         if batch is None or rng.random() < 0.5:
             fresh = [drawn(aged, rng, {}) for _ in range(rng.randint(1, 2))]
-            prepared = beside.together(aged.entrance, [t.prepared for t in fresh])
-            margin = beside.margin_of(aged.derived.states)
-            prepared = beside.with_margin(aged.entrance, prepared, margin)
+            prepared = batch_slots.stack_prompts(aged.entrance, [t.prepared for t in fresh])
+            margin = batch_slots.spare_columns(aged.derived.states)
+            prepared = batch_slots.prepend_spare_columns(aged.entrance, prepared, margin)
             first = aged.stepper(prepared)
             made = np.asarray(first.step(prepared[growing]), np.float64)
             new = [(text, text.prompt) for text in fresh]
@@ -247,14 +239,14 @@ def difference(aged: Aged, seed: int, steps: int = 12) -> str:
                 return f"turn {turn}, at the beginning: {fault}"
             every = np.arange(len(fresh))
             if batch is None or not stay:
-                beside.stand_beside(first, every, None, every)
+                batch_slots.merge_stepper_rows(first, every, None, every)
                 batch, rows = first, new
             else:
-                beside.stand_beside(batch, np.array(stay), first, every)
+                batch_slots.merge_stepper_rows(batch, np.array(stay), first, every)
                 rows = [*(rows[n] for n in stay), *new]
         elif 0 < len(stay) < len(rows):
             none = np.zeros(0, np.int64)
-            beside.stand_beside(batch, np.array(stay), None, none)
+            batch_slots.merge_stepper_rows(batch, np.array(stay), None, none)
             rows = [rows[n] for n in stay]
         over = np.array([count >= LONGEST for _, count in rows])
         batch.rows.over = over

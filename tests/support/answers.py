@@ -19,23 +19,25 @@ from numpy.typing import NDArray
 
 import specc
 import specc_numpy
-from specc.compiler.family import graph_for
-from specc.compiler.rules import rules_of, wanted_by, wanted_of
-from specc.compiler.spec import Spec, open_spec, others
-from specc.compiler.weights import bound
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, elaborate, requirements
-from specc.ir.model import Model
+from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
+from specc.driver.spec_weight_rules import (
+    merge_required_parameters,
+    read_weight_rules,
+    required_parameters,
+)
+from specc.driver.weight_sources import bind_checkpoint
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.huggingface.model_family import graph_for_architecture
+from specc.ir.model import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.rules import Rules, of_graph
-from specc.weights.values import array_of
+from specc.weights.parameter_values import read_parameter
+from specc.weights.weight_rules import WeightRules, rules_of_graph
 from support.padded import Arrays, Each, Field, Ids, Keep, Numbers, Samples, Side, Sound
 from support.spec_models import assert_agrees
 
 FILE = Path(__file__).parents[1] / "kept" / "answers.npz"
-FIELDS: dict[str, type[Field]] = {
-    kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound, Each)
-}
+FIELDS: dict[str, type[Field]] = {kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound, Each)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +91,22 @@ def check_meaning(answer: Answer, folder: Path) -> None:
     write_checkpoint(answer, folder)
     sets = [f"{name}={value}" for name, value in answer.sets.items()]
     spec = open_spec(str(folder), config=str(folder), sets=sets)
-    graph_name = graph_for(spec.program, spec.reader.raw or {})
-    model = elaborate(spec.program, spec.library, spec.reader, graph_name)
+    graph_name = graph_for_architecture(spec.program, spec.reader.raw or {})
+    model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
-    values = bound(wanted_of(graph), _rules(spec, model), str(folder))
-    numbers = {n: array_of(values, values.tied_to(n) or n) for n in values.wanted}
-    _assert_all(answer, lambda x: specc_numpy.run(graph, x, numbers))
+    values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(folder))
+    numbers = {n: read_parameter(values, values.tied_to(n) or n) for n in values.wanted}
+    _assert_all(answer, lambda x: specc_numpy.evaluate_graph(graph, x, numbers))
 
 
-def _rules(spec: Spec, model: Model) -> Rules:
+def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
     """What the spec says about the weights of one graph."""
-    context = context_of(spec.library)
-    config = requirements(context, spec.program, spec.reader)
+    context = create_context(spec.library)
+    config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
-    wanted = {w.name: w for w in wanted_of(model.graph)}
-    elsewhere = lambda: wanted_by(others(spec, model.graph.name))
-    return of_graph(rules_of(context, spec.program, env), wanted, elsewhere)
+    wanted = {w.name: w for w in required_parameters(model.graph)}
+    elsewhere = lambda: merge_required_parameters(elaborate_other_graphs(spec, model.graph.name))
+    return rules_of_graph(read_weight_rules(context, spec.program, env), wanted, elsewhere)
 
 
 def check_compiled(answer: Answer, folder: Path) -> None:
@@ -176,9 +178,7 @@ class Answers:
 
     def __getitem__(self, case: str) -> Answer:
         told = self._index[case]
-        fields = {
-            n: FIELDS[kind](**values) for n, (kind, values) in told["fields"].items()
-        }
+        fields = {n: FIELDS[kind](**values) for n, (kind, values) in told["fields"].items()}
         rows, answers = self._rows(f"{case}/given"), self._rows(f"{case}/told")
         return Answer(
             config=told["config"],

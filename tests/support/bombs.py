@@ -96,10 +96,7 @@ def static() -> Iterator[tuple[str, str]]:
         "config",
         spec(
             "config {\n"
-            + chain(
-                "a0: list[int] = [1]",
-                lambda n: f"a{n}: list[int] = a{n - 1} + a{n - 1}",
-            )
+            + chain("a0: list[int] = [1]", lambda n: f"a{n}: list[int] = a{n - 1} + a{n - 1}")
             + "\n}"
         ),
     )
@@ -113,9 +110,7 @@ def loops() -> Iterator[tuple[str, str]]:
         ("blocks side by side", "b%d(x) + b%d(x)"),
         ("blocks chosen", "b%d(x) if 1 == 1 else b%d(x)"),
     ):
-        calls = chain(
-            block % (0, "x"), lambda n, s=step: block % (n, s % (n - 1, n - 1))
-        )
+        calls = chain(block % (0, "x"), lambda n, s=step: block % (n, s % (n - 1, n - 1)))
         yield name, spec(calls, f"y = b{LEVELS}(x)")
     yield "empty loops", spec(body=nested("repeat i# in 4096", "", 3))
     yield (
@@ -135,9 +130,7 @@ def loops() -> Iterator[tuple[str, str]]:
         "loops of nothing",
         spec(body=nested("repeat i# in 0", nested("repeat k# in 4096", "", 3), 1)),
     )
-    scanned = nested(
-        "repeat i# in 4096", "scan r in x along n carry s { s = s + r }", 2
-    )
+    scanned = nested("repeat i# in 4096", "scan r in x along n carry s { s = s + r }", 2)
     yield "loops of scans", spec(body=f"s = x[:, 0]\n{scanned}")
 
 
@@ -147,23 +140,14 @@ def mixed(count: int, seed: int) -> Iterator[tuple[str, str]]:
     for number in range(count):
         steps = [
             random.choice(
-                (
-                    "# & #",
-                    "# | #",
-                    "not (# & #)",
-                    "# & causal & #",
-                    "(# if 2 > 1 else #) | #",
-                )
+                ("# & #", "# | #", "not (# & #)", "# & causal & #", "(# if 2 > 1 else #) | #")
             )
             for _ in range(LEVELS)
         ]
         masks = "\n".join(
             [
                 "mask m0 = causal",
-                *(
-                    f"mask m{n + 1} = {s.replace('#', f'm{n}')}"
-                    for n, s in enumerate(steps)
-                ),
+                *(f"mask m{n + 1} = {s.replace('#', f'm{n}')}" for n, s in enumerate(steps)),
             ]
         )
         used = f"y = attend(x, x, x, mask=m{random.randrange(LEVELS)})"
@@ -180,13 +164,13 @@ def all_bombs() -> dict[str, str]:
 
 CHECKED = """
 import resource, time
-from specc.compiler.spec import check, open_spec
-from specc.elaborate import budget, context
-from specc.text.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
+from specc.frontend import context, step_budget
+from specc.diagnostics.diagnostic import Failed
 import tempfile, pathlib
 if given["steps"]:
-    budget.MOST_STEPS = given["steps"]
-    context.MOST_NODES = 2 * given["steps"]
+    step_budget.MAX_STEPS = given["steps"]
+    context.MAX_GRAPH_NODES = 2 * given["steps"]
 result = {}
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder, "bomb.specc")
@@ -195,7 +179,7 @@ with tempfile.TemporaryDirectory() as folder:
         path.write_text(text)
         start = time.process_time()
         try:
-            check(open_spec(str(path)))
+            check_spec(open_spec(str(path)))
             code = ""
         except Failed as failed:
             code = failed.diagnostics[0].code

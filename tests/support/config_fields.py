@@ -15,13 +15,13 @@ import torch
 import transformers
 
 import specc_numpy
-from specc.compiler import weights as loading
-from specc.compiler.rules import rules_of, wanted_of
-from specc.compiler.spec import open_spec
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, elaborate, requirements
-from specc.text.diagnostic import Failed
-from specc.weights.values import array_of
+from specc.diagnostics.diagnostic import Failed
+from specc.driver import weight_sources as loading
+from specc.driver.spec_loader import open_spec
+from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.weights.parameter_values import read_parameter
 from support.published import Arrays
 
 WITHIN = 1e-5
@@ -50,15 +50,9 @@ def text_inputs(config: Mapping[str, Any]) -> Arrays:
     return {"input_ids": IDS, "attention_mask": np.ones(IDS.shape, bool)}
 
 
-def run_decoder(
-    model: Any, x: Mapping[str, torch.Tensor]
-) -> Mapping[str, torch.Tensor]:
+def run_decoder(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
     """The scores of each next word."""
-    return {
-        "logits": model(
-            input_ids=x["input_ids"], use_cache=False, return_dict=True
-        ).logits
-    }
+    return {"logits": model(input_ids=x["input_ids"], use_cache=False, return_dict=True).logits}
 
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "quick_gelu", "silu", "mish")
@@ -127,9 +121,7 @@ ROTARY: Mapping[str, tuple[Any, ...]] = {
 
 def others(name: str, value: Any) -> tuple[Any, ...]:
     """Other values of a field, by its kind and what it is now."""
-    if isinstance(value, str) and name.endswith(
-        ("_act", "activation_function", "act_fn")
-    ):
+    if isinstance(value, str) and name.endswith(("_act", "activation_function", "act_fn")):
         return ACTIVATIONS
     match value:
         case bool():
@@ -190,45 +182,35 @@ def published(family: Family, settings: Mapping[str, Any], folder: Path) -> Made
     model = getattr(transformers, family.model)(config).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            drawn = np.random.default_rng(list(name.encode())).standard_normal(
-                tuple(p.shape)
-            )
+            drawn = np.random.default_rng(list(name.encode())).standard_normal(tuple(p.shape))
             drawn = (
                 drawn / p[0].numel() ** 0.5
                 if p.dim() > 1
                 else 0.3 * drawn + name.endswith("weight")
             )
             p.copy_(torch.from_numpy(drawn))
-        given = {
-            n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()
-        }
+        given = {n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()}
         # run on a copy: some classes change their weights when they first run
         made = family.run(copy.deepcopy(model).double(), given)
     return Made(model, {n: x.double().numpy() for n, x in made.items()})
 
 
-def ours(
-    family: Family, settings: Mapping[str, Any], theirs: Any, folder: Path
-) -> Arrays:
+def ours(family: Family, settings: Mapping[str, Any], theirs: Any, folder: Path) -> Arrays:
     """What the spec gives in float64 for the same config.json and the file that the
     model is saved as.
     """
     theirs.float().save_pretrained(folder / "saved")
     (folder / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(folder / "saved"))
-    model = elaborate(spec.program, spec.library, spec.reader)
-    context = context_of(spec.library)
-    config = requirements(context, spec.program, spec.reader)
-    rules = rules_of(
-        context, spec.program, Env(module=spec.program.module, config=config)
+    model = elaborate_model(spec.program, spec.library, spec.reader)
+    context = create_context(spec.library)
+    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
+    values = loading.bind_checkpoint(
+        required_parameters(model.graph), rules, str(folder / "saved" / "model.safetensors")
     )
-    values = loading.bound(
-        wanted_of(model.graph), rules, str(folder / "saved" / "model.safetensors")
-    )
-    weights = {
-        name: array_of(values, values.tied_to(name) or name) for name in values.wanted
-    }
-    return specc_numpy.run(model.graph, family.inputs(settings), weights)
+    weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
+    return specc_numpy.evaluate_graph(model.graph, family.inputs(settings), weights)
 
 
 def agree(found: Arrays, wanted: Arrays) -> bool:
@@ -244,18 +226,13 @@ def check_every_field(family: Family, folder: Path, most: float = 1 / 3) -> None
     """Every other value of every field is obeyed or refused. At most so many of the
     values are ones that transformers itself cannot use.
     """
-    base = {
-        "model_type": getattr(transformers, family.config).model_type,
-        **family.tiny,
-    }
+    base = {"model_type": getattr(transformers, family.config).model_type, **family.tiny}
     usual = published(family, base, folder)
     assert agree(ours(family, base, usual.model, folder), usual.results)
     usual.model.double()
     outcome: Counter[str] = Counter()
     for name, value in changes(family):
-        outcome[
-            tried(family, {**base, name: value}, usual, folder) or f"{name}: {value}"
-        ] += 1
+        outcome[tried(family, {**base, name: value}, usual, folder) or f"{name}: {value}"] += 1
     wrong = sorted(outcome.keys() - OUTCOMES)
     assert not wrong, f"passed over: {wrong}"
     assert outcome["obeyed"] >= 5, outcome
@@ -268,9 +245,7 @@ results that are no numbers); nothing changes; the spec refuses it; the spec obe
 """
 
 
-def tried(
-    family: Family, settings: Mapping[str, Any], usual: Made, folder: Path
-) -> str:
+def tried(family: Family, settings: Mapping[str, Any], usual: Made, folder: Path) -> str:
     """One of `OUTCOMES`, or nothing where the spec gives other numbers without a word."""
     try:
         made = published(family, settings, folder)

@@ -17,15 +17,12 @@ def gelu(x: Array) -> Array:
 
 def attention(w: Arrays, name: str, x: Array, heads: int, seen: Array) -> Array:
     """arXiv:1706.03762, eq. 1, head by head; `seen[i, j]` says whether i looks at j."""
-    q, k, v = (
-        np.split(affine(w, f"{name}.{part}_proj", x), heads, axis=1) for part in "qkv"
-    )
+    q, k, v = (np.split(affine(w, f"{name}.{part}_proj", x), heads, axis=1) for part in "qkv")
     made = []
     for head in range(heads):
         scores = q[head] @ k[head].T / np.sqrt(q[head].shape[1])
         rows = [
-            softmax(row[there]) @ v[head][there]
-            for row, there in zip(scores, seen, strict=True)
+            softmax(row[there]) @ v[head][there] for row, there in zip(scores, seen, strict=True)
         ]
         made.append(np.stack(rows))
     return affine(w, f"{name}.out_proj", np.concatenate(made, axis=1))

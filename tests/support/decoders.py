@@ -73,6 +73,4 @@ def check_classes(base: Case, folder: Path) -> None:
             x["position_ids"] = (x["attention_mask"].cumsum(1) - 1).clamp(min=0)
         with torch.no_grad():
             wanted = theirs(**x).logits
-        assert_agrees(
-            ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5
-        )
+        assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)

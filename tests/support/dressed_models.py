@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.backend import About, Extra, Part
-from specc.compiler import weights as loading
-from specc.compiler.profiles.dress import ROWS, dressed
-from specc.compiler.profiles.result import Dressed
-from specc.compiler.rules import wanted_of
-from specc.passes.derive.derive import derive
+from specc.backend import ExtraFile, PackageGraph, PackageMetadata
+from specc.driver import weight_sources as loading
+from specc.driver.profiles.export_profile import ROWS, apply_profile
+from specc.driver.profiles.graph_replay import ProfiledGraphs
+from specc.driver.spec_weight_rules import required_parameters
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.rules import Rules
-from specc_onnx import build, package_graphs, target
+from specc.weights.weight_rules import WeightRules
+from specc_onnx import build_model, get_target, write_package
 from support.onnx_runtime import open_quietly
 from support.spec_models import Arrays, Opened, opened, random_weights
 
@@ -30,12 +30,12 @@ class InProfile:
 
     spec: Opened
     weights: Arrays
-    made: Dressed
+    made: ProfiledGraphs
 
     def by_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results of one graph in float64."""
         graph = self.made.graphs[name]
-        return specc_numpy.run(
+        return specc_numpy.evaluate_graph(
             graph, given, {n: self.weights[n] for n in graph.parameters}
         )
 
@@ -47,11 +47,11 @@ def in_profile(profile: str, spec: str, seed: int = 0, **sets: object) -> InProf
     found = opened(spec, **sets)
     generation = found.model.generation
     assert generation
-    derived = derive(
+    derived = derive_encoder_and_step(
         found.model.graph, generation.growing, {generation.source: ROWS[profile]}
     )
     return InProfile(
-        found, random_weights(found, seed), dressed(profile, found.model, derived)
+        found, random_weights(found, seed), apply_profile(profile, found.model, derived)
     )
 
 
@@ -76,26 +76,16 @@ class InSessions:
         self.sessions: dict[str, Any] = {}
         self.names: dict[str, list[str]] = {}
         for name, graph in model.made.graphs.items():
-            built = build(graph, target(where))
+            built = build_model(graph, get_target(where))
             for parameter, initializer in built.weights.items():
                 initializer.raw_data = model.weights[parameter].astype("<f4").tobytes()
-            self.sessions[name], self.names[name] = (
-                open_quietly(built.model),
-                list(graph.outputs),
-            )
+            self.sessions[name], self.names[name] = (open_quietly(built.model), list(graph.outputs))
 
     def run(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results of one graph by name."""
-        feeds = {
-            n: v.astype(np.float32) if v.dtype.kind == "f" else v
-            for n, v in given.items()
-        }
+        feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in given.items()}
         return dict(
-            zip(
-                self.names[name],
-                self.sessions[name].run(self.names[name], feeds),
-                strict=True,
-            )
+            zip(self.names[name], self.sessions[name].run(self.names[name], feeds), strict=True)
         )
 
 
@@ -105,20 +95,18 @@ def written(model: InProfile, folder: Path, weights_as: str = "copy") -> Path:
     checkpoint = folder.parent / f"{folder.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
     # the file has the parameters as they are
-    plain = Rules(model.spec.rules.ties, (), ())
-    values = loading.bound(wanted_of(model.spec.model.graph), plain, str(checkpoint))
-    parts = {
-        name: Part(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()
-    }
-    extras = [
-        Extra.of_data(name, content) for name, content in model.made.files.items()
-    ]
-    about = About(model.spec.model.name)
-    package_graphs(
+    plain = WeightRules(model.spec.rules.ties, (), ())
+    values = loading.bind_checkpoint(
+        required_parameters(model.spec.model.graph), plain, str(checkpoint)
+    )
+    parts = {name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()}
+    extras = [ExtraFile.of_data(name, content) for name, content in model.made.files.items()]
+    about = PackageMetadata(model.spec.model.name)
+    write_package(
         parts,
         folder,
         values,
-        target=target("onnx"),
+        target=get_target("onnx"),
         about=about,
         weights_as=weights_as,
         extras=extras,  # type: ignore[arg-type]

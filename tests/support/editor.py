@@ -21,10 +21,7 @@ class Editor:
 
     def __init__(self, folder: Path, encodings: list[str] | None = None) -> None:
         self.folder = folder
-        env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")]),
-        }
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "specc", "lsp"],
             stdin=subprocess.PIPE,
@@ -38,19 +35,14 @@ class Editor:
         self.asked = 0
         self.errors = b""
         self.threads = [
-            threading.Thread(target=heard, daemon=True)
-            for heard in (self._listen, self._log)
+            threading.Thread(target=heard, daemon=True) for heard in (self._listen, self._log)
         ]
         for thread in self.threads:
             thread.start()
         general = {"positionEncodings": encodings} if encodings else {}
         self.ready = self.ask(
             "initialize",
-            {
-                "processId": os.getpid(),
-                "rootUri": None,
-                "capabilities": {"general": general},
-            },
+            {"processId": os.getpid(), "rootUri": None, "capabilities": {"general": general}},
         )
         self.tell("initialized", {})
 
@@ -143,14 +135,11 @@ class Editor:
         assert text.count(piece) == 1, piece
         offset = text.index(piece) + marked.index("^")
         line = text.count("\n", 0, offset)
-        column = (
-            len(text[text.rfind("\n", 0, offset) + 1 : offset].encode("utf-16-le")) // 2
-        )
+        column = len(text[text.rfind("\n", 0, offset) + 1 : offset].encode("utf-16-le")) // 2
         position = {"line": line, "character": column}
         document = {"uri": self.uri(name)}
         return self.ask(
-            f"textDocument/{method}",
-            {"textDocument": document, "position": position, **more},
+            f"textDocument/{method}", {"textDocument": document, "position": position, **more}
         )
 
     def close(self) -> int:

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from support.spec_models import (
-    InOnnx,
-    assert_agrees,
-    by_reference,
-    opened,
-    random_weights,
-)
+from support.spec_models import InOnnx, assert_agrees, by_reference, opened, random_weights
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -66,9 +60,7 @@ def lstm_step(
 
 
 def together(
-    rows: Sequence[Arrays],
-    padded: Mapping[str, tuple[int, ...]],
-    left: Collection[str] = (),
+    rows: Sequence[Arrays], padded: Mapping[str, tuple[int, ...]], left: Collection[str] = ()
 ) -> dict[str, Array]:
     """Samples as one batch. The axes in `padded` get a row more than the longest,
     filled with what must not matter; those of `left` stand behind it.
@@ -79,9 +71,7 @@ def together(
         for axis in padded.get(name, ()):
             shape[axis] += 1
         dtype = rows[0][name].dtype
-        made[name] = np.full(
-            (len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype
-        )
+        made[name] = np.full((len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype)
         for n, row in enumerate(rows):
             sizes = zip(row[name].shape, shape, strict=True)
             before = [most - size if name in left else 0 for size, most in sizes]
@@ -109,9 +99,7 @@ def assert_follows(
     weights = {n: w * (louder or {}).get(n, 1) for n, w in drawn.items()}
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
     model = InOnnx(found, weights)
-    wanted = [
-        equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows
-    ]
+    wanted = [equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows]
     for chosen, inputs in (
         (wanted[:1], {k: v[None] for k, v in rows[0].items()}),
         (wanted, together(rows, padded, left)),
@@ -126,9 +114,7 @@ def assert_follows(
                 assert_agrees(compiled[name][there], value, f"{what}, compiled", 1e-5)
 
 
-def sentences(
-    rng: np.random.Generator, below: int, lengths: Sequence[int]
-) -> list[Array]:
+def sentences(rng: np.random.Generator, below: int, lengths: Sequence[int]) -> list[Array]:
     """Ids from 3 up: no padding, no marks."""
     return [rng.integers(3, below, n) for n in lengths]
 

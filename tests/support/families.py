@@ -21,9 +21,7 @@ from support.recorded import record
 from support.spec_models import opened
 
 VOCAB = 31
-TEXTS = samples(
-    {"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)}
-)
+TEXTS = samples({"input_ids": Ids("seq", VOCAB), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 """Three texts of different lengths."""
 PROMPTS = [[5, 9, 3, 17, 8, 22, 11], [13, 4], [7, 7, 21, 19]]
 TOKENS = 20
@@ -93,9 +91,7 @@ class Case:
         how |= {"attn_implementation": "eager"} if self.eager else {}
         return kind.from_pretrained(folder, **how).eval()
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """What the published model gives for our inputs."""
         given = {self.renamed.get(name, name): value for name, value in x.items()}
         given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
@@ -130,9 +126,7 @@ class ReadAgain(Case):
     in the padding too: texts are given to it one by one.
     """
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, keep = x["source"], x["source_keep"]
         made: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
         for row, kept in zip(ids, keep, strict=True):
@@ -155,9 +149,7 @@ def read_again(
     **more: Any,
 ) -> Case:
     """A case of `ReadAgain`, whose longer texts hold `end` twice and go on behind it."""
-    given = samples(
-        {"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": lengths}
-    )
+    given = samples({"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": lengths})
     for row in given.rows:
         ids = row["source"]
         ids[ids == end] = 7
@@ -168,9 +160,7 @@ def read_again(
         config=config,
         model=model,
         tiny={**tiny, "num_labels": 2 if asked else 4},
-        results={"start_logits": "src", "end_logits": "src"}
-        if asked
-        else {"logits": ""},
+        results={"start_logits": "src", "end_logits": "src"} if asked else {"logits": ""},
         given=given,
         **more,
     )
@@ -213,9 +203,7 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
             for path, given in told:
                 made = specc.load(path, threads=1).generate(**given, **how)
                 got = [list(row[0].tokens) for row in made.results()]
-                assert got == wanted, (
-                    f"{path.name}, {count} beams, {len(prompts)} texts"
-                )
+                assert got == wanted, f"{path.name}, {count} beams, {len(prompts)} texts"
     record(opened(str(folder)).model, written=TOKENS)
 
 

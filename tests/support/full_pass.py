@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.ir.defaults import closed
+from specc.ir.input_defaults import resolve_absent_inputs
 from support.spec_models import Arrays, Opened, by_reference
 
 
 class FullPass:
-    """A `specc.decode.stepper.Stepper`. `others` are inputs that stay; `beside` those
+    """A `specc.decode.stepper_protocol.Stepper`. `others` are inputs that stay; `beside` those
     along the growing axis.
     """
 
@@ -31,10 +31,7 @@ class FullPass:
         assert spec.model.generation
         self.spec, self.weights = spec, weights
         self.others, self.beside = dict(others), dict(beside or {})
-        self.growing, self.source = (
-            spec.model.generation.growing,
-            spec.model.generation.source,
-        )
+        self.growing, self.source = (spec.model.generation.growing, spec.model.generation.source)
         self.tokens: NDArray[np.int64] | None = None
 
     def step(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -65,8 +62,8 @@ class FullPass:
         keep = self.spec.model.graph.input_facts[name].keep
         if defaults is None or name not in defaults.outputs or keep != "any":
             return np.ones(tokens.shape, bool)
-        whole = specc_numpy.run(
-            closed(defaults, (name,)), {self.growing: self.tokens}, {}
+        whole = specc_numpy.evaluate_graph(
+            resolve_absent_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
         )
         return whole[name][:, -tokens.shape[1] :]
 

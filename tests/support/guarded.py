@@ -10,9 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def guarded(
-    code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None
-) -> Any:
+def guarded(code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None) -> Any:
     """What `code` gives: it finds `given` and sets `result`, both JSON. Ended after so
     much processor time.
     """

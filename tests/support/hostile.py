@@ -47,9 +47,7 @@ def outcome(*words: str) -> Outcome:
             status: Any = main(list(words))
         except SystemExit as end:
             status = end.code
-    return Outcome(
-        status, err.getvalue(), time.process_time() - start, _grown() - before
-    )
+    return Outcome(status, err.getvalue(), time.process_time() - start, _grown() - before)
 
 
 def _grown() -> float:

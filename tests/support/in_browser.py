@@ -41,9 +41,7 @@ def main(path: str, chromium: str, scheme: str, steps: list[str]) -> None:
     said: list[str] = []
     asked: list[str] = []
     with sync_playwright() as program:
-        browser = program.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox"]
-        )
+        browser = program.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         context = browser.new_context(
             offline=True, color_scheme=scheme, viewport={"width": 1280, "height": 960}
         )

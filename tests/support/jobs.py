@@ -4,20 +4,15 @@ import hashlib
 import json
 from pathlib import Path
 
-from specc.map.plan import Limits
-from specc.map.planning import Job
+from specc.batch_inference.plan import BatchLimits
+from specc.batch_inference.planning import JobRequest
 
 ROWS = 60
 
 
-def job_of(small: Path, data: Path, out: Path, **more: object) -> Job:
-    usual = {
-        "rows": 16,
-        "limits": Limits(cap=4),
-        "raw": ["vectors"],
-        "engine": "serial",
-    }
-    return Job(
+def job_of(small: Path, data: Path, out: Path, **more: object) -> JobRequest:
+    usual = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
+    return JobRequest(
         model=str(small),
         data=[str(data)],
         out=str(out),
@@ -28,10 +23,7 @@ def job_of(small: Path, data: Path, out: Path, **more: object) -> Job:
 
 def parts(out: Path) -> dict[str, str]:
     """The bytes of every part."""
-    return {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(out.glob("part-*"))
-    }
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
 
 
 def rows_in(out: Path) -> list[dict[str, object]]:

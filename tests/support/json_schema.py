@@ -25,17 +25,13 @@ def faults(
         match word:
             case "$ref":
                 yield from faults(
-                    value,
-                    root["definitions"][said.removeprefix("#/definitions/")],
-                    root,
-                    at,
+                    value, root["definitions"][said.removeprefix("#/definitions/")], root, at
                 )
             case "type":
                 kinds = [said] if isinstance(said, str) else said
                 # True is a number in Python, and none in JSON
                 if not any(
-                    isinstance(value, KINDS[k])
-                    and (isinstance(value, bool) == (k == "boolean"))
+                    isinstance(value, KINDS[k]) and (isinstance(value, bool) == (k == "boolean"))
                     for k in kinds
                 ):
                     yield f"{at} is no {' or '.join(kinds)}: {value!r}"
@@ -54,9 +50,7 @@ def faults(
             case "properties" | "additionalProperties":
                 yield from _members(value, word, schema, root, at)
             case "oneOf":
-                fitting = [
-                    one for one in said if not list(faults(value, one, root, at))
-                ]
+                fitting = [one for one in said if not list(faults(value, one, root, at))]
                 if len(fitting) != 1:
                     yield f"{at} fits {len(fitting)} of {len(said)} forms"
             case _ if word not in HARMLESS:
@@ -64,11 +58,7 @@ def faults(
 
 
 def _members(
-    value: object,
-    word: str,
-    schema: Mapping[str, Any],
-    root: Mapping[str, Any],
-    at: str,
+    value: object, word: str, schema: Mapping[str, Any], root: Mapping[str, Any], at: str
 ) -> Iterator[str]:
     known = schema.get("properties", {})
     for name, one in (value if isinstance(value, dict) else {}).items():

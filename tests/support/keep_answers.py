@@ -41,9 +41,7 @@ def asked(one: Asked, folder: Path) -> Answer:
     if one.computed:
         shapes = {n: shape for n, shape in shapes.items() if one.computed not in n}
     write_safetensors(
-        folder / "model.safetensors",
-        {n: weight(n, s) for n, s in shapes.items()},
-        force=True,
+        folder / "model.safetensors", {n: weight(n, s) for n, s in shapes.items()}, force=True
     )
     how = {"attn_implementation": "eager"} if case.eager else {}
     theirs = kind.from_pretrained(folder, experts_implementation="eager", **how).eval()

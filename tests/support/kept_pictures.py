@@ -76,9 +76,7 @@ PICTURED = with_ends(
 class Spread(Case):
     """A class that is given the pictures of all texts one after the other."""
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(
             input_ids=x["input_ids"],
             attention_mask=x["attention_mask"].long(),

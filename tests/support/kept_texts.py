@@ -66,9 +66,7 @@ def encoder(model: str, config: str, results: Mapping[str, str], **more: Any) ->
 class Global(Case):
     """A class that is told which rows see all others by numbers, not by yes and no."""
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(**{name: value.long() for name, value in x.items()})
         return {name: made[name] for name in self.results}
 
@@ -76,9 +74,7 @@ class Global(Case):
 class Choices(Case):
     """A class that chooses one of several texts by their last rows."""
 
-    def published(
-        self, theirs: Any, x: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
+    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
         return {"lm_logits": made.logits, "mc_logits": made.mc_logits}
 

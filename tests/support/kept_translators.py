@@ -31,9 +31,7 @@ T5: dict[str, Any] = {
 }  # fmt: skip
 
 
-def translator(
-    family: str, head: str = "ForConditionalGeneration", **more: Any
-) -> Asked:
+def translator(family: str, head: str = "ForConditionalGeneration", **more: Any) -> Asked:
     """An encoder with a decoder."""
     case = Case(
         config=f"{family}Config",
@@ -61,8 +59,7 @@ TRANSLATORS = {
     "blenderbot": translator("Blenderbot"),
     "m2m_100": translator("M2M100"),
     "fsmt": replace(
-        translator("FSMT", **BOTH_SIDES, use_cache=False, num_beams=1),
-        computed="embed_positions",
+        translator("FSMT", **BOTH_SIDES, use_cache=False, num_beams=1), computed="embed_positions"
     ),
     "t5": translator("T5", **T5),
     "mt5": translator("MT5", **T5, feed_forward_proj="gated-gelu"),

@@ -15,24 +15,28 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from specc.ir import ops
-from specc.ir.derived import Derived, InPlace
+from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
-from specc.passes import pipeline
-from specc.passes.narrow.narrow import Half, narrow, narrow_derived
-from specc_onnx import build, target
-from specc_onnx.emit.caches import build_in_place, caches_of
-from specc_onnx.gate.check import without_weights
-from specc_onnx.lower.legal import USUAL
-from specc_onnx.placement import computing
+from specc.transforms import pass_pipeline
+from specc.transforms.mixed_precision import (
+    HalfDtype,
+    convert_derived_to_half,
+    convert_graph_to_half,
+)
+from specc_onnx import build_model, get_target
+from specc_onnx.emit.kv_buffers import build_kv_buffer_model, find_kv_buffers
+from specc_onnx.execution_providers import find_computing_nodes
+from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
+from specc_onnx.verifier.onnx_verifier import make_weights_inputs
 from support.op_examples import EXAMPLES
 from support.operators import DRIVING, LISTS
 from support.small import SMALL
 from support.spec_models import opened
 
 LIST = LISTS.parent / "kernel_lists" / "cuda.json"
-WIDTHS: tuple[Literal["f32"] | Half, ...] = ("f32", "f16", "bf16")
+WIDTHS: tuple[Literal["f32"] | HalfDtype, ...] = ("f32", "f16", "bf16")
 NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 
 
@@ -40,19 +44,15 @@ NAMES = {number: name.lower() for name, number in TensorProto.DataType.items()}
 def known() -> frozenset[str]:
     """The signatures on the list."""
     listed: Mapping[str, list[str]] = json.loads(LIST.read_text("utf-8"))["kernels"]
-    return frozenset(
-        f"{kind} {types}" for kind, all_ in listed.items() for types in all_
-    )
+    return frozenset(f"{kind} {types}" for kind, all_ in listed.items() for types in all_)
 
 
 def lacking(model: ModelProto) -> set[str]:
     """What the list does not name of the nodes that compute more than lengths."""
     nodes = list(signatures(model))
-    keys = set(computing(model, [(node.op_type, node.name) for node, _ in nodes]))
+    keys = set(find_computing_nodes(model, [(node.op_type, node.name) for node, _ in nodes]))
     return {
-        text
-        for node, text in nodes
-        if (node.op_type, node.name) in keys and text not in known()
+        text for node, text in nodes if (node.op_type, node.name) in keys and text not in known()
     }
 
 
@@ -98,33 +98,31 @@ def _typed(
                 yield from _typed(attribute.g, types)
 
 
-def of_spec(
-    name: str, width: Literal["f32"] | Half
-) -> Iterator[tuple[str, ModelProto]]:
+def of_spec(name: str, width: Literal["f32"] | HalfDtype) -> Iterator[tuple[str, ModelProto]]:
     """The models of a shipped spec, small, in a width: whole, and taken apart."""
     sets = {key.replace(".", "__"): value for key, value in SMALL[name].items()}
     model = opened(name, **sets).model
-    graph = pipeline.simplify(model.graph)
-    yield name, _for_card(graph if width == "f32" else narrow(graph, width))
+    graph = pass_pipeline.simplify_graph(model.graph)
+    yield (name, _for_card(graph if width == "f32" else convert_graph_to_half(graph, width)))
     if model.generation is None:
         return
-    work = pipeline.Work(
+    work = pass_pipeline.PassState(
         graph=graph, defaults=model.defaults, generation=model.generation
     )
-    derived: Derived = pipeline.derive(work)
+    derived: DerivedGraphs = pass_pipeline.derive_with_passes(work)
     if width != "f32":
-        derived = narrow_derived(derived, width)
+        derived = convert_derived_to_half(derived, width)
     for role, part in (("encode", derived.encode), ("step", derived.step)):
         if part is not None:
             yield f"{name} {role}", _for_card(part)
-    card = target("ort-cuda")
-    if caches := caches_of(derived.step, derived.states, card, USUAL):
-        built = build_in_place(InPlace(derived.step, caches), card)
-        yield f"{name} buffers", without_weights(built)
+    card = get_target("ort-cuda")
+    if caches := find_kv_buffers(derived.step, derived.states, card, DEFAULT_OPSET):
+        built = build_kv_buffer_model(KVBufferGraph(derived.step, caches), card)
+        yield f"{name} buffers", make_weights_inputs(built)
 
 
 def of_ops(
-    width: Literal["f32"] | Half, opset: int = USUAL
+    width: Literal["f32"] | HalfDtype, opset: int = DEFAULT_OPSET
 ) -> Iterator[tuple[str, ModelProto]]:
     """A model of each op, over numbers of f32, or computed in a narrower width."""
     for example in EXAMPLES:
@@ -132,28 +130,23 @@ def of_ops(
             continue
         made = Builder()
         types = [
-            a and (replace(a, dtype="f32") if a.dtype == "f64" else a)
-            for a in example.operands
+            a and (replace(a, dtype="f32") if a.dtype == "f64" else a) for a in example.operands
         ]
-        given = [
-            made.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)
-        ]
+        given = [made.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
         try:
             results = made.add(example.op, *given)
         except ShapeError:
             continue  # a body over numbers of f64
         graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
         if width != "f32":
-            graph = narrow(graph, width)
+            graph = convert_graph_to_half(graph, width)
         yield str(example), _for_card(graph, opset)
 
 
 def _rounds_together(op: Op) -> bool:
     """Whether rows share a scale there, which is refused for a card (E0964)."""
-    return isinstance(op, ops.LstmQ) or (
-        isinstance(op, ops.LinearQ) and op.rounding == "tensor"
-    )
+    return isinstance(op, ops.LstmQ) or (isinstance(op, ops.LinearQ) and op.rounding == "tensor")
 
 
-def _for_card(graph: Graph, opset: int = USUAL) -> ModelProto:
-    return without_weights(build(graph, target("ort-cuda"), opset=opset))
+def _for_card(graph: Graph, opset: int = DEFAULT_OPSET) -> ModelProto:
+    return make_weights_inputs(build_model(graph, get_target("ort-cuda"), opset=opset))

@@ -10,7 +10,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 from support.onnx_runtime import open_quietly
 
 BATCH, ROWS = Dim.symbol("batch"), Dim.symbol("seq")
@@ -104,9 +104,7 @@ def given(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.at(env) for d in value.type.shape)
-        made[name] = rng.normal(size=shape).astype("f4") / (
-            100 if name == "slopes" else 1
-        )
+        made[name] = rng.normal(size=shape).astype("f4") / (100 if name == "slopes" else 1)
         if value.type.dtype == "bool":
             made[name] = rng.random(shape) < (0.03 if name == "far" else 0.6)
             made[name][1:] &= np.arange(rows) < rows // 2
@@ -117,7 +115,7 @@ def peak(setup: Setup, rows: int) -> int:
     """How many megabytes a run takes beyond those of an open session."""
     graph = setup.graph()
     inputs = given(graph, 1, rows)
-    session = open_quietly(build(graph, target("ort-cpu")).model)
+    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     session.run(["y"], inputs)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

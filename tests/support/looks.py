@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from specc.data.pictures.maps import AttentionMap, Axis, Grid, Looks
+from specc.drawing.attention_maps import AttentionMap, AttentionMaps, MapAxis, PatchGrid
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -23,16 +23,14 @@ HOSTILE = (
 """Tokens that a vocabulary may hold."""
 
 
-def axis(labels, role="read", **more) -> Axis:
+def axis(labels, role="read", **more) -> MapAxis:
     """An axis with these labels, or so many numbers."""
     if isinstance(labels, int):
         labels = [str(n) for n in range(labels)]
-    return Axis(role=role, labels=tuple(labels), **more)
+    return MapAxis(role=role, labels=tuple(labels), **more)
 
 
-def attention(
-    weights, queries=None, keys=None, scope="layers.0.attn", hidden=None
-) -> AttentionMap:
+def attention(weights, queries=None, keys=None, scope="layers.0.attn", hidden=None) -> AttentionMap:
     """A map of weights [heads, query, key]."""
     weights = np.asarray(weights, np.float64)
     heads, rows, columns = weights.shape
@@ -46,16 +44,16 @@ def attention(
     )
 
 
-def looks(*maps: AttentionMap, picture=None, model="m", given="a text") -> Looks:
+def looks(*maps: AttentionMap, picture=None, model="m", given="a text") -> AttentionMaps:
     """What a model looked at, as these maps."""
-    return Looks(model=model, given=given, maps=maps, picture=picture)
+    return AttentionMaps(model=model, given=given, maps=maps, picture=picture)
 
 
-def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> Looks:
+def over(size: int = 8, side: int = 4, lead: int = 1, heads: int = 2) -> AttentionMaps:
     """A model of pictures: `side` squared patches behind `lead` tokens."""
     count = lead + side * side
     names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
-    seen = axis(names, "seen", grid=Grid(rows=side, columns=side, lead=lead))
+    seen = axis(names, "seen", grid=PatchGrid(rows=side, columns=side, lead=lead))
     weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
     pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
     return looks(attention(weights, seen, seen), picture=pixels)

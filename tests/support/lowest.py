@@ -8,9 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 def lowest() -> list[str]:
     """`numpy==1.26.0` for `numpy>=1.26.0`."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [text.replace(">=", "==") for text in project["dependencies"]]
 
 

@@ -28,13 +28,13 @@ LONGEST = {ast.FunctionDef: 50, ast.AsyncFunctionDef: 50, ast.ClassDef: 150}
 LONGEST_FILE = 400
 OP_GRID = {
     "specc/ir/ops",
-    "specc/elaborate/vocabulary",
+    "specc/frontend/builtins",
     "backends/specc_numpy",
     "backends/specc_torch",
     "backends/specc_onnx/lower",
 }
 """Packages with one file per family of ops: their basenames repeat on purpose."""
-REGISTRIES = {"evaluate", "lower", "word"}
+REGISTRIES = {"evaluate", "lower", "word", "register_builtin"}
 """Decorators that register the rule of an op or of a built-in function."""
 ENTRY_POINTS = {"main", "entry", "compile", "load", "check", "open", "run"}
 """Names that are commands: of a shell, or of `specc` as a Python module."""
@@ -191,17 +191,11 @@ def measured(path: Path) -> Measured:
                 found.anys += 1
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 found.functions.append(size(node))
-                found.complexities.append(
-                    (complexity(node), f"{name}:{node.lineno} {node.name}")
-                )
+                found.complexities.append((complexity(node), f"{name}:{node.lineno} {node.name}"))
             case ast.ClassDef():
                 found.classes.append(size(node))
         limit = LONGEST.get(type(node))
-        if (
-            limit
-            and isinstance(node, (*FUNCTIONS, ast.ClassDef))
-            and size(node) > limit
-        ):
+        if limit and isinstance(node, (*FUNCTIONS, ast.ClassDef)) and size(node) > limit:
             found.faults.append(f"{name}:{node.lineno} {node.name}: {size(node)} lines")
     if found.lines > LONGEST_FILE:
         found.faults.append(f"{name}: {found.lines} lines")
@@ -233,9 +227,7 @@ def module_of(path: Path) -> str:
 def imports(path: Path) -> Iterator[str]:
     """Every module or name that a file imports, lazily or not, but not for types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing = {
-        n for node in ast.walk(tree) if _is_for_types(node) for n in ast.walk(node)
-    }
+    typing = {n for node in ast.walk(tree) if _is_for_types(node) for n in ast.walk(node)}
     for node in ast.walk(tree):
         if node in typing:
             continue
@@ -259,9 +251,7 @@ def module_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in files():
         targets = {t if t in known else t.rpartition(".")[0] for t in imports(path)}
-        graph.setdefault(module_of(path), set()).update(
-            (targets & known) - {module_of(path)}
-        )
+        graph.setdefault(module_of(path), set()).update((targets & known) - {module_of(path)})
     return graph
 
 
@@ -391,23 +381,10 @@ def name_rows(paths: Sequence[Path]) -> Iterator[Row]:
     dialect = find_dialect_modules(paths)
     total_functions = len(functions)
     yield Row(
-        "public functions of one word, %",
-        percent(len(one_word), total_functions),
-        10,
-        one_word,
+        "public functions of one word, %", percent(len(one_word), total_functions), 10, one_word
     )
-    yield Row(
-        "public functions with a homonym, %",
-        percent(shared, total_functions),
-        8,
-        homonyms,
-    )
-    yield Row(
-        "files that share a basename, %",
-        percent(len(basenames), len(paths)),
-        15,
-        basenames,
-    )
+    yield Row("public functions with a homonym, %", percent(shared, total_functions), 8, homonyms)
+    yield Row("files that share a basename, %", percent(len(basenames), len(paths)), 15, basenames)
     yield Row("modules named by no noun", len(dialect), 0, dialect)
 
 
@@ -422,21 +399,14 @@ def size_rows(paths: Sequence[Path], counts: Measured) -> Iterator[Row]:
     yield Row("tokens", counts.tokens, 600_000)
     yield Row("functions over 60 lines", sum(f > 60 for f in counts.functions), 0)
     yield Row("classes over 150 lines", sum(c > 150 for c in counts.classes), 5)
-    yield Row(
-        "size faults per 1 000 lines",
-        len(counts.faults) / thousands,
-        0.09,
-        counts.faults,
-    )
+    yield Row("size faults per 1 000 lines", len(counts.faults) / thousands, 0.09, counts.faults)
     yield Row("`Any` per 1 000 lines", counts.anys / thousands, 1.5)
     yield Row("comments per 1 000 lines", counts.comments / thousands, 22)
     yield Row("tokens per non-blank line", counts.tokens / counts.code, 7.8)
     yield Row("lines over 100 columns, %", percent(counts.wide, counts.lines), 0.05)
     yield Row("mean complexity", mean(values), 4.05)
     yield Row(
-        "functions over complexity 10, %",
-        percent(sum(c > 10 for c in values), len(values)),
-        4.5,
+        "functions over complexity 10, %", percent(sum(c > 10 for c in values), len(values)), 4.5
     )
     yield Row("functions over complexity 15", len(over_15), 0, over_15)
 

@@ -13,20 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specc.compiler import reading as readings
-from specc.compiler import weights as loading
-from specc.compiler.rules import rules_of, wanted_of
-from specc.elaborate.check import check_symbolic
-from specc.elaborate.config import Reader
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, elaborate, requirements
-from specc.elaborate.modules import module_of, paths_of, program_of
+from specc.driver import reading_section as readings
+from specc.driver import weight_sources as loading
+from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.context import Env
+from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.dim import Dim
-from specc.lang import tree
-from specc.lang.dsl.write import write
-from specc.lang.read import decode, read
-from specc.lang.yaml.write import write_yaml
-from specc.library.files import Files, read_file, root
+from specc.library.spec_files import SpecLibrary, get_specs_directory, read_spec_file
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import decode_spec, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
 
 WORD = re.compile(r"\w+|\s+|[^\w\s]")
 ODD = [
@@ -47,28 +47,28 @@ class Mutant:
 
 
 @cache
-def library() -> Files:
+def library() -> SpecLibrary:
     """One library for all mutants: std is read once."""
-    return Files()
+    return SpecLibrary()
 
 
 @cache
-def trees() -> tuple[tuple[str, tree.File], ...]:
+def trees() -> tuple[tuple[str, ast.File], ...]:
     """Every shipped spec, by the name of its file."""
     paths = sorted(
         p
         for d in ("models", "std")
-        for p in (root() / d).iterdir()
+        for p in (get_specs_directory() / d).iterdir()
         if p.suffix in (".specc", ".yaml")
     )
-    return tuple((p.stem, read_file(p, p.name)) for p in paths)
+    return tuple((p.stem, read_spec_file(p, p.name)) for p in paths)
 
 
 @cache
 def corpus() -> tuple[tuple[str, str], ...]:
     """Every shipped spec in both syntaxes: file name and text."""
-    found = [(f"{name}.specc", write(file)) for name, file in trees()]
-    return (*found, *((f"{name}.yaml", write_yaml(file)) for name, file in trees()))
+    found = [(f"{name}.specc", print_dsl(file)) for name, file in trees()]
+    return (*found, *((f"{name}.yaml", print_yaml(file)) for name, file in trees()))
 
 
 # --- bytes and words ------------------------------------------------------------------
@@ -125,7 +125,7 @@ def parts(node: Any) -> Iterator[Any]:
     if (
         dataclasses.is_dataclass(node)
         and not isinstance(node, type)
-        and type(node).__module__ == tree.__name__
+        and type(node).__module__ == ast.__name__
     ):
         yield node
         for field in dataclasses.fields(node):
@@ -135,9 +135,9 @@ def parts(node: Any) -> Iterator[Any]:
             yield from parts(item)
 
 
-EXPRESSIONS = (tree.Num, tree.Text, tree.Name, tree.Call, tree.Index, tree.Unary, tree.Binary, tree.Compare,
-               tree.Choice, tree.ListOf, tree.ListFor, tree.RecordOf)  # fmt: skip
-STATEMENTS = (tree.Let, tree.Repeat, tree.Scan, tree.When, tree.Return)
+EXPRESSIONS = (ast.NumberLiteral, ast.TextLiteral, ast.Name, ast.Call, ast.Index, ast.Unary, ast.Binary, ast.Compare,
+               ast.Conditional, ast.ListLiteral, ast.ListComprehension, ast.RecordLiteral)  # fmt: skip
+STATEMENTS = (ast.Let, ast.Repeat, ast.Scan, ast.When, ast.Return)
 
 
 def family(node: Any) -> Any:
@@ -161,32 +161,25 @@ def pool() -> dict[Any, list[Any]]:
         for node in parts(file):
             found.setdefault(family(node), []).append(node)
     found["expr"] += [
-        tree.Num(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")
+        ast.NumberLiteral(t) for t in ("0", "1", "2", "3", "0.5", "1e-5", "9007199254740991")
     ] * 40
     found["expr"] += [
-        tree.Name(n)
-        for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")
+        ast.Name(n) for n in ("true", "false", "none", "inf", "all", "causal", "x", "gelu")
     ] * 40
     return found
 
 
-def of_tree(rng: random.Random, file: tree.File) -> tree.File:
+def of_tree(rng: random.Random, file: ast.File) -> ast.File:
     """Some parts exchanged for parts of the same family, or for parts of themselves;
     some list items dropped.
     """
     for _ in range(rng.randint(1, 3)):
-        targets = [
-            n for n in parts(file) if not isinstance(n, tree.File | tree.Remarks)
-        ]
+        targets = [n for n in parts(file) if not isinstance(n, ast.File | ast.Comments)]
         if not targets:
             return file
         target = rng.choice(targets)
-        others = [
-            n for n in parts(target) if family(n) == family(target) and n is not target
-        ]
-        new = rng.choice(
-            others if others and rng.random() < 0.2 else pool()[family(target)]
-        )
+        others = [n for n in parts(target) if family(n) == family(target) and n is not target]
+        new = rng.choice(others if others and rng.random() < 0.2 else pool()[family(target)])
         file = _replaced(file, target, new, drop=rng.random() < 0.15)
     return file
 
@@ -196,24 +189,15 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
         return new
     if isinstance(node, tuple):
         return tuple(
-            _replaced(n, target, new, drop=drop)
-            for n in node
-            if not (drop and n is target)
+            _replaced(n, target, new, drop=drop) for n in node if not (drop and n is target)
         )
-    if dataclasses.is_dataclass(node) and type(node).__module__ == tree.__name__:
-        if (
-            isinstance(node, tree.Call)
-            and node.function is target
-            and not isinstance(new, tree.Name)
-        ):
+    if dataclasses.is_dataclass(node) and type(node).__module__ == ast.__name__:
+        if isinstance(node, ast.Call) and node.function is target and not isinstance(new, ast.Name):
             return node  # no text says this
-        drop = drop and not isinstance(node, tree.Compare | tree.Scan)
-        fields = [
-            f.name for f in dataclasses.fields(node) if not f.name.endswith("span")
-        ]
+        drop = drop and not isinstance(node, ast.Compare | ast.Scan)
+        fields = [f.name for f in dataclasses.fields(node) if not f.name.endswith("span")]
         return dataclasses.replace(
-            node,
-            **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields},
+            node, **{n: _replaced(getattr(node, n), target, new, drop=drop) for n in fields}
         )  # type: ignore[type-var]
     return node
 
@@ -232,11 +216,11 @@ def mutant(seed: int) -> Mutant:
             return Mutant(name, of_words(rng, text).encode(errors="surrogatepass"))
         case _:
             file = of_tree(rng, dict(trees())[Path(name).stem])
-            made = write(file) if name.endswith(".specc") else write_yaml(file)
+            made = print_dsl(file) if name.endswith(".specc") else print_yaml(file)
             return Mutant(name, made.encode(errors="surrogatepass"))
 
 
-def small(entry: tree.Field, path: str) -> Dim | None:
+def small(entry: ast.Field, path: str) -> Dim | None:
     """A small number for a field that needs one: few layers, and something where there
     is no default.
     """
@@ -254,32 +238,32 @@ def work(given: Mutant, *, thorough: bool = False) -> None:
     A mutant of a std file is put in place of that file, and a shipped model elaborated
     with it.
     """
-    module = module_of(read(decode(given.data, given.name)), given.name)
-    module.folder = root() / "models"
+    module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
+    module.folder = get_specs_directory() / "models"
     files = library()
-    if (root() / "std" / f"{Path(given.name).stem}.specc").exists():
-        files = Files()
+    if (get_specs_directory() / "std" / f"{Path(given.name).stem}.specc").exists():
+        files = SpecLibrary()
         module.standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
         files.__dict__["_std"] = {**library()._std, **changed}
         models = [
             n
             for n, f in trees()
-            if any(isinstance(i, tree.Block) and i.kind == "graph" for i in f.items)
+            if any(isinstance(i, ast.Block) and i.kind == "graph" for i in f.items)
         ]
         module = files.open(models[len(given.data) % len(models)])
-    program = program_of(module, files)
+    program = build_program(module, files)
     values = {
         p: n
-        for p, e in paths_of(program.fields()).items()
+        for p, e in collect_field_paths(program.fields()).items()
         if (n := small(e, p)) is not None
     }
     if thorough:
-        check_symbolic(program, files)
-    reader = Reader(fixed=values)
-    model = elaborate(program, files, reader)
-    context = context_of(files)
-    config = requirements(context, program, reader)
-    rules = rules_of(context, program, Env(module=program.module, config=config))
-    loading.seeded(model.graph, wanted_of(model.graph), rules, 0)
-    readings.reading_of(program, model)
+        check_spec_symbolically(program, files)
+    reader = ConfigReader(fixed=values)
+    model = elaborate_model(program, files, reader)
+    context = create_context(files)
+    config = evaluate_and_check_config(context, program, reader)
+    rules = read_weight_rules(context, program, Env(module=program.module, config=config))
+    loading.random_values(model.graph, required_parameters(model.graph), rules, 0)
+    readings.build_record(program, model)

@@ -43,9 +43,7 @@ def dropped(data: Any, path: Path) -> Any:
     for step in front:
         held = held[step]
     if isinstance(held, dict):
-        return replaced(
-            data, tuple(front), {k: v for k, v in held.items() if k != last}
-        )
+        return replaced(data, tuple(front), {k: v for k, v in held.items() if k != last})
     return replaced(data, tuple(front), [v for n, v in enumerate(held) if n != last])
 
 
@@ -54,10 +52,7 @@ def changes(data: Any) -> Iterator[tuple[str, str]]:
     for path in leaves(data):
         where = "/".join(map(str, path))
         for value in ODD:
-            yield (
-                f"{where} = {str(value)[:30]!r}",
-                json.dumps(replaced(data, path, value)),
-            )
+            yield (f"{where} = {str(value)[:30]!r}", json.dumps(replaced(data, path, value)))
         if path:
             yield f"{where} dropped", json.dumps(dropped(data, path))
         if path and isinstance(path[-1], str):
@@ -87,10 +82,7 @@ def enormous(key: str) -> Iterator[tuple[str, bytes]]:
     yield "small exponent", b"{" + head + b": 1e-999999999}"
     yield "long text", b"{" + head + b': "' + b"a" * 5_000_000 + b'"}'
     yield "many keys", b"{" + b",".join(b'"k%d": 0' % n for n in range(200_000)) + b"}"
-    yield (
-        "one key many times",
-        b"{" + b",".join(head + b": 0" for _ in range(200_000)) + b"}",
-    )
+    yield ("one key many times", b"{" + b",".join(head + b": 0" for _ in range(200_000)) + b"}")
     yield "many items", b"{" + head + b": [" + b",".join([b"0"] * 1_000_000) + b"]}"
     yield "blanks", b" " * 5_000_000
     yield "no text", b""

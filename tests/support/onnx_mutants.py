@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
-from specc_onnx.gate.shapes import follow
-from specc_onnx.gate.types import Found, Unsound
+from specc_onnx.verifier.onnx_value_types import InferredTypes, UnsoundModelError
+from specc_onnx.verifier.shape_inference import infer_model_types
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Mutation:
         made.CopyFrom(model)
         graph = list(graphs(made.graph))[self.graph]
         if self.kind.startswith("declared"):
-            dim = getattr(graph, self.kind.split()[1])[
-                self.node
-            ].type.tensor_type.shape.dim[self.place]
+            dim = getattr(graph, self.kind.split()[1])[self.node].type.tensor_type.shape.dim[
+                self.place
+            ]
             if dim.HasField("dim_value"):
                 dim.dim_value += self.new
             else:
@@ -76,16 +76,12 @@ def mutations(model: ModelProto) -> list[Mutation]:
             for attribute in node.attribute:
                 kind = f"{node.op_type}.{attribute.name}"
                 found += [
-                    Mutation(kind, g, n, attribute.name, new)
-                    for new in _attributes(attribute)
+                    Mutation(kind, g, n, attribute.name, new) for new in _attributes(attribute)
                 ]
             for place, name in enumerate(node.input):
                 if name in constants and constants[name].size <= 16:
                     kind = f"{node.op_type} operand {place}"
-                    found += [
-                        Mutation(kind, g, n, place, new)
-                        for new in _arrays(constants[name])
-                    ]
+                    found += [Mutation(kind, g, n, place, new) for new in _arrays(constants[name])]
         for field in ("input", "output", "value_info"):
             for n, value in enumerate(getattr(graph, field)):
                 axes = range(len(value.type.tensor_type.shape.dim))
@@ -94,10 +90,7 @@ def mutations(model: ModelProto) -> list[Mutation]:
 
 
 def _attributes(attribute: AttributeProto) -> Iterator[Any]:
-    if attribute.type == AttributeProto.INT and attribute.name not in (
-        "to",
-        "is_causal",
-    ):
+    if attribute.type == AttributeProto.INT and attribute.name not in ("to", "is_causal"):
         yield from (attribute.i + 1, attribute.i - 1)
     for k, number in enumerate(attribute.ints):
         whole = list(attribute.ints)
@@ -133,20 +126,14 @@ def bare(model: ModelProto) -> ModelProto:
     return made
 
 
-def moved(mutant: ModelProto, before: Found) -> list[str]:
+def moved(mutant: ModelProto, before: InferredTypes) -> list[str]:
     """The values whose type is another than it was; `[""]` where a node can no longer
     be computed.
     """
     try:
-        after = follow(
-            bare(mutant),
-            before.env,
-            {n: int(v) for n, v in before.numbers.items() if v.ndim == 0},
+        after = infer_model_types(
+            bare(mutant), before.env, {n: int(v) for n, v in before.numbers.items() if v.ndim == 0}
         )
-    except Unsound:
+    except UnsoundModelError:
         return [""]
-    return [
-        n
-        for n, type in before.types.items()
-        if n in after.types and after.types[n] != type
-    ]
+    return [n for n, type in before.types.items() if n in after.types and after.types[n] != type]

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, helper
 
-from specc_onnx.lower import legal
-from specc_onnx.lower.elements import CODE, NUMPY
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.lengths import Lengths
-from specc_onnx.lower.targets import target
+from specc_onnx.lower.onnx_targets import get_target
 from support.onnx_runtime import open_quietly
 
 Arrays = Mapping[str, NDArray[Any]]
-OF_NUMPY = {dtype: name for name, dtype in NUMPY.items()}
+OF_NUMPY = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 class Piece:
@@ -27,13 +27,13 @@ class Piece:
         self,
         write: Callable[[Emitter], Sequence[tuple[str, str]]],
         inputs: Mapping[str, tuple[str, int]],
-        opset: int = legal.USUAL,
+        opset: int = onnx_targets.DEFAULT_OPSET,
     ) -> None:
-        g = Emitter(target("onnx"), opset, Lengths({}), set(inputs))
+        g = Emitter(get_target("onnx"), opset, LengthResolver({}), set(inputs))
         results = list(write(g))
-        outputs = [helper.make_tensor_value_info(n, CODE[t], None) for n, t in results]
+        outputs = [helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], None) for n, t in results]
         given = [
-            helper.make_tensor_value_info(n, CODE[t], [f"{n}.{a}" for a in range(r)])
+            helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], [f"{n}.{a}" for a in range(r)])
             for n, (t, r) in inputs.items()
         ]
         graph = helper.make_graph(
@@ -41,7 +41,7 @@ class Piece:
         )
         imports = [helper.make_opsetid("", opset)]
         model: ModelProto = helper.make_model(
-            graph, opset_imports=imports, ir_version=legal.ir_version(opset)
+            graph, opset_imports=imports, ir_version=onnx_targets.get_ir_version(opset)
         )
         self.session = open_quietly(model)
 

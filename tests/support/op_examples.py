@@ -12,7 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.op import Op
-from specc.ir.ops.tensor import ARITH, COMPARE, POINTWISE
+from specc.ir.ops.tensor import ARITH_FUNCTIONS, COMPARE_FUNCTIONS, POINTWISE_FUNCTIONS
 from specc.ir.types import Type
 
 Array = NDArray[Any]
@@ -29,9 +29,7 @@ class Example:
 
     def __str__(self) -> str:
         attributes = [
-            str(v)
-            for v in self.op.attributes().values()
-            if isinstance(v, str | int | float)
+            str(v) for v in self.op.attributes().values() if isinstance(v, str | int | float)
         ]
         absent = "".join("_" if a is None else "x" for a in self.operands)
         return "-".join([self.op.name, *attributes, absent])
@@ -80,12 +78,8 @@ def running_body() -> Graph:
     row = build.input("row", Input(f(2, 3)))
     carry = build.input("carry", Input(f(2, 3)))
     captured = build.input("captured", Input(f(3)))
-    after = build.one(
-        ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured)
-    )
-    return build.finish(
-        "body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)}
-    )
+    after = build.one(ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured))
+    return build.finish("body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)})
 
 
 def expert_body(axes: int = 0) -> Graph:
@@ -117,9 +111,7 @@ def halting_body() -> Graph:
     held = body.one(ops.Insert(1), done)
     after = body.one(ops.Arith("add"), h, x)
     most = body.one(ops.Reduce("max", 1), after)
-    large = body.one(
-        ops.Compare("gt"), most, body.one(ops.Constant(2.0, most.type.dtype))
-    )
+    large = body.one(ops.Compare("gt"), most, body.one(ops.Constant(2.0, most.type.dtype)))
     zero = body.one(ops.Constant(0.0, after.type.dtype))
     outputs = {
         "next h": body.one(ops.Where(), held, h, after),
@@ -156,18 +148,11 @@ def _windows() -> list[Example]:
         Example(ops.Conv((2,), (3,), (2,), (0, 4)), (rows, f(5, 4, 2), None)),
         Example(ops.Conv((3,), (1,), (1,), (0, 0), two), (rows, f(6, 2, 3), None)),
         Example(
-            ops.Conv((3, 2), (2, 1), (1, 2), (1, 0, 0, 2), two),
-            (picture, f(6, 2, 3, 2), f(6)),
+            ops.Conv((3, 2), (2, 1), (1, 2), (1, 0, 0, 2), two), (picture, f(6, 2, 3, 2), f(6))
         ),
-        Example(
-            ops.Conv((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
-            (picture, f(5, 4, 3, 3), None),
-        ),
+        Example(ops.Conv((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)), (picture, f(5, 4, 3, 3), None)),
         Example(ops.ConvTranspose((4,), (2,), (1,), (1, 1)), (rows, f(4, 5, 4), f(5))),
-        Example(
-            ops.ConvTranspose((3,), (1,), (2,), (1, 0), two),
-            (rows, f(4, 3, 3), None),
-        ),
+        Example(ops.ConvTranspose((3,), (1,), (2,), (1, 0), two), (rows, f(4, 3, 3), None)),
         Example(
             ops.ConvTranspose((3, 2), (2, 3), (1, 2), (1, 0, 0, -1), two),
             (picture, f(4, 3, 3, 2), f(6)),
@@ -177,9 +162,7 @@ def _windows() -> list[Example]:
         Example(ops.MaxPool((3, 2), (2, 2), (1, 1), (1, 0, 1, 1)), (picture,)),
         Example(ops.AveragePool((3,), (1,), (1, 1), (0,), True), (rows,)),
         Example(ops.AveragePool((3,), (2,), (1, 1), (0,), False), (rows,)),
-        Example(
-            ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)
-        ),
+        Example(ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)),
         *(
             Example(ops.KeepRows(stride, lag), (b(8, 9),))
             for stride, lag in ((2, 0), (1, 2), (3, 1), (2, -1), (1, -2))
@@ -189,10 +172,7 @@ def _windows() -> list[Example]:
 
 def _shapes() -> list[Example]:
     return [
-        *(
-            Example(ops.Constant(v, t), ())
-            for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))
-        ),
+        *(Example(ops.Constant(v, t), ()) for v, t in ((1.5, "f32"), (3, "i64"), (True, "bool"))),
         Example(ops.Range(Dim.of(4)), ()),
         Example(ops.Size(Dim.of(7)), ()),
         Example(ops.Extent(1), (f(2, 3, 5),)),
@@ -227,10 +207,7 @@ def _shapes() -> list[Example]:
         Example(ops.TopK(1, Dim.of(3)), (f(2, 5, 3),)),
         Example(ops.TopK(1, Dim.of(4), largest=False), (i(2, 5),), below=3),
         Example(ops.OneHot(Dim.of(5)), (i(2, 3),)),
-        *(
-            Example(ops.Reduce(fn, 1), (f(2, 5, 3),))
-            for fn in ("sum", "mean", "max", "min")
-        ),
+        *(Example(ops.Reduce(fn, 1), (f(2, 5, 3),)) for fn in ("sum", "mean", "max", "min")),
         *(Example(ops.Reduce(fn, 0), (b(5, 3),)) for fn in ("any", "all")),
     ]
 
@@ -239,10 +216,10 @@ def _numbers() -> list[Example]:
     return [
         *(
             Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "sqrt"))
-            for fn in POINTWISE
+            for fn in POINTWISE_FUNCTIONS
         ),
-        *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH),
-        *(Example(ops.Compare(fn), (i(2, 3, 5), i(3, 1)), below=3) for fn in COMPARE),
+        *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH_FUNCTIONS),
+        *(Example(ops.Compare(fn), (i(2, 3, 5), i(3, 1)), below=3) for fn in COMPARE_FUNCTIONS),
         Example(ops.And(), (b(2, 3), b(3))),
         Example(ops.Or(), (b(2, 3), b(2, 1))),
         Example(ops.Not(), (b(2, 3),)),
@@ -288,20 +265,14 @@ def _layers() -> list[Example]:
         Example(ops.Rotate("half"), (f(2, 3, 5, 6), f(2, 5, 3), f(2, 5, 3))),
         Example(ops.Rotate("interleaved"), (f(2, 3, 5, 6), f(1, 5, 2), f(1, 5, 2))),
         Example(ops.Scan(running_body(), 1, 1, 1), (f(2, 5, 3), f(2, 3), f(3))),
+        Example(ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))),
         Example(
-            ops.Scan(running_body(), 1, 1, 0, reverse=True), (f(5, 2, 3), f(2, 3), f(3))
-        ),
-        Example(
-            ops.Scan(running_body(), 1, 1, 1, masked=True),
-            (b(2, 5), f(2, 5, 3), f(2, 3), f(3)),
+            ops.Scan(running_body(), 1, 1, 1, masked=True), (b(2, 5), f(2, 5, 3), f(2, 3), f(3))
         ),
         Example(ops.Scan(mapped_body(), 1, 0, 2), (f(2, 3, 4),)),
         Example(ops.Scan(drifting_body(), 1, 1, 0), (f(4, 5), f(5))),
         *(
-            Example(
-                ops.Scan(halting_body(), 1, 2, axis, reverse=back, until=1),
-                (x, f(6, 3), b(6)),
-            )
+            Example(ops.Scan(halting_body(), 1, 2, axis, reverse=back, until=1), (x, f(6, 3), b(6)))
             for axis, x, back in ((1, f(6, 5, 3), False), (0, f(5, 6, 3), True))
         ),
         Example(
@@ -309,8 +280,7 @@ def _layers() -> list[Example]:
             (b(6, 5), f(6, 5, 3), f(6, 3), b(6)),
         ),
         Example(
-            ops.Route(expert_body(), Dim.of(5), 1),
-            (f(6, 3), i(6, 2), f(6, 2), f(5, 4, 3), f(4)),
+            ops.Route(expert_body(), Dim.of(5), 1), (f(6, 3), i(6, 2), f(6, 2), f(5, 4, 3), f(4))
         ),
         Example(
             ops.Route(expert_body(1), Dim.of(5), 1, masked=True),
@@ -321,11 +291,7 @@ def _layers() -> list[Example]:
 
 def _recurrent() -> list[Example]:
     x, keep, h = f(2, 5, 3), b(2, 5), f(2, 4)
-    rnn, gru, lstm = (
-        (x, f(4, 3), f(4, 4)),
-        (x, f(12, 3), f(12, 4)),
-        (x, f(16, 3), f(16, 4)),
-    )
+    rnn, gru, lstm = ((x, f(4, 3), f(4, 4)), (x, f(12, 3), f(12, 4)), (x, f(16, 3), f(16, 4)))
     return [
         Example(ops.Rnn(), rnn),
         Example(ops.Rnn("relu", reverse=True), (*rnn, f(4), None, keep)),
@@ -340,13 +306,9 @@ def _recurrent() -> list[Example]:
         Example(ops.Lstm(), lstm),
         Example(ops.Lstm(), (*lstm, f(16), f(16), None, h, h)),
         Example(ops.Lstm(reverse=True), (*lstm, f(16), f(16), keep, h, h, f(12))),
+        Example(ops.Lstm(), (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4))),
         Example(
-            ops.Lstm(),
-            (*lstm[:2], f(16, 2), f(16), f(16), keep, f(2, 2), h, None, f(2, 4)),
-        ),
-        Example(
-            ops.Lstm(reverse=True),
-            (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4)),
+            ops.Lstm(reverse=True), (*lstm[:2], f(16, 2), None, None, None, None, h, f(12), f(2, 4))
         ),
     ]
 
@@ -369,10 +331,7 @@ def _resized() -> list[Example]:
         ),
         Example(ops.Resize(2, (Dim.of(1),), "bilinear"), (f(2, 3, 4),)),
         *(
-            Example(
-                ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True),
-                (f(2, 7, 5, 2),),
-            )
+            Example(ops.Resize(1, (Dim.of(3), Dim.of(7)), mode, antialias=True), (f(2, 7, 5, 2),))
             for mode in ("bilinear", "bicubic")
         ),
         Example(ops.Resize(1, (*sizes, Dim.of(2)), "bilinear"), (f(2, 4, 5, 3),)),
@@ -419,15 +378,11 @@ def _rounded() -> list[Example]:
         Example(ops.EmbeddingQ(wide, layout="columns"), (i(2, 3), q("i8", 7, 5), f(5))),
         *(
             Example(
-                ops.EmbeddingQ(Dim.of(21), bits, 16),
-                (i(2, 3), q("u8", 5, 2, 2 * bits), f(5, 2)),
+                ops.EmbeddingQ(Dim.of(21), bits, 16), (i(2, 3), q("u8", 5, 2, 2 * bits), f(5, 2))
             )
             for bits in (4, 8)
         ),
-        Example(
-            ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"),
-            (i(4), q("i8", 21, 5), f(2, 5)),
-        ),
+        Example(ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"), (i(4), q("i8", 21, 5), f(2, 5))),
     ]
 
 
@@ -445,11 +400,6 @@ EXAMPLES: list[Example] = [
 def graph_of(example: Example) -> tuple[Graph, list[Value | None]]:
     """The graph of one node whose operands are its inputs."""
     build = Builder()
-    args = [
-        build.input(f"x{n}", Input(a)) if a else None
-        for n, a in enumerate(example.operands)
-    ]
+    args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     results = build.add(example.op, *args)
-    return build.finish(
-        example.op.name, {f"y{n}": r for n, r in enumerate(results)}
-    ), args
+    return build.finish(example.op.name, {f"y{n}": r for n, r in enumerate(results)}), args

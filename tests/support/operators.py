@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 from support.small import SMALL
 from support.spec_models import opened
 
@@ -63,7 +63,7 @@ def used(spec: str, opset: int) -> frozenset[tuple[str, int]]:
     defined it last.
     """
     sets = {name.replace(".", "__"): value for name, value in SMALL[spec].items()}
-    model = build(opened(spec, **sets).model.graph, target("onnx"), opset).model
+    model = build_model(opened(spec, **sets).model.graph, get_target("onnx"), opset).model
     return frozenset(
         (n.op_type, onnx.defs.get_schema(n.op_type, opset, n.domain).since_version)
         for n in nodes(model.graph)

@@ -4,72 +4,70 @@ for caches, and the whole that decodes by itself.
 
 from collections.abc import Callable, Mapping
 
-from specc.decode.settings import settings_of
-from specc.ir.derived import Derived, Generating, InPlace
-from specc.ir.model import Model
-from specc.passes import pipeline
-from specc_onnx import Built, build, build_generating, caches_of, target
-from specc_onnx.emit.caches import build_in_place
+from specc.decode.generation_settings import merge_settings
+from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph, SelfDecodingGraph
+from specc.ir.model import ModelDefinition
+from specc.transforms import pass_pipeline
+from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
+from specc_onnx.emit.kv_buffers import build_kv_buffer_model
 from support.self_decoding import decoding_of
 
 
-def derived_of(model: Model) -> Derived:
+def derived_of(model: ModelDefinition) -> DerivedGraphs:
     """The model taken apart, as a package of our own names is."""
     assert model.generation
-    return pipeline.derive(
-        pipeline.Work(
-            graph=pipeline.simplify(model.graph),
+    return pass_pipeline.derive_with_passes(
+        pass_pipeline.PassState(
+            graph=pass_pipeline.simplify_graph(model.graph),
             defaults=model.defaults,
             generation=model.generation,
         )
     )
 
 
-def packaged(model: Model, part: str, where: str, opset: int) -> Built | None:
+def packaged(model: ModelDefinition, part: str, where: str, opset: int) -> BuiltModel | None:
     """One part in ONNX; None where the model has none."""
     return PARTS[part](model, where, opset)
 
 
-def _score(model: Model, where: str, opset: int) -> Built:
-    return build(pipeline.simplify(model.graph), target(where), opset)
+def _score(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+    return build_model(pass_pipeline.simplify_graph(model.graph), get_target(where), opset)
 
 
-def _encode(model: Model, where: str, opset: int) -> Built | None:
+def _encode(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
     encode = derived_of(model).encode
-    return build(encode, target(where), opset) if encode else None
+    return build_model(encode, get_target(where), opset) if encode else None
 
 
-def _step(model: Model, where: str, opset: int) -> Built:
-    return build(derived_of(model).step, target(where), opset)
+def _step(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
+    return build_model(derived_of(model).step, get_target(where), opset)
 
 
-def _buffers(model: Model, where: str, opset: int) -> Built | None:
+def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | None:
     derived = derived_of(model)
-    caches = caches_of(derived.step, derived.states, target(where), opset)
+    caches = find_kv_buffers(derived.step, derived.states, get_target(where), opset)
     if not caches:
         return None
-    return build_in_place(InPlace(derived.step, caches), target(where), opset)
+    return build_kv_buffer_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
 
 
-def _decoding(strategy: str) -> Callable[[Model, str, int], Built]:
-    def made(model: Model, where: str, opset: int) -> Built:
+def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel]:
+    def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
         generation = model.generation
         assert generation
-        said: Mapping[str, object] = (
-            {"beams": 3, "n_best": 2} if strategy == "beam" else {}
-        )
-        chosen = settings_of(
+        said: Mapping[str, object] = {"beams": 3, "n_best": 2} if strategy == "beam" else {}
+        chosen = merge_settings(
             generation.settings, strategy=strategy, repetition_penalty=1.3, **said
         )
         decoding = decoding_of(chosen, generation.source, True)
-        graph = pipeline.simplify(model.graph)
-        whole = Generating(graph, derived_of(model), decoding, model.defaults)
-        return build_generating(whole, target(where), opset)
+        graph = pass_pipeline.simplify_graph(model.graph)
+        whole = SelfDecodingGraph(graph, derived_of(model), decoding, model.defaults)
+        return build_generation_model(whole, get_target(where), opset)
 
     return made
 
 
-PARTS: Mapping[str, Callable[[Model, str, int], Built | None]] = {
+PARTS: Mapping[str, Callable[[ModelDefinition, str, int], BuiltModel | None]] = {
     "score": _score,
     "encode": _encode,
     "step": _step,

@@ -9,21 +9,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specc.artifact.manifest import KEY, Manifest
-from specc.backend import About, Emitted, Part, Texts, Written
-from specc.compiler import reading as readings
-from specc.compiler import weights as loading
-from specc.compiler.job import Options
-from specc.compiler.model import compile_spec
-from specc.compiler.rules import rules_of, wanted_of
-from specc.compiler.spec import Spec, elaborated, open_spec
-from specc.data.reading import Reading
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, requirements
+from specc.backend import EmittedModel, PackageGraph, PackageMetadata, Texts, WrittenModel
+from specc.driver import reading_section as readings
+from specc.driver import weight_sources as loading
+from specc.driver.compile_job import CompileOptions
+from specc.driver.compile_spec import compile_spec
+from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
+from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
-from specc.ir.model import Model
-from specc.weights.rules import tied_pairs
-from specc.weights.values import Seeded, Values
-from specc_onnx import package_graphs, target
+from specc.ir.model import ModelDefinition
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.weights.parameter_values import ParameterValues, SeededValues
+from specc.weights.weight_rules import find_tied_pairs
+from specc_onnx import get_target, write_package
 
 SPEC = """specc 1
 model pair "Tags words, or gives their rows"
@@ -46,25 +46,25 @@ ALL = {**SHARED, "out.weight": 24, "out.bias": 3, "more.weight": 64, "more.bias"
 
 
 @cache
-def elaborated_pair() -> tuple[Spec, Mapping[str, Model]]:
+def elaborated_pair() -> tuple[OpenedSpec, Mapping[str, ModelDefinition]]:
     """The spec and its two graphs, read once."""
     with TemporaryDirectory() as folder:
         source = Path(folder) / "pair.specc"
         source.write_text(SPEC, encoding="utf-8")
         spec = open_spec(str(source))
-    return spec, {name: elaborated(spec, name) for name in ("score", "encode")}
+    return spec, {name: elaborate_spec(spec, name) for name in ("score", "encode")}
 
 
 def manifest_text(
-    model: Model,
+    model: ModelDefinition,
     graph: Graph,
-    reading: Reading,
+    reading: PreprocessingConfig,
     sources: Mapping[str, str],
     weights: Mapping[str, Any],
 ) -> Texts:
     """The manifest of a graph, once it is built."""
 
-    def made(emitted: Emitted) -> dict[str, str]:
+    def made(emitted: EmittedModel) -> dict[str, str]:
         held = {n: emitted.held[n] for n in graph.parameters}
         manifest = Manifest(
             name=model.name,
@@ -92,7 +92,7 @@ def packed(
     graphs: tuple[str, ...] = ("score", "encode"),
     weights: str = "",
     **options: Any,
-) -> Written:
+) -> WrittenModel:
     """The spec's graphs as a package, with random weights or those of a checkpoint."""
     folder.parent.mkdir(exist_ok=True)
     spec, found = elaborated_pair()
@@ -100,35 +100,24 @@ def packed(
     values = values_of(spec, [m.graph for m in models.values()], seed, weights)
     parts = {}
     for name, model in models.items():
-        reading = readings.reading_of(spec.program, model)
-        metadata = manifest_text(
-            model, model.graph, reading, {}, {} if weights else {"seed": seed}
-        )
-        parts[name] = Part(model.graph, f"{name}.onnx", metadata)
-    about = options.pop(
-        "about", About("pair", {"growing": "ids"}, {"pair.specc": SPEC})
-    )
-    return package_graphs(
-        parts, folder, values, target=target("onnx"), about=about, **options
-    )
+        reading = readings.build_record(spec.program, model)
+        metadata = manifest_text(model, model.graph, reading, {}, {} if weights else {"seed": seed})
+        parts[name] = PackageGraph(model.graph, f"{name}.onnx", metadata)
+    about = options.pop("about", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
+    return write_package(parts, folder, values, target=get_target("onnx"), about=about, **options)
 
 
-def values_of(spec: Spec, graphs: list[Graph], seed: int, weights: str) -> Values:
+def values_of(spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str) -> ParameterValues:
     """The numbers of all graphs' parameters together."""
-    wanted = {w.name: w for graph in graphs for w in wanted_of(graph)}
-    context = context_of(spec.library)
-    config = requirements(context, spec.program, spec.reader)
-    rules = rules_of(
-        context, spec.program, Env(module=spec.program.module, config=config)
-    )
+    wanted = {w.name: w for graph in graphs for w in required_parameters(graph)}
+    context = create_context(spec.library)
+    config = evaluate_and_check_config(context, spec.program, spec.reader)
+    rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))
     if weights:
-        return loading.bound(list(wanted.values()), rules, weights)
+        return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
-    return Seeded(
-        seed,
-        wanted,
-        {n: f.initial for n, f in facts.items()},
-        tied_pairs(wanted, rules),
+    return SeededValues(
+        seed, wanted, {n: f.initial for n, f in facts.items()}, find_tied_pairs(wanted, rules)
     )
 
 
@@ -137,6 +126,6 @@ def single(folder: Path, graph: str, seed: int = 0) -> Path:
     source = folder / "pair.specc"
     source.write_text(SPEC, encoding="utf-8")
     path = folder / f"{graph}-single.onnx"
-    options = Options(output=str(path), init=seed, target="onnx", graph=graph)
+    options = CompileOptions(output=str(path), init=seed, target="onnx", graph=graph)
     compile_spec(open_spec(str(source)), options)
     return path

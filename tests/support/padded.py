@@ -98,9 +98,7 @@ class Samples:
             one = field.shape(width) if isinstance(field, Sound | Each) else (width,)
             array = _behind(field, (len(self.rows), *one), rng)
             for row in range(len(self.rows)):
-                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[
-                    name
-                ][0]
+                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
             made[name] = array
         return made
 
@@ -116,9 +114,7 @@ def samples(
     """As many random samples as each axis has lengths."""
     rng = np.random.default_rng(seed)
     count = len(next(iter(lengths.values()), (1, 1, 1)))
-    per_row = tuple(
-        {dim: many[row] for dim, many in lengths.items()} for row in range(count)
-    )
+    per_row = tuple({dim: many[row] for dim, many in lengths.items()} for row in range(count))
     rows = []
     for row in range(count):
         made: Arrays = {}
@@ -130,9 +126,7 @@ def samples(
                 made[name] = drawn.astype(np.float32)
             elif isinstance(field, Numbers):
                 made[name] = (
-                    rng.random(field.shape)
-                    if field.uniform
-                    else rng.standard_normal(field.shape)
+                    rng.random(field.shape) if field.uniform else rng.standard_normal(field.shape)
                 )
                 made[name] = made[name].astype(np.float32)
         rows.append(made)

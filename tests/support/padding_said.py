@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 
 SPEC = """specc 1
@@ -27,7 +27,7 @@ def graph_of(folder: Path, body: str, shape: str, side: str, first: str = "") ->
     (folder / "m.specc").write_text(
         SPEC.format(body=body, shape=shape, side=side, first=first), encoding="utf-8"
     )
-    return elaborated(open_spec(str(folder / "m.specc"))).graph
+    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
 
 
 def moves(graph: Graph, side: str) -> bool:
@@ -38,7 +38,7 @@ def moves(graph: Graph, side: str) -> bool:
 
     def made(inputs: dict[str, np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):
-            return specc_numpy.run(
+            return specc_numpy.evaluate_graph(
                 graph, {n: v for n, v in inputs.items() if n in graph.inputs}, {}
             )["y"]
 
@@ -48,11 +48,7 @@ def moves(graph: Graph, side: str) -> bool:
             continue
         longer = {
             "x": np.concatenate(
-                [
-                    9 * rng.normal(size=(1, before, 4)),
-                    x,
-                    9 * rng.normal(size=(1, behind, 4)),
-                ],
+                [9 * rng.normal(size=(1, before, 4)), x, 9 * rng.normal(size=(1, behind, 4))],
                 axis=1,
             ),
             "keep": np.array([[False] * before + [True] * N + [False] * behind]),

@@ -10,37 +10,40 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
+from specc.analysis.batch_independence import check_batch_independence
+from specc.analysis.causality import check_causality, check_default_causality, find_time_symbol
+from specc.analysis.mask_bands import find_grid_band
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.padding_check import check_padding, make_padding_walk
+from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts
+from specc.analysis.query_key_grids import QueryKeyGrid
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.incremental.demand_types import NEWEST_ONLY, DemandContext
+from specc.incremental.position_demand import compute_position_demand
+from specc.incremental.state_selection import find_free_values
+from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
-from specc.ir.interval import ALL, Interval
-from specc.ir.model import DEFAULTS, Generation
-from specc.ir.ops.loop import without
-from specc.ir.ops.quantized import Layout
-from specc.ir.read import read
+from specc.ir.interval import FULL_INTERVAL, Interval
+from specc.ir.ir_parser import parse_ir
+from specc.ir.ir_printer import IR_HEADER, format_ir
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
+from specc.ir.ops.loop import remove_axis
+from specc.ir.ops.quantized import WeightLayout
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.ir.write import HEADER, write
-from specc.passes import pipeline
-from specc.passes.derive.asked import NEWEST, Setting
-from specc.passes.derive.demand import demand
-from specc.passes.derive.keeping import free_values
-from specc.passes.derive.plan import Plan
-from specc.passes.prove.bands import band_of
-from specc.passes.prove.batch import mixing
-from specc.passes.prove.beyond import beyond
-from specc.passes.prove.causality import growing_symbol, prove
-from specc.passes.prove.defaults import prove_defaults
-from specc.passes.prove.flow import flow
-from specc.passes.prove.grids import Grid
-from specc.passes.prove.padding import padding, walk_of
-from specc.passes.prove.rows import PLAIN, Rows
-from specc.passes.quantize.plan import KINDS, Kind, Wish, decide
-from specc.passes.quantize.quantize import quantize
-from specc.passes.simplify.fuse_scan import fuse_scan
-from specc.passes.simplify.lift import lift, liftable
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.transforms import pass_pipeline
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.quantization_plan import (
+    QUANTIZATION_KINDS,
+    QuantizationKind,
+    QuantizationRequest,
+    choose_weight_formats,
+)
+from specc.transforms.quantize_weights import quantize_graph
+from specc.transforms.split_scan import can_vectorize_op, split_scan, vectorize_op
 
 Graphs = Mapping[str, Graph]
 Words = Sequence[str]
@@ -51,9 +54,9 @@ def result(example: str) -> str:
     first, _, text = example.strip("\n").partition("\n")
     assert first.startswith("$ "), f"an example begins with `$ PASS`, not with {first}"
     name, *words = first[2:].split()
-    graphs = read(f"{HEADER}\n{text}\n")
+    graphs = parse_ir(f"{IR_HEADER}\n{text}\n")
     for graph in graphs.values():
-        assert verify(graph) == []
+        assert find_graph_errors(graph) == []
     return "\n".join(PASSES[name](graphs, words))
 
 
@@ -74,14 +77,14 @@ def examples(docstring: str) -> list[tuple[str, str]]:
 
 def main(graphs: Graphs) -> Graph:
     """The graph that is not the defaults'."""
-    return next(g for n, g in graphs.items() if n != DEFAULTS)
+    return next(g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME)
 
 
 def as_text(*graphs: Graph) -> list[str]:
     """IR text without its first line; what is made is verified, too."""
     for graph in graphs:
-        assert verify(graph) == [], verify(graph)
-    return write(*graphs).splitlines()[1:]
+        assert find_graph_errors(graph) == [], find_graph_errors(graph)
+    return format_ir(*graphs).splitlines()[1:]
 
 
 def numbered(graph: Graph) -> Iterator[tuple[str, Value]]:
@@ -110,13 +113,13 @@ def interval(reach: Interval) -> str:
 
 
 def _inline(graphs: Graphs, words: Words) -> Iterable[str]:
-    work = pipeline.Work(graph=main(graphs), defaults=graphs[DEFAULTS])
-    return as_text(pipeline.run(work, ("inline",)).graph)
+    work = pass_pipeline.PassState(graph=main(graphs), defaults=graphs[DEFAULTS_GRAPH_NAME])
+    return as_text(pass_pipeline.run_passes(work, ("inline",)).graph)
 
 
 def _rewrite(graphs: Graphs, words: Words) -> Iterable[str]:
     rules = {"fuse_scan": fuse_scan, "split_scan": split_scan}
-    return as_text(rewrite(main(graphs), [rules[w] for w in words]))
+    return as_text(rewrite_graph(main(graphs), [rules[w] for w in words]))
 
 
 def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
@@ -132,16 +135,16 @@ def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
         if name in moving:
             shape = (*type_.shape[:axis], length, *type_.shape[axis:])
             type_ = Type(type_.dtype, shape)
-            assert without(type_, axis) == value.type
+            assert remove_axis(type_, axis) == value.type
         else:
             fixed.add(value)
         now[value] = b.input(name, Input(type_))
     for node, results in graph.nodes:
         moves = [a is not None and a not in fixed for a in node.args]
-        if not liftable(node.op, node.args, moves, axis):
+        if not can_vectorize_op(node.op, node.args, moves, axis):
             return [f"{number(graph, results[0])} {node.op.name}: stays in the loop"]
         args = [a and now[a] for a in node.args]
-        now[results[0]] = lift(b, node.op, args, moves, axis, length)
+        now[results[0]] = vectorize_op(b, node.op, args, moves, axis, length)
     outputs = {n: now[v] for n, v in graph.outputs.items()}
     return as_text(b.finish(graph.name, outputs))
 
@@ -152,7 +155,7 @@ def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
 def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ flow SYMBOL`."""
     graph = main(graphs)
-    found = flow(graph, words[0])
+    found = trace_time_dataflow(graph, words[0])
     for name, value in numbered(graph):
         state = found.state(value)
         if state.moves:
@@ -168,8 +171,8 @@ def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ bands QUERY KEY`: axes of the outputs."""
     graph, (query, key) = main(graphs), map(int, words)
     for name, value in graph.outputs.items():
-        true = band_of(Grid(value, query, key))
-        false = band_of(Grid(value, query, key), negated=True)
+        true = find_grid_band(QueryKeyGrid(value, query, key))
+        false = find_grid_band(QueryKeyGrid(value, query, key), negated=True)
         yield f"{name} is true within {interval(true)}, false within {interval(false)}"
 
 
@@ -177,8 +180,8 @@ def _beyond(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ beyond QUERY KEY`: axes of the outputs."""
     graph, (query, key) = main(graphs), map(int, words)
     for name, value in graph.outputs.items():
-        pairs = beyond(value, query, key).items()
-        said = [f"{n:g} outside {interval(i)}" for n, i in pairs if i != ALL]
+        pairs = find_masked_values(value, query, key).items()
+        said = [f"{n:g} outside {interval(i)}" for n, i in pairs if i != FULL_INTERVAL]
         yield f"{name}: {', '.join(said) or 'nothing is seen'}"
 
 
@@ -189,41 +192,41 @@ def _titles(found: Sequence[Diagnostic], fine: str) -> list[str]:
 def _causality(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ causality INPUT OUTPUT…`."""
     graph, (growing, *outputs) = main(graphs), words
-    symbol = growing_symbol(graph, growing)
+    symbol = find_time_symbol(graph, growing)
     assert symbol
-    return _titles(prove(graph, symbol, growing, outputs), f"causal along {symbol}")
+    return _titles(check_causality(graph, symbol, growing, outputs), f"causal along {symbol}")
 
 
 def _defaults(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ defaults INPUT OUTPUT…`."""
     graph, (growing, *outputs) = main(graphs), words
-    symbol = growing_symbol(graph, growing)
+    symbol = find_time_symbol(graph, growing)
     assert symbol
-    found = prove_defaults(graph, graphs[DEFAULTS], symbol, growing, outputs)
+    found = check_default_causality(graph, graphs[DEFAULTS_GRAPH_NAME], symbol, growing, outputs)
     return _titles(found, "the defaults stay what they are")
 
 
 def _batch(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ batch SYMBOL`."""
-    found = mixing(main(graphs), words[0])
+    found = check_batch_independence(main(graphs), words[0])
     return _titles(found, f"rows of {words[0]} stay apart")
 
 
 def _padding(graphs: Graphs, words: Words) -> Iterable[str]:
-    return _titles(padding(main(graphs)), "padding stays out of the results")
+    return _titles(check_padding(main(graphs)), "padding stays out of the results")
 
 
 def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ padded KEEP`: what stands at padded rows of each value."""
     graph = main(graphs)
     keep = graph.inputs[words[0]]
-    states = walk_of(graph, keep, graph.input_facts[words[0]].keep).run(graph)
+    states = make_padding_walk(graph, keep, graph.input_facts[words[0]].keep).run(graph)
     for name, value in numbered(graph):
-        if said := ", ".join(_rows(states.get(value, PLAIN))):
+        if said := ", ".join(_rows(states.get(value, NO_PADDING_FACTS))):
             yield f"{name} {said}"
 
 
-def _rows(rows: Rows) -> Iterator[str]:
+def _rows(rows: PaddingFacts) -> Iterator[str]:
     for word in ("zero", "low", "floor", "peaks"):
         if axes := getattr(rows, word):
             yield f"{word} along {', '.join(map(str, sorted(axes)))}"
@@ -246,14 +249,14 @@ def _rows(rows: Rows) -> Iterator[str]:
 def _open(graph: Graph, words: Words) -> tuple[str, str, dict[str, str]]:
     """`INPUT OUTPUT=newest OUTPUT=new`: symbol, growing input, rows of outputs."""
     growing, *rest = words
-    symbol = growing_symbol(graph, growing)
+    symbol = find_time_symbol(graph, growing)
     assert symbol
     return symbol, growing, dict(w.split("=") for w in rest)
 
 
 def need(rows: float) -> str:
     """A need for rows in words."""
-    if rows == NEWEST:
+    if rows == NEWEST_ONLY:
         return "the newest row"
     if rows == 0:
         return "the new rows"
@@ -263,12 +266,10 @@ def need(rows: float) -> str:
 def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = main(graphs)
     symbol, growing, outputs = _open(graph, words)
-    found = flow(graph, symbol)
-    setting = Setting(graph, found, (), frozenset(free_values(graph, found, growing)))
-    asked = {
-        graph.outputs[n]: NEWEST if r == "newest" else 0.0 for n, r in outputs.items()
-    }
-    needs = demand(setting, asked)
+    found = trace_time_dataflow(graph, symbol)
+    setting = DemandContext(graph, found, (), frozenset(find_free_values(graph, found, growing)))
+    asked = {graph.outputs[n]: NEWEST_ONLY if r == "newest" else 0.0 for n, r in outputs.items()}
+    needs = compute_position_demand(setting, asked)
     for name, value in numbered(graph):
         for axis, rows in needs.get(value, {}).items():
             yield f"{name} axis {axis}: {need(rows)}"
@@ -277,7 +278,7 @@ def _demand(graphs: Graphs, words: Words) -> Iterable[str]:
 def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = main(graphs)
     symbol, growing, outputs = _open(graph, words)
-    plan = Plan.of(graph, symbol, growing, outputs)
+    plan = StepPlan.of(graph, symbol, growing, outputs)
     yield f"lengths: {plan.new}, and {plan.base} from before"
     for name, value in numbered(graph):
         for axis, rows in plan.needs.get(value, {}).items():
@@ -288,7 +289,7 @@ def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
 def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = main(graphs)
     symbol, growing, outputs = _open(graph, words)
-    plan = Plan.of(graph, symbol, growing, outputs)
+    plan = StepPlan.of(graph, symbol, growing, outputs)
     kept = [n for n, v in numbered(graph) if v in plan.setting.kept]
     yield f"{', '.join(kept) or 'nothing'} is kept"
     work = _derived(graph, words)
@@ -297,13 +298,13 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
             yield f'"{name}" is handed over'
 
 
-def _derived(graph: Graph, words: Words, last: str = "encode") -> pipeline.Work:
+def _derived(graph: Graph, words: Words, last: str = "encode") -> pass_pipeline.PassState:
     _, growing, outputs = _open(graph, words)
     drawn, rows = next(iter(outputs.items()))
-    work = pipeline.Work(
-        graph=graph, generation=Generation("t", growing, drawn), rows=rows
+    work = pass_pipeline.PassState(
+        graph=graph, generation=GenerateSection("t", growing, drawn), rows=rows
     )
-    return pipeline.run(work, pipeline.up_to(last))
+    return pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(last))
 
 
 def _step(graphs: Graphs, words: Words) -> Iterable[str]:
@@ -322,11 +323,11 @@ def _quantize(graphs: Graphs, words: Words) -> Iterable[str]:
     """By the kind and the layout that are named, and whether there are `layers` by whole
     numbers: the graph, and why weights are kept.
     """
-    kinds: dict[str, Kind] = {kind: kind for kind in KINDS}
-    layout: Layout = "rows" if words[1] == "rows" else "columns"
-    wish = Wish(kind=kinds[words[0]])
-    found = decide(main(graphs), wish, layout, {}, layers="layers" in words)
-    yield from as_text(quantize(main(graphs), found.plan))
+    kinds: dict[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
+    layout: WeightLayout = "rows" if words[1] == "rows" else "columns"
+    wish = QuantizationRequest(kind=kinds[words[0]])
+    found = choose_weight_formats(main(graphs), wish, layout, {}, layers="layers" in words)
+    yield from as_text(quantize_graph(main(graphs), found.plan))
     yield from (f"{name} is kept: {why}" for name, why in found.kept.items())
 
 

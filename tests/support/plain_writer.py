@@ -42,10 +42,7 @@ def uniform(seed: int, row: int, step: int) -> float:
 
 def penalized(x: Sequence[float], seen: set[int], penalty: float) -> list[float]:
     """Tokens that were there before are rarer."""
-    return [
-        (v / penalty if v > 0 else v * penalty) if t in seen else v
-        for t, v in enumerate(x)
-    ]
+    return [(v / penalty if v > 0 else v * penalty) if t in seen else v for t, v in enumerate(x)]
 
 
 def log_chances(x: Sequence[float]) -> list[float]:
@@ -88,41 +85,27 @@ class Plain:
         """Whether the newest token ends the text."""
         if tokens[-1] in self.stop:
             return True
-        return self.show is not None and any(
-            s in self.show(tokens) for s in self.stop_strings
-        )
+        return self.show is not None and any(s in self.show(tokens) for s in self.stop_strings)
 
     def greedy(self) -> Text:
         """The most probable each time."""
-        return self._one_by_one(
-            lambda x, step: (descending(x)[0], _gap(x, 0) < NEAR * _spread(x))
-        )
+        return self._one_by_one(lambda x, step: (descending(x)[0], _gap(x, 0) < NEAR * _spread(x)))
 
     def sampled(
-        self,
-        row: int,
-        seed: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
+        self, row: int, seed: int, temperature: float, top_k: int, top_p: float, min_p: float
     ) -> Text:
         """Drawn from what is left."""
 
         def draw(x: Sequence[float], step: int) -> tuple[int, bool]:
             x = [v / temperature for v in x]
             order = descending(x)
-            near = 0 < top_k < len(x) and x[order[top_k - 1]] - x[
-                order[top_k]
-            ] < NEAR * _spread(x)
+            near = 0 < top_k < len(x) and x[order[top_k - 1]] - x[order[top_k]] < NEAR * _spread(x)
             order = order[: top_k or len(x)]
             powers = [math.exp(x[t] - x[order[0]]) for t in order]
             chances = [p / sum(powers) for p in powers]
             left, total = list[float](), 0.0
             for p in chances:
-                inside = (top_p >= 1 or total < top_p) and (
-                    min_p <= 0 or p >= min_p * chances[0]
-                )
+                inside = (top_p >= 1 or total < top_p) and (min_p <= 0 or p >= min_p * chances[0])
                 near |= top_p < 1 and abs(total - top_p) < NEAR
                 near |= min_p > 0 and abs(p - min_p * chances[0]) < NEAR
                 left.append(p if inside else 0.0)
@@ -137,9 +120,7 @@ class Plain:
 
         return self._one_by_one(draw)
 
-    def _one_by_one(
-        self, choose: Callable[[Sequence[float], int], tuple[int, bool]]
-    ) -> Text:
+    def _one_by_one(self, choose: Callable[[Sequence[float], int], tuple[int, bool]]) -> Text:
         made, seen = Text(), set(self.kept)
         for step in range(self.max_tokens):
             x = self.logits([*self.prompt, *made.tokens])
@@ -166,9 +147,7 @@ class Plain:
                 said = penalized(x, {*self.kept, *text.tokens}, self.penalty)
                 for token, value in enumerate(said):
                     more = Text(
-                        [*text.tokens, token],
-                        [*text.chances, x[token]],
-                        score=text.score + value,
+                        [*text.tokens, token], [*text.chances, x[token]], score=text.score + value
                     )
                     made.append((-more.score, place, token, more))
             made.sort(key=lambda m: m[:3])
@@ -181,9 +160,7 @@ class Plain:
                     going.append(text)
                 elif place < beams:
                     found.append(text)
-            found = sorted(found, key=lambda t: -self.worth(t, len(t.tokens), alpha))[
-                :beams
-            ]
+            found = sorted(found, key=lambda t: -self.worth(t, len(t.tokens), alpha))[:beams]
             going = going[:beams]
             if not going:
                 break

@@ -89,9 +89,7 @@ def tables(made: dict[str, Any]) -> dict[str, str]:
         ordered = sorted(counts.items(), key=lambda known: (-known[1], known[0]))
         missing = ", ".join(f"{kind} {count}" for kind, count in ordered)
         whole = len(SMALL) - len(lacking)
-        read.append(
-            f"| {known.provider} | {whole} of {len(SMALL)} | {missing or '–'} |"
-        )
+        read.append(f"| {known.provider} | {whole} of {len(SMALL)} | {missing or '–'} |")
     return {"runs": "\n".join(runs), "lists": "\n".join(read)}
 
 

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 import specc
-from specc.compiler import weights as loading
-from specc.compiler.rules import wanted_of
-from specc.run.loaded import Loaded
+from specc.driver import weight_sources as loading
+from specc.driver.spec_weight_rules import required_parameters
+from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.values import array_of
+from specc.weights.parameter_values import read_parameter
 from support.padded import Samples, Side
 from support.recorded import record
 from support.spec_models import Opened, assert_agrees, by_reference, opened
@@ -57,21 +57,19 @@ class Ours:
 
     spec: Opened
     weights: Arrays
-    compiled: Loaded
+    compiled: LoadedModel
 
 
-def loaded(
-    spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: object
-) -> Ours:
+def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: object) -> Ours:
     """A spec with the weights in a folder, and its config.json if there is one, for
     texts of up to `longest` tokens where that counts; `graph` names another than the usual.
     """
     config = folder if (folder / "config.json").exists() else ""
     found = opened(spec, str(config), longest, graph, **sets)
-    values = loading.bound(wanted_of(found.model.graph), found.rules, str(folder))
-    weights = {
-        name: array_of(values, values.tied_to(name) or name) for name in values.wanted
-    }
+    values = loading.bind_checkpoint(
+        required_parameters(found.model.graph), found.rules, str(folder)
+    )
+    weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
     path = folder / "model.onnx"
     specc.compile(
         spec,
@@ -84,9 +82,7 @@ def loaded(
     return Ours(found, weights, specc.load(path, threads=1))
 
 
-def with_weights(
-    spec: str, weights: Arrays, folder: Path, graph: str = "", **sets: object
-) -> Ours:
+def with_weights(spec: str, weights: Arrays, folder: Path, graph: str = "", **sets: object) -> Ours:
     """A spec with these weights, by way of a file in `folder`."""
     write_safetensors(folder / "model.safetensors", weights)
     return loaded(spec, folder, graph=graph, **sets)
@@ -94,10 +90,7 @@ def with_weights(
 
 def from_module(module: torch.nn.Module, prefix: str = "") -> Arrays:
     """A module's weights by name, behind a prefix."""
-    return {
-        f"{prefix}{name}": p.detach().numpy().copy()
-        for name, p in module.state_dict().items()
-    }
+    return {f"{prefix}{name}": p.detach().numpy().copy() for name, p in module.state_dict().items()}
 
 
 def assert_published(
@@ -139,17 +132,10 @@ def assert_matches(
         for name, dim in results.items():
             for row in range(len(given.rows) if side else 1):
                 theirs = wanted[name][row].numpy()
-                valid = (
-                    given.kept(row, dim, len(theirs), side)
-                    if dim and side
-                    else slice(None)
-                )
+                valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
                 what = f"{name} of sample {row}, {side or 'alone'}"
                 assert_agrees(
-                    reference[name][row][valid],
-                    theirs[valid],
-                    f"{what}, reference",
-                    exactly,
+                    reference[name][row][valid], theirs[valid], f"{what}, reference", exactly
                 )
                 apart = assert_agrees(
                     compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5

@@ -51,9 +51,7 @@ class Firsts(Headed):
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
         one, carry, first = (inner.input(n, Input(type)) for n in ("x", "c", "f"))
-        after = inner.one(
-            ops.Arith("add"), one, inner.one(ops.Pointwise("tanh"), carry)
-        )
+        after = inner.one(ops.Arith("add"), one, inner.one(ops.Pointwise("tanh"), carry))
         seen = inner.one(ops.Arith("mul"), after, first)
         body = inner.finish("body", {"c": after, "y": seen})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))

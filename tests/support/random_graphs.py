@@ -60,15 +60,11 @@ class Drawn:
         queries, keys = self.ends()
         i, j = self.rows(queries, 1), self.rows(keys, 0)
         kind = self.rng.choice(
-            ["and", "and", "or", "not", "where", *["leaf"] * 5]
-            if depth < 3
-            else ["leaf"]
+            ["and", "and", "or", "not", "where", *["leaf"] * 5] if depth < 3 else ["leaf"]
         )
         if kind in ("and", "or"):
             return self.one(
-                ops.And() if kind == "and" else ops.Or(),
-                self.mask(depth + 1),
-                self.mask(depth + 1),
+                ops.And() if kind == "and" else ops.Or(), self.mask(depth + 1), self.mask(depth + 1)
             )
         if kind == "not":
             return self.one(ops.Not(), self.mask(depth + 1))
@@ -79,24 +75,17 @@ class Drawn:
             self.number(self.rng.choice([1, 2, 3])),
         )
         match self.rng.choice(
-            ["causal"] * 4
-            + ["window", "near", "self", "chunk", "keep", "strict", "limit"]
+            ["causal"] * 4 + ["window", "near", "self", "chunk", "keep", "strict", "limit"]
         ):
             case "causal":
-                return self.one(
-                    ops.Compare("le"), j, self.one(ops.Arith("add"), i, shift)
-                )
+                return self.one(ops.Compare("le"), j, self.one(ops.Arith("add"), i, shift))
             case "strict":
                 return self.one(ops.Compare("gt"), i, j)
             case "window":
-                return self.one(
-                    ops.Compare("lt"), self.one(ops.Arith("sub"), i, j), width
-                )
+                return self.one(ops.Compare("lt"), self.one(ops.Arith("sub"), i, j), width)
             case "near":
                 apart = self.one(ops.Pointwise("abs"), self.one(ops.Arith("sub"), i, j))
-                return self.one(
-                    ops.Compare(self.rng.choice(["lt", "le"])), apart, width
-                )
+                return self.one(ops.Compare(self.rng.choice(["lt", "le"])), apart, width)
             case "self":
                 return self.one(ops.Compare(self.rng.choice(["eq", "ne"])), i, j)
             case "chunk":
@@ -104,9 +93,7 @@ class Drawn:
                 return self.one(ops.Compare("eq"), *chunks)
             case "limit":
                 return self.one(
-                    ops.Compare("le"),
-                    self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i),
-                    i,
+                    ops.Compare("le"), self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i), i
                 )
         return self.one(ops.Insert(1), self.kept_of(keys))
 
@@ -138,28 +125,12 @@ class Drawn:
     def step(self) -> Value:
         """One more stream."""
         x, y = self.stream(), self.stream()
-        kinds = [
-            "linear",
-            "add",
-            "delay",
-            "cumsum",
-            "conv",
-            "norm",
-            "gelu",
-            "mul",
-            "gru",
-        ]
+        kinds = ["linear", "add", "delay", "cumsum", "conv", "norm", "gelu", "mul", "gru"]
         kinds += ["attend", "weigh", "scan", "keys"] * 2
-        kinds += (
-            ["flip", "softmax", "mean", "last", "around"]
-            if self.rng.random() < 0.25
-            else []
-        )
+        kinds += ["flip", "softmax", "mean", "last", "around"] if self.rng.random() < 0.25 else []
         match self.rng.choice(kinds):
             case "linear":
-                return self.one(
-                    ops.Linear(), x, self.weight(WIDTH, WIDTH), self.weight(WIDTH)
-                )
+                return self.one(ops.Linear(), x, self.weight(WIDTH, WIDTH), self.weight(WIDTH))
             case "add":
                 return self.one(ops.Arith("add"), x, y)
             case "mul":
@@ -200,9 +171,7 @@ class Drawn:
                 return self.one(ops.Arith("add"), y, every)
             case "last":
                 return self.one(
-                    ops.Arith("add"),
-                    y,
-                    self.one(ops.Insert(1), self.one(ops.Last(1), x)),
+                    ops.Arith("add"), y, self.one(ops.Insert(1), self.one(ops.Last(1), x))
                 )
         scores = self.one(ops.Softmax(1), self.scores(x, y))
         return self.one(ops.MatMul(), scores, y)
@@ -223,9 +192,7 @@ class Drawn:
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
             weights = self.one(
-                ops.Arith("mul"),
-                weights,
-                self.one(ops.Pointwise("abs"), self.others(x, y)),
+                ops.Arith("mul"), weights, self.one(ops.Pointwise("abs"), self.others(x, y))
             )
         if self.rng.random() < 0.3:
             gate = self.one(ops.Cast("f64"), self.mask(2))
@@ -238,9 +205,7 @@ class Drawn:
         inner = Builder()
         row_type = Type.of("f64", BATCH, WIDTH)
         row, other, carry = (inner.input(n, Input(row_type)) for n in ("x", "y", "c"))
-        after = inner.one(
-            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry)
-        )
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
         seen = inner.one(ops.Arith("mul"), after, other)
         body = inner.finish("body", {"c": after, "y": seen})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))
@@ -257,9 +222,7 @@ def random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Gr
 
 def finished(drawn: Drawn, keep: Literal["left", "right", "any"] = "any") -> Graph:
     """The graph that a builder draws."""
-    drawn.streams.append(
-        drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
-    )
+    drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     for _ in range(drawn.rng.randint(2, 6)):
         drawn.streams.append(drawn.step())
@@ -271,12 +234,8 @@ def values(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs and parameters for `graph`."""
     rng = np.random.default_rng(seed)
-    inputs = {
-        "x": rng.normal(size=(batch, rows, WIDTH)),
-        "keep": rng.random((batch, rows)) < 0.8,
-    }
+    inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "keep": rng.random((batch, rows)) < 0.8}
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape])
-        for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
     }
     return inputs, weights

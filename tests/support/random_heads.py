@@ -12,14 +12,14 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
-from specc.ir.heads import Clock
+from specc.ir.time_axis import TimeAxis
 from specc.ir.types import Type
 from support.random_graphs import BATCH, SEQ, WIDTH, Drawn
 from support.random_graphs import values as plain_values
 
 MEM = Dim.symbol("mem")
 NONE = Dim.of(0)
-TIME = Clock(SEQ, frozenset({"seq"}))
+TIME = TimeAxis(SEQ, frozenset({"seq"}))
 
 
 @dataclass
@@ -43,9 +43,7 @@ class Headed(Drawn):
             return keep
         there = self.one(ops.Constant(True, "bool"))
         for axis, length in enumerate((BATCH, head)):
-            there = self.one(
-                ops.Expand(axis, length), self.one(ops.Insert(axis), there)
-            )
+            there = self.one(ops.Expand(axis, length), self.one(ops.Insert(axis), there))
         return self.one(ops.Concat(1), there, keep)
 
     def rows_of(self, head: Dim) -> Value:

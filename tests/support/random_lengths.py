@@ -27,9 +27,7 @@ def random_length(rng: random.Random, names: tuple[str, ...], depth: int) -> str
     if op == "**":
         return f"({left}) ** {rng.choice(POWERS)}"
     right = random_length(rng, names, depth - 1)
-    return (
-        f"{op}({left}, {right})" if op in ("min", "max") else f"({left}) {op} ({right})"
-    )
+    return f"{op}({left}, {right})" if op in ("min", "max") else f"({left}) {op} ({right})"
 
 
 def random_spec(seed: int) -> str:

@@ -33,9 +33,7 @@ class Looped(Drawn):
         """A loop over rows of a table, over streams, or over numbers."""
         rows = self.rows_to_walk(x, y)
         inner = Inside(self.rng, depth=self.depth + 1, outer=self, like=x)
-        row = inner.build.input(
-            "row", Input(Type(rows.type.dtype, rows.type.shape[1:]))
-        )
+        row = inner.build.input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
         carry = inner.build.input("carry", Input(x.type))
         done = None
         if self.rng.random() < 0.3:
@@ -131,9 +129,7 @@ class Inside(Looped):
     def with_row(self, carry: Value, row: Value) -> Value:
         return self.one(ops.Arith(self.rng.choice(["add", "mul"])), carry, row)
 
-    def outputs(
-        self, carry: Value, after: Value, done: Value | None
-    ) -> dict[str, Value]:
+    def outputs(self, carry: Value, after: Value, done: Value | None) -> dict[str, Value]:
         """The next carries, held where they are done, and perhaps what is collected."""
         found, seen = {"next carry": after}, after
         if done is not None:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.padding_check import check_padding
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.passes.prove.padding import padding
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
 
 SIDES = ("left", "right", "")
 PADDINGS = ((1, 0), (3, 0), (0, 2), (2, 1), (0, 5))
@@ -201,13 +201,9 @@ def write_conv(w: SpecWriter, x: Stream) -> None:
     window = f"kernel={kernel}, padding={pads}"
     name = w.name()
     if kind == "kept":
-        w.lines.append(
-            f"{name}, _ = conv({x.name}, out=4, {window}, keep={x.keep}) @ c{w.count}"
-        )
+        w.lines.append(f"{name}, _ = conv({x.name}, out=4, {window}, keep={x.keep}) @ c{w.count}")
     elif kind == "conv":
-        w.lines.append(
-            f"{name} = conv({x.name}, out=4, {window}, bias={bias}) @ c{w.count}"
-        )
+        w.lines.append(f"{name} = conv({x.name}, out=4, {window}, bias={bias}) @ c{w.count}")
     else:
         counted = ", counted=true" if kind == "average_pool" else ""
         w.lines.append(f"{name} = {kind}({x.name}, {window}, stride=1{counted})")
@@ -252,9 +248,7 @@ def write_longer(w: SpecWriter, x: Stream) -> None:
     value = w.rng.choice(("0.0", "0.0", "0.0", "1.0"))
     seen = w.rng.choice(("> 0.5", "> 0.5", "< 0.5"))
     there = f"ones(shape=[batch, {count}]) {seen}"
-    learned = (
-        f"expand(parameter(shape=[1, {count}, 4]) @ p{w.count}, axis=0, length=batch)"
-    )
+    learned = f"expand(parameter(shape=[1, {count}, 4]) @ p{w.count}, axis=0, length=batch)"
     zeros = f"zeros(shape=[batch, {count}, 4])"
     form = w.rng.choice(("pad", "pad", "zeros", "learned"))
     if form == "pad":
@@ -293,9 +287,7 @@ def write_back(w: SpecWriter, x: Stream, count: int, before: bool) -> None:
 
 def write_slice(w: SpecWriter, x: Stream) -> None:
     """Add a slice and the same slice of the mask."""
-    part, less = w.rng.choice(
-        (("[:, 1:]", 1), ("[:, :-1]", 1), ("[:, ::2]", 0), ("[:, 1::2]", 0))
-    )
+    part, less = w.rng.choice((("[:, 1:]", 1), ("[:, :-1]", 1), ("[:, ::2]", 0), ("[:, 1::2]", 0)))
     name, keep = w.let(f"{x.name}{part}"), w.let(f"{x.keep}{part}")
     head, _, offset = x.length.rpartition("+")
     cut = f"{head}+{int(offset) - less}" if less else f"({x.length}){part}+0"
@@ -455,11 +447,7 @@ def shown_effect(graph: Graph, spec: PaddedSpec, seed: int) -> str:
                 continue
             found = found[:, before : before + length] if found.ndim == 3 else found
             same = np.allclose(found, alone, rtol=1e-7, atol=1e-9, equal_nan=True)
-            huge = (
-                not same
-                and name == "huge"
-                and is_out_of_range(graph, longer, keep, weights)
-            )
+            huge = not same and name == "huge" and is_out_of_range(graph, longer, keep, weights)
             if not same and not huge:
                 return f"{length} positions, {before} {name} before and {after} after"
     return ""
@@ -477,8 +465,7 @@ def is_finite_alone(graph: Graph, seed: int) -> bool:
 def random_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
     """Return normal weights for every parameter."""
     return {
-        n: rng.normal(size=[d.number for d in v.type.shape])
-        for n, v in graph.parameters.items()
+        n: rng.normal(size=[d.number for d in v.type.shape]) for n, v in graph.parameters.items()
     }
 
 
@@ -497,14 +484,12 @@ def padded_values(
             yield before, after, "NaN", np.nan * noise
 
 
-def run_reference(
-    graph: Graph, x: Any, keep: Any, weights: dict[str, Any]
-) -> Any | None:
+def run_reference(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) -> Any | None:
     """Return the result in float64; None where a value overflows."""
     given = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
     try:
         with np.errstate(all="ignore", over="raise"):
-            return specc_numpy.run(graph, given, weights)["y"]
+            return specc_numpy.evaluate_graph(graph, given, weights)["y"]
     except FloatingPointError:
         return None
 
@@ -522,7 +507,7 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
     given = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
     named = {str(n): v for n, v in enumerate(values)}
     with np.errstate(all="ignore"):
-        found = specc_numpy.run(replace(graph, outputs=named), given, weights)
+        found = specc_numpy.evaluate_graph(replace(graph, outputs=named), given, weights)
     for name, value in named.items():
         made = found[name]
         if made.dtype.kind == "f":
@@ -536,7 +521,7 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
 
 def graph_of(spec: PaddedSpec) -> Graph:
     """Return the graph of a spec."""
-    return elaborated(open_spec(Source("random.specc", spec.text))).graph
+    return elaborate_spec(open_spec(Source("random.specc", spec.text))).graph
 
 
 @dataclass(frozen=True)
@@ -555,7 +540,7 @@ def compare_with_padding(seed: int) -> Compared | None:
     spec = write_spec(seed)
     try:
         graph = graph_of(spec)
-        warned, effect = bool(padding(graph)), shown_effect(graph, spec, seed)
+        warned, effect = bool(check_padding(graph)), shown_effect(graph, spec, seed)
         if warned and not effect and not is_finite_alone(graph, seed):
             return None  # NaN alone, and NaN with padding
         return Compared(seed, warned, effect)

@@ -103,9 +103,7 @@ class Strided(Drawn):
         if y.type.shape[1] not in self.keeps:
             every = self.one(ops.Constant(True, "bool"))
             for axis, length in enumerate((BATCH, y.type.shape[1])):
-                every = self.one(
-                    ops.Expand(axis, length), self.one(ops.Insert(axis), every)
-                )
+                every = self.one(ops.Expand(axis, length), self.one(ops.Insert(axis), every))
             self.keeps[y.type.shape[1]] = every
         return y
 

@@ -47,17 +47,11 @@ class Wide(Drawn):
     def condition(self) -> Value:
         """`keep`, `other`, or both."""
         keep, other = self.build.inputs["keep"], self.build.inputs["other"]
-        return self.rng.choice(
-            [keep, keep, keep, other, self.one(ops.And(), keep, other)]
-        )
+        return self.rng.choice([keep, keep, keep, other, self.one(ops.And(), keep, other)])
 
     def numbers(self, x: Value) -> Value:
         """Row numbers as f64[seq], with a factor or not."""
-        at = (
-            self.one(ops.Range(SEQ))
-            if self.rng.random() < 0.5
-            else self.one(ops.Extent(1), x)
-        )
+        at = self.one(ops.Range(SEQ)) if self.rng.random() < 0.5 else self.one(ops.Extent(1), x)
         made = self.one(ops.Cast("f64"), at)
         factor = self.rng.choice([1.0, 1.0, 2.0, -1.0])
         return (
@@ -78,24 +72,17 @@ class Wide(Drawn):
         )
         weight = inner.input("w", Input(Type.of("f64", WIDTH, WIDTH, 2)))
         other = inner.one(ops.Arith("mul"), inner.one(ops.Insert(1), row), at)
-        after = inner.one(
-            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, other)
-        )
-        match self.rng.choice(
-            ["plain"] * 5 + ["look back", "ahead and back", "count", "mean"]
-        ):
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, other))
+        match self.rng.choice(["plain"] * 5 + ["look back", "ahead and back", "count", "mean"]):
             case "look back":
                 after = inner.one(ops.Delay(1, 1, 0.5), after)
             case "ahead and back":
                 after = inner.one(
-                    ops.Delay(1, 1, 0.0),
-                    inner.one(along(2, 1, 1), after, weight, None),
+                    ops.Delay(1, 1, 0.0), inner.one(along(2, 1, 1), after, weight, None)
                 )
             case "count":
                 copies = inner.one(ops.Expand(1, SEQ), inner.one(ops.Insert(1), row))
-                count = inner.one(
-                    ops.Insert(1), inner.one(ops.Reduce("sum", 1), copies)
-                )
+                count = inner.one(ops.Insert(1), inner.one(ops.Reduce("sum", 1), copies))
                 after = inner.one(ops.Arith("add"), after, count)
             case "mean":
                 mean = inner.one(ops.Insert(1), inner.one(ops.Reduce("mean", 1), after))
@@ -120,18 +107,12 @@ class Wide(Drawn):
                 seen = self.one(ops.Compare(self.rng.choice(["ge", "gt", "eq"])), i, j)
                 if self.rng.random() < 0.3:
                     two = self.one(ops.Constant(2.0, "f64"))
-                    seen = self.one(
-                        ops.Compare("ge"), self.one(ops.Arith("floordiv"), i, two), j
-                    )
+                    seen = self.one(ops.Compare("ge"), self.one(ops.Arith("floordiv"), i, two), j)
                 return self.seeing(x, self.masked(seen), None)
             case "bias":
-                return self.seeing(
-                    x, self.masked(self.causal(x)), self.rng.choice([less, i, j])
-                )
+                return self.seeing(x, self.masked(self.causal(x)), self.rng.choice([less, i, j]))
             case "scale":
-                return self.one(
-                    ops.Arith("mul"), x, self.one(ops.Insert(1), self.numbers(x))
-                )
+                return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), self.numbers(x)))
         none = self.one(ops.Arith("sub"), self.numbers(x), self.numbers(x))
         return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), none))
 
@@ -152,42 +133,30 @@ class Wide(Drawn):
         heads = self.one(ops.Insert(1), x)
         while bias is not None and bias.type.rank < 4:
             bias = self.one(ops.Insert(0), bias)
-        out = self.one(
-            ops.Attend(0.7), heads, heads, heads, self.one(ops.Insert(1), mask), bias
-        )
+        out = self.one(ops.Attend(0.7), heads, heads, heads, self.one(ops.Insert(1), mask), bias)
         return self.one(ops.Squeeze(1), out)
 
     def hidden(self, x: Value) -> Value:
         """Scores that are very low where a mask hides, then a softmax written out or not."""
         seen = self.masked(self.causal(x))
-        low = self.one(
-            ops.Constant(self.rng.choice([-1e30, -1e30, float("-inf"), -2e30]), "f64")
-        )
+        low = self.one(ops.Constant(self.rng.choice([-1e30, -1e30, float("-inf"), -2e30]), "f64"))
         scores = self.one(ops.Where(), seen, self.scores(x, self.stream()), low)
         if self.rng.random() < 0.5:
             return self.one(ops.MatMul(), self.one(ops.Softmax(2), scores), x)
         most = self.one(ops.Insert(2), self.one(ops.Reduce("max", 2), scores))
         up = self.one(ops.Pointwise("exp"), self.one(ops.Arith("sub"), scores, most))
         share = self.one(
-            ops.Arith("div"),
-            up,
-            self.one(ops.Insert(2), self.one(ops.Reduce("sum", 2), up)),
+            ops.Arith("div"), up, self.one(ops.Insert(2), self.one(ops.Reduce("sum", 2), up))
         )
         return self.one(ops.MatMul(), share, x)
 
     def kept_scan(self, x: Value) -> Value:
         """A loop along the sequence that passes over rows, those that are padded or others."""
         inner = Builder()
-        row, carry = (
-            inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c")
-        )
-        after = inner.one(
-            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry)
-        )
+        row, carry = (inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
         body = inner.finish("body", {"c": after, "y": after})
-        zero = self.one(
-            ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH))
-        )
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH)))
         last, every = self.build.add(
             ops.Scan(body, 1, 1, 1, masked=True), self.condition(), x, zero
         )
@@ -203,8 +172,7 @@ class Wide(Drawn):
             case "last":
                 least = self.one(ops.Constant(self.rng.choice([-1, -1, 0]), "i64"))
                 at = self.one(
-                    ops.ArgMax(1),
-                    self.one(ops.Where(), kept, self.one(ops.Extent(1), x), least),
+                    ops.ArgMax(1), self.one(ops.Where(), kept, self.one(ops.Extent(1), x), least)
                 )
                 found = self.one(ops.Gather(1), x, self.one(ops.Insert(1), at))
                 return self.beside(x, self.one(ops.Squeeze(1), found))
@@ -229,10 +197,7 @@ class Wide(Drawn):
         at = self.one(ops.Insert(0), self.one(ops.Extent(1), x))
         twice = self.one(ops.Arith("add"), at, at) if self.rng.random() < 0.2 else at
         q, k = (self.one(ops.Insert(1), v) for v in (x, self.stream()))
-        q, k = (
-            self.one(ops.Rotate("half"), v, *self.angles(n))
-            for v, n in ((q, at), (k, twice))
-        )
+        q, k = (self.one(ops.Rotate("half"), v, *self.angles(n)) for v, n in ((q, at), (k, twice)))
         two = self.one(ops.Constant(2.0, "f64"))
         match self.rng.choice(["plain", "plain", "scaled", "moved", "cut"]):
             case "scaled":
@@ -241,9 +206,7 @@ class Wide(Drawn):
                 q = self.one(ops.Arith("add"), q, two)
             case "cut":
                 q, k = (
-                    self.one(
-                        ops.Slice(3, Dim.of(0), Dim.of(self.rng.choice([1, 2]))), v
-                    )
+                    self.one(ops.Slice(3, Dim.of(0), Dim.of(self.rng.choice([1, 2]))), v)
                     for v in (q, k)
                 )
         if q.type.shape != k.type.shape:
@@ -260,9 +223,7 @@ class Wide(Drawn):
 
     def blocks(self, x: Value) -> Value:
         """Rows of examples one after the other, worked on, and taken apart again."""
-        split = self.rng.choice(
-            [(BATCH, SEQ)] * 6 + ([(SEQ, BATCH)] if self.mixes else [])
-        )
+        split = self.rng.choice([(BATCH, SEQ)] * 6 + ([(SEQ, BATCH)] if self.mixes else []))
         flat = self.one(ops.Merge(0, 2), x)
         flat = self.one(ops.Linear(), flat, self.weight(WIDTH, WIDTH), None)
         made = self.one(ops.Split(0, split), flat)
@@ -279,13 +240,9 @@ class Wide(Drawn):
                 return self.one(ops.Arith("add"), x, self.one(ops.Reduce("mean", 0), x))
             case _:
                 return self.one(
-                    ops.Arith("mul"),
-                    x,
-                    self.one(ops.Cast("f64"), self.one(ops.Size(BATCH))),
+                    ops.Arith("mul"), x, self.one(ops.Cast("f64"), self.one(ops.Size(BATCH)))
                 )
-        return self.one(
-            ops.Arith("mul"), x, self.one(ops.Insert(1), self.one(ops.Insert(1), at))
-        )
+        return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), self.one(ops.Insert(1), at)))
 
 
 def wide_graph(
@@ -307,16 +264,9 @@ def wide_values(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Inputs and parameters for `graph`; what is not an example of padding is kept."""
     rng = np.random.default_rng(seed)
-    inputs = {
-        "x": rng.normal(size=(batch, rows, WIDTH)),
-        "mem": rng.normal(size=(batch, 2, WIDTH)),
-    }
-    inputs |= {
-        "keep": np.ones((batch, rows), bool),
-        "other": rng.random((batch, rows)) < 0.6,
-    }
+    inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "mem": rng.normal(size=(batch, 2, WIDTH))}
+    inputs |= {"keep": np.ones((batch, rows), bool), "other": rng.random((batch, rows)) < 0.6}
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape])
-        for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
     }
     return inputs, weights

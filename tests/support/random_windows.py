@@ -22,19 +22,13 @@ class Windowed(Wide):
         if self.rng.random() < 0.5:
             return super().step()
         kinds = [self.inside, self.inside, self.windows, self.windows]
-        return self.rng.choice(kinds + ([self.over_batch] if self.mixes else []))(
-            self.stream()
-        )
+        return self.rng.choice(kinds + ([self.over_batch] if self.mixes else []))(self.stream())
 
     def over_batch(self, x: Value) -> Value:
         """A loop from example to example; what it gives is all it carried, or the last."""
         inner = Builder()
-        row, carry = (
-            inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c")
-        )
-        after = inner.one(
-            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry)
-        )
+        row, carry = (inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
         body = inner.finish("body", {"c": after, "y": after})
         zero = self.one(ops.Expand(0, SEQ), self.one(ops.Insert(0), self.weight(WIDTH)))
         last, every = self.build.add(ops.Scan(body, 1, 1, 0), x, zero)
@@ -51,23 +45,17 @@ class Windowed(Wide):
         if self.mixes and self.rng.random() < 0.5:
             made = self.counted(inner, made)
         made = inner.one(ops.Arith("mul"), made, inner.one(ops.Insert(1), row))
-        after = inner.one(
-            ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, made)
-        )
+        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, made))
         scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
         return self.one(scan, self.build.inputs["mem"], self.stream(), x)
 
     def looked(self, inner: Builder, x: Value) -> Value:
         """Rows of a stream made of rows before, in the body of a loop."""
-        match self.rng.choice(
-            ["back", "far back", "sum", "own", "own", "attend", "flip"]
-        ):
+        match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
             case "back":
                 return inner.one(ops.Delay(1, 1, 0.5), x)
             case "far back":
-                return inner.one(
-                    ops.Delay(1, 2, 0.0), inner.one(ops.Pointwise("tanh"), x)
-                )
+                return inner.one(ops.Delay(1, 2, 0.0), inner.one(ops.Pointwise("tanh"), x))
             case "sum":
                 return inner.one(ops.CumSum(1), x)
             case "flip":
@@ -75,8 +63,7 @@ class Windowed(Wide):
             case "attend":
                 heads = inner.one(ops.Insert(1), x)
                 return inner.one(
-                    ops.Squeeze(1),
-                    inner.one(ops.Attend(0.5), heads, heads, heads, None),
+                    ops.Squeeze(1), inner.one(ops.Attend(0.5), heads, heads, heads, None)
                 )
         return inner.one(ops.Pointwise("sin"), x)
 
@@ -88,16 +75,12 @@ class Windowed(Wide):
             case "rows":
                 at = inner.one(ops.Cast("f64"), inner.one(ops.Extent(0), x))
             case "mean":
-                return inner.one(
-                    ops.Arith("add"), x, inner.one(ops.Reduce("mean", 0), x)
-                )
+                return inner.one(ops.Arith("add"), x, inner.one(ops.Reduce("mean", 0), x))
             case "turned":
                 return inner.one(ops.Arith("add"), x, inner.one(ops.Flip(0), x))
             case _:
                 return inner.one(
-                    ops.Arith("mul"),
-                    x,
-                    inner.one(ops.Cast("f64"), inner.one(ops.Size(BATCH))),
+                    ops.Arith("mul"), x, inner.one(ops.Cast("f64"), inner.one(ops.Size(BATCH)))
                 )
         return inner.one(
             ops.Arith("mul"), x, inner.one(ops.Insert(1), inner.one(ops.Insert(1), at))
@@ -114,9 +97,7 @@ class Windowed(Wide):
             flat = self.worked(flat)
         behind = leading if self.rng.random() < 0.8 or not self.mixes else not leading
         back = self.one(ops.Split(0, (BATCH, TWO) if behind else (TWO, BATCH)), flat)
-        one = self.one(
-            ops.Index(1 if behind else 0, Dim.of(self.rng.choice([0, 1]))), back
-        )
+        one = self.one(ops.Index(1 if behind else 0, Dim.of(self.rng.choice([0, 1]))), back)
         return self.one(ops.Arith("add"), x, one)
 
     def worked(self, flat: Value) -> Value:
@@ -138,9 +119,7 @@ class Windowed(Wide):
             case "numbers":
                 at = self.one(ops.Cast("f64"), self.one(ops.Extent(0), flat))
                 return self.one(
-                    ops.Arith("mul"),
-                    flat,
-                    self.one(ops.Insert(1), self.one(ops.Insert(1), at)),
+                    ops.Arith("mul"), flat, self.one(ops.Insert(1), self.one(ops.Insert(1), at))
                 )
         half = self.one(ops.Slice(0, Dim.of(0), BATCH), flat)
         return self.one(ops.Concat(0), half, half)

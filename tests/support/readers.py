@@ -27,9 +27,7 @@ def no_rows(graph: Graph, batch: int) -> Arrays:
     made = {}
     for name in caches(list(graph.inputs)):
         _, heads, _, features = graph.inputs[name].type.shape
-        made[name] = np.zeros(
-            (batch, heads.number or 0, 0, features.number or 0), np.float32
-        )
+        made[name] = np.zeros((batch, heads.number or 0, 0, features.number or 0), np.float32)
     return made
 
 
@@ -46,9 +44,7 @@ def decoder_only(
             "attention_mask": mask[:, : at + count].astype(np.int64),
         }
         at += count
-        made = run(
-            "model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs}
-        )
+        made = run("model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs})
         after = [made[n] for n in caches(list(graph.outputs))]
         past = dict(zip(caches(list(graph.inputs)), after, strict=True))
         yield made["logits"]
@@ -81,9 +77,7 @@ def encoder_decoder(
         }
         if at:
             by_layer = [
-                v
-                for n in range(0, len(own), 2)
-                for v in (*own[n : n + 2], *cross[n : n + 2])
+                v for n in range(0, len(own), 2) for v in (*own[n : n + 2], *cross[n : n + 2])
             ]
             given |= dict(zip(caches(list(graph.inputs)), by_layer, strict=True))
         at += count

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 import specc
 from specc.api import Model
-from specc.compiler.spec import elaborated, open_spec
-from specc.ir.model import Model as Meant
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.ir.model import ModelDefinition as Meant
 
 ALLOWED = 1e-5
 LONGEST = 48
@@ -61,7 +61,9 @@ class Row:
     def __str__(self) -> str:
         worst = "" if self.worst is None else f"{self.worst:.1e}"
         told = self.fault or ("agrees" if self.good else "writes something else")
-        return f"| {self.folder} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
+        return (
+            f"| {self.folder} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
+        )
 
 
 HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|---|---|---|---|---|"
@@ -76,13 +78,15 @@ def compared(folder: Path, home: Path) -> Row:
         first = failed.diagnostics[0]
         row.fault = f"{first.code}: {first.title}"
     except Exception as error:  # another program's: whatever it raises is told
-        row.fault = f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        row.fault = (
+            f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+        )
     return row
 
 
 def _compare(folder: Path, home: Path, row: Row) -> None:
     found = open_spec(str(folder))
-    model = elaborated(found)
+    model = elaborate_spec(found)
     row.family = f"{model.name} {model.graph.name}"
     kind = _class_of(found.reader.raw.plain() if found.reader.raw else {})
     theirs = kind.from_pretrained(folder, dtype=torch.float64).eval()
@@ -91,21 +95,15 @@ def _compare(folder: Path, home: Path, row: Row) -> None:
         path = Path(place) / "model.onnx"
         specc.compile(folder, path)
         ours = specc.load(path)
-        row.worst = max(
-            _apart(ours.run(**given), _published(theirs, given)) for given in inputs
-        )
+        row.worst = max(_apart(ours.run(**given), _published(theirs, given)) for given in inputs)
         if row.worst > ALLOWED:
             row.fault = "differs"
         if model.generation is not None and _only_text(model):
             package = Path(place) / "package"
             specc.compile(
-                folder,
-                package,
-                parts="step" if "source" not in inputs[0] else "encode,step",
+                folder, package, parts="step" if "source" not in inputs[0] else "encode,step"
             )
-            row.writes = _writes(
-                specc.load(package), theirs, inputs[0], model.generation.growing
-            )
+            row.writes = _writes(specc.load(package), theirs, inputs[0], model.generation.growing)
 
 
 def _only_text(model: Meant) -> bool:
@@ -118,9 +116,7 @@ def _class_of(config: Mapping[str, Any]) -> Any:
     names = config.get("architectures") or []
     kinds = [getattr(transformers, name, None) for name in names]
     if not kinds or kinds[0] is None:
-        raise ValueError(
-            f"transformers has no class {', '.join(names) or '(none is named)'}"
-        )
+        raise ValueError(f"transformers has no class {', '.join(names) or '(none is named)'}")
     return kinds[0]
 
 
@@ -141,9 +137,7 @@ def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
     value; only finite ones count, since hidden rows may be anything.
     """
     both = [
-        name
-        for name in ours
-        if name in theirs and ours[name].shape == tuple(theirs[name].shape)
+        name for name in ours if name in theirs and ours[name].shape == tuple(theirs[name].shape)
     ]
     if not both:
         raise ValueError(
@@ -166,9 +160,7 @@ def _inputs(model: Meant, folder: Path, home: Path) -> tuple[list[Arrays], str]:
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.strip()
     ]
-    pictures = [
-        path for end in ("png", "jpg", "jpeg") for path in sorted(home.glob(f"*.{end}"))
-    ]
+    pictures = [path for end in ("png", "jpg", "jpeg") for path in sorted(home.glob(f"*.{end}"))]
     made: list[Arrays] = []
     said: set[str] = set()
     for turn in range(max(1, min(3, len(texts) or len(pictures) or 1))):
@@ -189,28 +181,16 @@ def _inputs(model: Meant, folder: Path, home: Path) -> tuple[list[Arrays], str]:
 
 
 def _ids(
-    model: Meant,
-    name: str,
-    folder: Path,
-    texts: list[str],
-    turn: int,
-    said: set[str],
-    rng: Any,
+    model: Meant, name: str, folder: Path, texts: list[str], turn: int, said: set[str], rng: Any
 ) -> NDArray[Any]:
     """Tokens of a text where folder and user have what it takes, else random ones."""
-    if (
-        texts
-        and (folder / "tokenizer.json").exists()
-        and THEIRS.get(name, name) == "input_ids"
-    ):
+    if texts and (folder / "tokenizer.json").exists() and THEIRS.get(name, name) == "input_ids":
         said.add("texts")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         return np.array([tokenizer(texts[turn % len(texts)])["input_ids"][:LONGEST]])
     said.add("random ids")
     tables = [
-        v.type.shape[0].number or 2
-        for v in model.graph.parameters.values()
-        if v.type.rank == 2
+        v.type.shape[0].number or 2 for v in model.graph.parameters.values() if v.type.rank == 2
     ]
     words = int(model.config.get("vocab", 0) or max(tables, default=2))  # type: ignore[call-overload]
     return rng.integers(3, max(4, words), (1, 7 + turn))
@@ -229,9 +209,7 @@ def _pixels(folder: Path, picture: Path) -> NDArray[Any]:
 def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
     """Whether both write the same behind, or from, the first text."""
     behind = THEIRS.get(growing, growing) == "input_ids"
-    first = (
-        growing if behind else next(n for n in given if THEIRS.get(n, n) == "input_ids")
-    )
+    first = growing if behind else next(n for n in given if THEIRS.get(n, n) == "input_ids")
     ids = given[first]
     how = {"do_sample": False, "num_beams": 1, "max_new_tokens": TOKENS}
     try:
@@ -241,9 +219,7 @@ def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
         return "not asked"  # its config does not say how a text begins
     start = ids.shape[1] if behind else 1
     wanted = made[0, start:].tolist()
-    results = ours.generate(
-        max_tokens=TOKENS, strategy="greedy", **{first: ids}
-    ).results()
+    results = ours.generate(max_tokens=TOKENS, strategy="greedy", **{first: ids}).results()
     got = list(results[0][0].tokens)
     # what ends a text is shown by one side and not by the other
     same = got[: len(wanted)] == wanted[: len(got)]
@@ -258,15 +234,10 @@ def folders(home: Path) -> Iterator[Path]:
 def main() -> int:
     """Print the table as it grows. 1 where anything differs, 2 where there is nothing."""
     home = Path(os.environ.get("SPECC_CHECKPOINTS", "")).expanduser()
-    found = (
-        list(folders(home))
-        if os.environ.get("SPECC_CHECKPOINTS") and home.is_dir()
-        else []
-    )
+    found = list(folders(home)) if os.environ.get("SPECC_CHECKPOINTS") and home.is_dir() else []
     if not found:
         print(
-            "name a folder of checkpoints: SPECC_CHECKPOINTS=DIR make parity-real",
-            file=sys.stderr,
+            "name a folder of checkpoints: SPECC_CHECKPOINTS=DIR make parity-real", file=sys.stderr
         )
         return 2
     transformers.logging.set_verbosity_error()

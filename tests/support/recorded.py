@@ -8,12 +8,12 @@ import json
 import os
 from pathlib import Path
 
-from specc.ir.model import Model
+from specc.ir.model import ModelDefinition
 
 NAME = "SPECC_PARITY_RECORD"
 
 
-def record(model: Model, *, worst: float | None = None, written: int = 0) -> None:
+def record(model: ModelDefinition, *, worst: float | None = None, written: int = 0) -> None:
     """A comparison of a model that held: the `worst` difference, as a share of the
     greatest value, or how many tokens were written alike.
     """

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
-from specc.ir.precision import Precision
+from specc.ir.quantization_format import QuantizationFormat
 from specc.ir.types import Type
-from specc.weights import lowbits
-from specc_onnx import build, target
+from specc.weights import int_quantization
+from specc_onnx import build_model, get_target
 
 Array = NDArray[Any]
 
@@ -24,11 +24,11 @@ class Map:
 
     graph: Graph
     weights: dict[str, Array]
-    form: Precision
+    form: QuantizationFormat
 
     def model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
         """In ONNX, the weights inside."""
-        built = build(self.graph, target(target_name), opset)
+        built = build_model(self.graph, get_target(target_name), opset)
         for name, tensor in built.weights.items():
             value = self.weights[name]
             packed = name == "w:int4" and self.form.dtype == "i4"
@@ -43,12 +43,12 @@ def halves(whole: Array) -> bytes:
     return bytes(a | b << 4 for a, b in zip(flat[::2], flat[1::2], strict=True))
 
 
-def stored(weight: Array, form: Precision) -> tuple[Array, Array]:
+def stored(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
     """The numbers and scales of a weight `[out, in]`, in columns where the form has them."""
-    blocks = lowbits.in_blocks(weight.astype(np.float32), form.block)
-    scales = lowbits.scales_of(blocks, form.bits)
-    numbers = lowbits.packed(
-        lowbits.rounded(blocks, scales, form.bits), weight.shape[1], form
+    blocks = int_quantization.split_groups(weight.astype(np.float32), form.block)
+    scales = int_quantization.group_scales(blocks, form.bits)
+    numbers = int_quantization.pack_quantized(
+        int_quantization.quantize_groups(blocks, scales, form.bits), weight.shape[1], form
     )
     scales = scales if form.block else scales[:, 0]
     if form.layout == "columns":
@@ -58,7 +58,7 @@ def stored(weight: Array, form: Precision) -> tuple[Array, Array]:
 
 def rounded_map(
     weight: Array,
-    form: Precision,
+    form: QuantizationFormat,
     lead: tuple[str | int, ...] = ("b",),
     bias: Array | None = None,
 ) -> Map:
@@ -73,9 +73,7 @@ def rounded_map(
     if bias is not None:
         weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
     given = [
-        b.parameter(
-            Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros")
-        )
+        b.parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros"))
         for n, w in weights.items()
     ]
     op = ops.LinearQ(form.bits, form.block, form.layout, form.rounding)

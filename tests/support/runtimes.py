@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import specc
 from specc import backend
-from specc.run.agreement import compare
-from specc.run.verify import random_inputs, sizes_for
+from specc.verification.tolerance import compare_result
+from specc.verification.verify_model import random_inputs, sizes_for
 from support.small import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -118,9 +118,7 @@ def browser() -> str:
 
 def said(command: Sequence[str]) -> str:
     """The first line that a program prints."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.splitlines()[0].split(" built")[0].strip()
 
 
@@ -141,13 +139,7 @@ def lay(folder: Path, specs: Sequence[str], target: str, opset: int = 0) -> Laid
         init = None if name in TRAINED else 0
         options: dict[str, Any] = {"opset": opset} if opset else {}
         specc.compile(
-            name,
-            path,
-            set=SMALL[name],
-            init=init,
-            target=target,
-            weights_as="inline",
-            **options,
+            name, path, set=SMALL[name], init=init, target=target, weights_as="inline", **options
         )
         wanted[name] = list(_inputs(path))
     return Laid(folder, wanted)
@@ -162,7 +154,7 @@ def _inputs(path: Path) -> list[Arrays]:
         given = random_inputs(graph, sizes_for(graph, turn), rng)
         told = {name: _told(array) for name, array in given.items()}
         path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
-        made = backend.reference().run(graph, given, weights)
+        made = backend.load_reference().evaluate_graph(graph, given, weights)
         wanted.append({n: np.asarray(v) for n, v in made.items()})
     return wanted
 
@@ -217,7 +209,7 @@ def _compared(laid: Laid, name: str) -> Outcome:
         for n, (result, want) in enumerate(wanted.items()):
             # not every program knows the names
             got = told[result] if result in told else told[str(n)]
-            difference = compare(result, _array(got), want)
+            difference = compare_result(result, _array(got), want)
             worst = max(worst, difference.size)
             if difference.what:
                 return Outcome(difference.size, difference.what)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from specc.decode.beam import Hypothesis, searched
-from specc.decode.sampling import written
-from specc.decode.settings import Settings
-from specc.ir.derived import Decoding, Generating
-from specc.passes.derive.derive import derive
-from specc_onnx import USUAL, Built, build_generating, target
-from specc_onnx.gate.check import check
-from specc_onnx.generate.ingredients import Ingredients
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.derived_graphs import DecodingConfig, SelfDecodingGraph
+from specc_onnx import DEFAULT_OPSET, BuiltModel, build_generation_model, get_target
+from specc_onnx.generate.generation_context import GenerationParts
+from specc_onnx.verifier.onnx_verifier import verify_built_model
 from support.full_pass import FullPass
 from support.onnx_runtime import open_quietly
 from support.small import SMALL
@@ -29,14 +29,12 @@ PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
 
 def small(name: str) -> Opened:
     """A shipped spec in its smallest form."""
-    return opened(
-        name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()}
-    )
+    return opened(name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()})
 
 
-def decoding_of(settings: Settings, source: str, penalized: bool) -> Decoding:
+def decoding_of(settings: GenerationSettings, source: str, penalized: bool) -> DecodingConfig:
     """What the settings say of a model, without what is said at run time."""
-    return Decoding(
+    return DecodingConfig(
         source=source,
         strategy=settings.strategy,
         start=settings.start,
@@ -59,9 +57,9 @@ def decoding_of(settings: Settings, source: str, penalized: bool) -> Decoding:
     )
 
 
-def filled(built: Built, weights: Arrays) -> ModelProto:
+def filled(built: BuiltModel, weights: Arrays) -> ModelProto:
     """The model with its weights in it, after the gates."""
-    check(built)
+    verify_built_model(built)
     for name, initializer in built.weights.items():
         initializer.raw_data = weights[name].astype("<f4").tobytes()
     return built.model
@@ -74,9 +72,9 @@ class Case:
     """
 
     spec: Opened
-    settings: Settings
+    settings: GenerationSettings
     target: str = "ort-cpu"
-    opset: int = USUAL
+    opset: int = DEFAULT_OPSET
     keep: NDArray[np.bool_] | None = None
     prompt: NDArray[np.int64] | None = None
     inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -89,18 +87,14 @@ class Case:
         self.growing, self.source = model.generation.growing, model.generation.source
         if self.prompt is None:
             start = self.settings.start
-            self.prompt = (
-                np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
-            )
+            self.prompt = np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
         self.inputs = self.inputs or _inputs(self.spec, self.growing, len(self.prompt))
-        derived = derive(model.graph, self.growing, {self.source: "newest"})
-        decoding = decoding_of(
-            self.settings, self.source, self.settings.repetition_penalty != 1
-        )
+        derived = derive_encoder_and_step(model.graph, self.growing, {self.source: "newest"})
+        decoding = decoding_of(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
-        whole = Generating(model.graph, derived, decoding, inside)
-        self.ingredients = Ingredients.of(whole)
-        self.built = build_generating(whole, target(self.target), self.opset)
+        whole = SelfDecodingGraph(model.graph, derived, decoding, inside)
+        self.ingredients = GenerationParts.of(whole)
+        self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = filled(self.built, self.weights)
         self.session = open_quietly(self.model)
 
@@ -127,15 +121,13 @@ class Case:
 
     def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Tokens and their log-probabilities by full passes."""
-        steps = list(
-            written(self._full(), self.prompt, self.settings, keep=self._kept())
-        )
+        steps = list(decode_steps(self._full(), self.prompt, self.settings, keep=self._kept()))
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
 
-    def best(self) -> list[list[Hypothesis]]:
+    def best(self) -> list[list[BeamHypothesis]]:
         """Hypotheses by full passes."""
-        return searched(self._full(), self.prompt, self.settings, keep=self._kept())
+        return search_beams(self._full(), self.prompt, self.settings, keep=self._kept())
 
     def _full(self) -> FullPass:
         keeps = self._keeps()
@@ -158,9 +150,7 @@ class Case:
         for name, facts in self.spec.model.graph.input_facts.items():
             if facts.keep and self._along(name):
                 found[name] = (
-                    self.keep
-                    if self.keep is not None
-                    else np.ones(self.prompt.shape, bool)
+                    self.keep if self.keep is not None else np.ones(self.prompt.shape, bool)
                 )
             elif facts.keep:
                 found[name] = self.inputs["source"] != 0
@@ -177,9 +167,7 @@ def _inputs(spec: Opened, growing: str, batch: int) -> dict[str, NDArray[Any]]:
     for name, value in spec.model.graph.inputs.items():
         if name == growing or spec.model.graph.input_facts[name].keep:
             continue
-        shape = [
-            d.number or (batch if d.name == "batch" else 5) for d in value.type.shape
-        ]
+        shape = [d.number or (batch if d.name == "batch" else 5) for d in value.type.shape]
         if value.type.dtype == "i64":
             found[name] = rng.integers(3, 10, shape)
             found[name][0, 3:] = 0
@@ -191,7 +179,7 @@ def _inputs(spec: Opened, growing: str, batch: int) -> dict[str, NDArray[Any]]:
 def assert_found(
     tokens: NDArray[np.int64],
     scores: NDArray[np.float32],
-    wanted: Sequence[Sequence[Hypothesis]],
+    wanted: Sequence[Sequence[BeamHypothesis]],
 ) -> None:
     """The same hypotheses in the same order; behind each nothing but filler."""
     for row, hypotheses in enumerate(wanted):
@@ -202,7 +190,7 @@ def assert_found(
             assert abs(float(scores[row, place]) - one.score) < 1e-5
 
 
-def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> Settings:
+def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> GenerationSettings:
     """Settings with the spec's own start and stop."""
     assert spec.model.generation
     said: Mapping[str, Any] = spec.model.generation.settings
@@ -215,4 +203,4 @@ def settings_of(spec: Opened, strategy: str = "greedy", **more: Any) -> Settings
         "max_tokens": 10,
         "log_probabilities": True,
     }
-    return Settings(strategy=strategy, **{**own, **more})
+    return GenerationSettings(strategy=strategy, **{**own, **more})

@@ -94,9 +94,7 @@ class Sentences:
             told |= {key: mode in self.modes for mode, key in LEGACY.items()}
         else:
             told["embedding_dimension"] = WIDTH
-            told["pooling_mode"] = (
-                list(self.modes) if len(self.modes) > 1 else self.modes[0]
-            )
+            told["pooling_mode"] = list(self.modes) if len(self.modes) > 1 else self.modes[0]
         _write(root / "1_Pooling" / "config.json", told)
         return "Pooling", "1_Pooling"
 
@@ -108,10 +106,7 @@ class Sentences:
         more: dict[str, Any] = {"use_residual": True} if self.residual else {}
         named = {"activation_function": activation}
         _write(root / name / "config.json", {**told, **named, **more})
-        shapes: dict[str, Sequence[int]] = {
-            "linear.weight": (out, width),
-            "linear.bias": (out,),
-        }
+        shapes: dict[str, Sequence[int]] = {"linear.weight": (out, width), "linear.bias": (out,)}
         if self.residual and out != width:
             shapes["residual.weight"] = (out, width)
         _weights(root / name, shapes)

@@ -3,15 +3,7 @@ missing in SMALL fails a test.
 """
 
 TRANSFORMER = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24}
-IMAGE = {
-    "d": 8,
-    "heads": 2,
-    "layers": 2,
-    "hidden": 16,
-    "image": 8,
-    "patch": 4,
-    "channels": 2,
-}
+IMAGE = {"d": 8, "heads": 2, "layers": 2, "hidden": 16, "image": 8, "patch": 4, "channels": 2}
 LUONG = {"source_vocab": 13, "words": 5, "hidden": 6, "layers": 2}
 GROUPED = TRANSFORMER | {"kv_heads": 1}
 WORDS = TRANSFORMER | {"context": 32}
@@ -144,8 +136,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "smollm3": GROUPED | {"every": 2, "stop": [2]},
     "stablelm": TRANSFORMER,
     "starcoder2": GROUPED | {"sliding": 3},
-    "speech_to_text": PAIRED
-    | {"bins": 4, "between": 12, "kernels": [3, 3], "eos": [2]},
+    "speech_to_text": PAIRED | {"bins": 4, "between": 12, "kernels": [3, 3], "eos": [2]},
     "wav2vec2": {
         "vocab": 11,
         "d": 8,
@@ -158,8 +149,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "near": 4,
         "near_groups": 2,
     },
-    "whisper": PAIRED_SIZES
-    | {"context": 32, "bins": 4, "heard": 6, "start": 16, "eos": [2]},
+    "whisper": PAIRED_SIZES | {"context": 32, "bins": 4, "heard": 6, "start": 16, "eos": [2]},
     "trocr": WORDS | {"pad": 16, "start": 15, "stop": [2]},
     "vision_encoder_decoder": {
         **{f"encoder.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
@@ -195,14 +185,7 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
         "kernels": [4, 3, 2],
         "strides": [3, 2, 2],
     },
-    "conv_lm": {
-        "vocab": 17,
-        "width": 5,
-        "d": 6,
-        "kernel": 3,
-        "dilations": [1, 2],
-        "bottleneck": 4,
-    },
+    "conv_lm": {"vocab": 17, "width": 5, "d": 6, "kernel": 3, "dilations": [1, 2], "bottleneck": 4},
     "convnext": {
         "image": 12,
         "patch": 2,
@@ -274,22 +257,9 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "rnn_encdec": {"source_vocab": 13, "words": 5, "hidden": 6, "maxout": 4},
     "rwkv": {"vocab": 17, "d": 8, "hidden": 12, "layers": 2, "every": 1},
     "seq2seq": {"vocab": 17, "target_vocab": 19, "width": 6, "hidden": 7, "layers": 2},
-    "rnn_attention": {
-        "vocab": 11,
-        "features": 4,
-        "words": 5,
-        "hidden": 6,
-        "att": 4,
-    },
+    "rnn_attention": {"vocab": 11, "features": 4, "words": 5, "hidden": 6, "att": 4},
     "textbook_decoder": {"src_vocab": 13, "vocab": 11, "words": 5, "hidden": 6},
-    "rnnsearch": {
-        "src_vocab": 13,
-        "tgt_vocab": 11,
-        "emb": 5,
-        "hid": 6,
-        "att": 4,
-        "readout": 3,
-    },
+    "rnnsearch": {"src_vocab": 13, "tgt_vocab": 11, "emb": 5, "hid": 6, "att": 4, "readout": 3},
     "show_attend_tell": {
         "vocab": 13,
         "regions": 4,
@@ -345,13 +315,7 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "sparsemax_lm": TRANSFORMER | {"context": 32},
     "token_shift_lm": TRANSFORMER | {"kv_heads": 1, "back": 3},
     "transformer": TRANSFORMER | {"pad": 0, "bos": 1, "eos": 2},
-    "universal_transformer": {
-        "vocab": 17,
-        "d": 8,
-        "heads": 2,
-        "hidden": 12,
-        "steps": 4,
-    },
+    "universal_transformer": {"vocab": 17, "d": 8, "heads": 2, "hidden": 12, "steps": 4},
     "vit": IMAGE | {"classes": 3},
     "vit_mae": IMAGE
     | {"decoder_d": 8, "decoder_layers": 1, "decoder_heads": 2, "decoder_hidden": 16},

@@ -15,13 +15,17 @@ import onnx
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.rules import rules_of, wanted_by, wanted_of
-from specc.compiler.spec import elaborated, open_spec, others
-from specc.elaborate.context import Env
-from specc.elaborate.model import context_of, requirements
-from specc.ir.model import Model
-from specc.weights.rules import Rules, of_graph, tied_pairs
-from specc_onnx import build, target
+from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
+from specc.driver.spec_weight_rules import (
+    merge_required_parameters,
+    read_weight_rules,
+    required_parameters,
+)
+from specc.frontend.context import Env
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
+from specc.ir.model import ModelDefinition
+from specc.weights.weight_rules import WeightRules, find_tied_pairs, rules_of_graph
+from specc_onnx import build_model, get_target
 from support.onnx_runtime import open_quietly
 
 Arrays = dict[str, NDArray[Any]]
@@ -31,8 +35,8 @@ Arrays = dict[str, NDArray[Any]]
 class Opened:
     """A spec with numbers, and what its `weights { … }` says."""
 
-    model: Model
-    rules: Rules
+    model: ModelDefinition
+    rules: WeightRules
 
 
 def opened(
@@ -60,23 +64,21 @@ def _once(spec: str, given: tuple[str, ...], graph: str) -> Opened:
 
 
 def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(
-        f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items()
-    )
+    return tuple(f"{name.replace('__', '.')}={_text(value)}" for name, value in sets.items())
 
 
 def _made(
     spec: str, config: str, given: tuple[str, ...], longest: int = 0, graph: str = ""
 ) -> Opened:
     found = open_spec(spec, config=config, sets=given, longest=longest)
-    model = elaborated(found, graph)
-    context = context_of(found.library)
-    values = requirements(context, found.program, found.reader)
+    model = elaborate_spec(found, graph)
+    context = create_context(found.library)
+    values = evaluate_and_check_config(context, found.program, found.reader)
     env = Env(module=found.program.module, config=values)
-    rules = of_graph(
-        rules_of(context, found.program, env),
-        {w.name: w for w in wanted_of(model.graph)},
-        lambda: wanted_by(others(found, model.graph.name)),
+    rules = rules_of_graph(
+        read_weight_rules(context, found.program, env),
+        {w.name: w for w in required_parameters(model.graph)},
+        lambda: merge_required_parameters(elaborate_other_graphs(found, model.graph.name)),
     )
     return Opened(model, rules)
 
@@ -87,8 +89,8 @@ def _text(value: object) -> str:
 
 def random_weights(spec: Opened, seed: int = 0) -> Arrays:
     """Numbers for every parameter, in f32; tied ones are the same."""
-    wanted = wanted_of(spec.model.graph)
-    ties = tied_pairs({w.name: w for w in wanted}, spec.rules)
+    wanted = required_parameters(spec.model.graph)
+    ties = find_tied_pairs({w.name: w for w in wanted}, spec.rules)
     rng = np.random.default_rng(seed)
     made: Arrays = {}
     for w in wanted:
@@ -101,18 +103,16 @@ def random_weights(spec: Opened, seed: int = 0) -> Arrays:
     return {name: made[ties.get(name, name)] for name in made}
 
 
-def by_reference(
-    spec: Opened, weights: Arrays, inputs: Mapping[str, NDArray[Any]]
-) -> Arrays:
+def by_reference(spec: Opened, weights: Arrays, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
     """The results in float64."""
-    return specc_numpy.run(spec.model.graph, inputs, weights)
+    return specc_numpy.evaluate_graph(spec.model.graph, inputs, weights)
 
 
 class InOnnx:
     """The same model in ONNX Runtime, in f32."""
 
     def __init__(self, spec: Opened, weights: Arrays, where: str = "ort-cpu") -> None:
-        built = build(spec.model.graph, target(where))
+        built = build_model(spec.model.graph, get_target(where))
         for name, initializer in built.weights.items():
             initializer.raw_data = weights[name].astype("<f4").tobytes()
         onnx.checker.check_model(built.model, full_check=True)
@@ -121,10 +121,7 @@ class InOnnx:
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """The results by name. Floats go in as f32."""
-        given = {
-            k: v.astype(np.float32) if v.dtype.kind == "f" else v
-            for k, v in inputs.items()
-        }
+        given = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in inputs.items()}
         return dict(zip(self.names, self.session.run(self.names, given), strict=True))
 
 

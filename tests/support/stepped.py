@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 import specc
-from specc.run.steppers import FullStepper, StateStepper
-from specc.run.writer import writer_of
+from specc.runtime.generator import standalone_generator_of
+from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 TURNS = (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1))
 """Batches in another order, and how many new rows each is given."""
@@ -21,12 +21,12 @@ def steps_apart(folder: Path, prompts: list[list[int]]) -> float:
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
     prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
-    whole = writer_of(model.whole)
+    whole = standalone_generator_of(model.whole)
     assert model.writer
     assert whole
     steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
-    assert isinstance(steps, StateStepper)
-    assert isinstance(full, FullStepper)
+    assert isinstance(steps, KVCacheStepper)
+    assert isinstance(full, FullForwardStepper)
     tokens, apart = prepared["ids"], 0.0
     for order, more in TURNS:
         if more:

@@ -6,22 +6,16 @@ from typing import Any
 import numpy as np
 
 import specc_numpy
-from specc.ir.derived import Derived
+from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 
 Array = Any
-NUMPY = {
-    "f32": np.float64,
-    "f64": np.float64,
-    "i64": np.int64,
-    "i32": np.int32,
-    "bool": np.bool_,
-}
+NUMPY = {"f32": np.float64, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
 
 
 def steps(
-    derived: Derived,
+    derived: DerivedGraphs,
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
@@ -34,9 +28,7 @@ def steps(
     made = begun(derived, inputs, weights)
     batch = len(inputs[derived.growing])
     states = {
-        s.name: made[s.initial]
-        if s.initial
-        else empty(s.type, s.rows, batch, inputs, graph)
+        s.name: made[s.initial] if s.initial else empty(s.type, s.rows, batch, inputs, graph)
         for s in derived.states
     }
     past = 0
@@ -46,18 +38,16 @@ def steps(
             if name in derived.step.inputs:
                 start = 0 if name in derived.whole else past
                 given[name] = inputs[name][:, start : past + count]
-        used = {
-            n: v for n, v in {**given, **states}.items() if n in derived.step.inputs
-        }
+        used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
         own = {n: weights[n] for n in derived.step.parameters}
-        results = specc_numpy.run(derived.step, used, own)
+        results = specc_numpy.evaluate_graph(derived.step, used, own)
         states = {s.name: results[s.next] for s in derived.states}
         past += count
         yield {n: results[n] for n in derived.step.outputs if n in graph.outputs}
 
 
 def begun(
-    derived: Derived, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+    derived: DerivedGraphs, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> dict[str, Array]:
     """What `encode` gives."""
     if not derived.encode:
@@ -66,10 +56,10 @@ def begun(
     if derived.growing in given:
         given[derived.growing] = given[derived.growing][:, :0]
     own = {n: weights[n] for n in derived.encode.parameters}
-    return specc_numpy.run(derived.encode, given, own)
+    return specc_numpy.evaluate_graph(derived.encode, given, own)
 
 
-def along(graph: Graph, derived: Derived) -> list[str]:
+def along(graph: Graph, derived: DerivedGraphs) -> list[str]:
     """The inputs that have the growing axis."""
     symbol = graph.inputs[derived.growing].type.shape[1]
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]

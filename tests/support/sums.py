@@ -6,19 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc import backend
-from specc.backend import Slot
-from specc.calibrate import products
-from specc.calibrate.readers import Readers
+from specc.backend import TensorSlot
+from specc.calibration import gram_matrices
+from specc.calibration.weight_readers import WeightReaders
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.weights.quantized import FactorOf, Loss, Ready
+from specc.weights.quantized_values import FactorOf, PrequantizedWeight, WeightQuantizationError
 
 
 def factors(
-    readers: Readers,
-    weights: Mapping[str, Array],
-    sample: Mapping[str, Array],
-    folder: Path,
+    readers: WeightReaders, weights: Mapping[str, Array], sample: Mapping[str, Array], folder: Path
 ) -> dict[str, list[Array]]:
     """The factor that each weight would be rounded by, or each matrix of a stack."""
     found: dict[str, list[Array]] = {}
@@ -26,19 +23,19 @@ def factors(
     @dataclass(frozen=True)
     class Part:
         graph: Graph
-        outputs: Mapping[str, Slot] = field(default_factory=dict)
+        outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
 
         def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
             given = {name: weights[name] for name in self.graph.parameters}
-            return backend.reference().run(self.graph, inputs, given)
+            return backend.load_reference().evaluate_graph(self.graph, inputs, given)
 
     @contextmanager
     def opened(graph: Graph) -> Iterator[Part]:
         yield Part(graph)
 
-    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
+    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
         found[name] = [factor(n) for n in range(readers.experts[name])]
-        return Ready(stem, stem, Loss())
+        return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
-    products.rounded_by(opened, readers, lambda: [sample], folder, round_one)
+    gram_matrices.quantize_calibrated(opened, readers, lambda: [sample], folder, round_one)
     return found

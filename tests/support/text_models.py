@@ -42,9 +42,7 @@ def wordpiece_file(*, segments: bool) -> Any:
     made.decoder = decoders.WordPiece()
     made.train_from_iterator(
         LINES[:3],
-        trainers.WordPieceTrainer(
-            vocab_size=180, special_tokens=SPECIAL, show_progress=False
-        ),
+        trainers.WordPieceTrainer(vocab_size=180, special_tokens=SPECIAL, show_progress=False),
     )
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -69,10 +67,7 @@ def byte_bpe_file(*, segments: bool) -> Any:
     made.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=340,
-        initial_alphabet=alphabet,
-        special_tokens=MARKED,
-        show_progress=False,
+        vocab_size=340, initial_alphabet=alphabet, special_tokens=MARKED, show_progress=False
     )
     made.train_from_iterator(LINES, trainer)
     made.post_processor = processors.RobertaProcessing(
@@ -117,11 +112,7 @@ def unigram_file(*, segments: bool) -> Any:
     )
 
 
-TOKENIZERS = {
-    "wordpiece": wordpiece_file,
-    "byte_bpe": byte_bpe_file,
-    "unigram": unigram_file,
-}
+TOKENIZERS = {"wordpiece": wordpiece_file, "byte_bpe": byte_bpe_file, "unigram": unigram_file}
 
 
 @dataclass(frozen=True)
@@ -140,9 +131,7 @@ class TextFamily:
         values = {**SMALL, **self.more, **config}
         values = {k: v for k, v in values.items() if v is not None}
         kind = getattr(transformers, f"{self.name}Config")
-        made = kind(
-            vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **values
-        )
+        made = kind(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **values)
         torch.manual_seed(0)
         model = randomized(getattr(transformers, f"{self.name}{head}")(made))
         model.save_pretrained(folder)

@@ -36,10 +36,7 @@ def growing() -> Iterator[tuple[str, dict[str, Any]]]:
         "bytes before tokens",
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [level] * 40}},
     )
-    yield (
-        "ligatures",
-        normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKC"}] * 20),
-    )
+    yield ("ligatures", normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKC"}] * 20))
     yield (
         "decomposed ligatures",
         normalizers(*[{**SPACE_TO, "content": "\ufdfa"}, {"type": "NFKD"}] * 20),
@@ -51,31 +48,15 @@ def growing() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "prepended", normalizers(*[{"type": "Prepend", "prepend": "a" * 1000}] * 1000)
     yield "nested", {"normalizer": reduce(lambda a, _: {"type": "Sequence", "normalizers": [a, a]}, range(12),
                                           {**SPACE_TO, "content": "  "})}  # fmt: skip
-    template = {
-        "type": "TemplateProcessing",
-        "single": [A] * 2,
-        "pair": PAIR,
-        "special_tokens": {},
-    }
+    template = {"type": "TemplateProcessing", "single": [A] * 2, "pair": PAIR, "special_tokens": {}}
     yield "template", {"post_processor": {**template, "single": [A] * 100_000}}
-    yield (
-        "templates",
-        {"post_processor": {"type": "Sequence", "processors": [template] * 40}},
-    )
+    yield ("templates", {"post_processor": {"type": "Sequence", "processors": [template] * 40}})
     many = {"x": {"id": "x", "ids": [0] * 100_000, "tokens": ["x"] * 100_000}}
     single = [{"SpecialToken": {"id": "x", "type_id": 0}}] * 2000 + [A]
-    yield (
-        "specials",
-        {"post_processor": {**template, "single": single, "special_tokens": many}},
-    )
+    yield ("specials", {"post_processor": {**template, "single": single, "special_tokens": many}})
     yield (
         "replaced after",
-        {
-            "decoder": {
-                "type": "Sequence",
-                "decoders": [{**SPACE_TO, "content": "  "}] * 40,
-            }
-        },
+        {"decoder": {"type": "Sequence", "decoders": [{**SPACE_TO, "content": "  "}] * 40}},
     )
 
 
@@ -83,12 +64,7 @@ def patterns() -> Iterator[tuple[str, dict[str, Any]]]:
     """Regular expressions that are slow, large or deep."""
     for pattern in PATTERNS:
         said = {"Regex": pattern}
-        split = {
-            "type": "Split",
-            "pattern": said,
-            "behavior": "Isolated",
-            "invert": False,
-        }
+        split = {"type": "Split", "pattern": said, "behavior": "Isolated", "invert": False}
         yield f"split {pattern[:20]}", {"pre_tokenizer": split}
         yield (
             f"replace {pattern[:20]}",
@@ -103,10 +79,7 @@ def odd() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "no length", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
     yield "digits", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits",
                                        "individual_digits": True}] * 5000}}  # fmt: skip
-    yield (
-        "no map",
-        normalizers({"type": "Precompiled", "precompiled_charsmap": "AAAA" * 1000}),
-    )
+    yield ("no map", normalizers({"type": "Precompiled", "precompiled_charsmap": "AAAA" * 1000}))
     yield "long truncation", {"truncation": {"max_length": 2**63, "strategy": "LongestFirst", "stride": 2**62,
                                              "direction": "Right"}}  # fmt: skip
     yield "long padding", {"padding": {"strategy": {"Fixed": 2**40}, "direction": "Right", "pad_to_multiple_of": 2**40,
@@ -118,10 +91,7 @@ def models(model: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in ("continuing_subword_prefix", "end_of_word_suffix"):
         yield f"long {part}", {"model": {**model, part: "#" * 10**6}}
     yield "merges", {"model": {**model, "merges": [["a", "a"]] * 50_000}}
-    yield (
-        "largest id",
-        {"model": {**model, "vocab": {**model["vocab"], "zzz": 2**32 - 1}}},
-    )
+    yield ("largest id", {"model": {**model, "vocab": {**model["vocab"], "zzz": 2**32 - 1}}})
     yield "id beyond", {"model": {**model, "vocab": {**model["vocab"], "zzz": 2**40}}}
 
 

@@ -49,10 +49,7 @@ def byte_bpe() -> Tokenizer:
     made.train_from_iterator(
         LINES,
         trainers.BpeTrainer(
-            vocab_size=400,
-            initial_alphabet=alphabet,
-            special_tokens=special,
-            show_progress=False,
+            vocab_size=400, initial_alphabet=alphabet, special_tokens=special, show_progress=False
         ),
     )
     return made
@@ -67,9 +64,7 @@ def wordpiece() -> Tokenizer:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     made.train_from_iterator(
         LINES[:3],
-        trainers.WordPieceTrainer(
-            vocab_size=200, special_tokens=special, show_progress=False
-        ),
+        trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False),
     )
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -114,10 +109,7 @@ def fallback_bpe() -> Tokenizer:
     )
     special = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
     made.train_from_iterator(
-        LINES[:2],
-        trainers.BpeTrainer(
-            vocab_size=330, special_tokens=special, show_progress=False
-        ),
+        LINES[:2], trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
     )
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
@@ -128,7 +120,5 @@ def fallback_bpe() -> Tokenizer:
 def plain_bytes(made: Tokenizer) -> Tokenizer:
     """The trainer takes only specials in a fixed place; bytes are none."""
     data = json.loads(made.to_str())
-    data["added_tokens"] = [
-        t for t in data["added_tokens"] if not t["content"].startswith("<0x")
-    ]
+    data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
     return Tokenizer.from_str(json.dumps(data))

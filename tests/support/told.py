@@ -28,18 +28,12 @@ import pytest
 from specc import backend
 from specc.cli import check, lsp
 from specc.cli import main as cli
-from specc.data import chat
-from specc.files import write as output
-from specc.run import loaded as running
-from specc_onnx.write import seal
+from specc.io import atomic_write as output
+from specc.preprocessing import chat_template
+from specc.runtime import loaded_model as running
+from specc_onnx.write import model_hash
 
-DTYPES = {
-    "F32": "<f4",
-    "F64": "<f8",
-    "F16": "<f2",
-    "I64": "<i8",
-    "BF16": ml_dtypes.bfloat16,
-}
+DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dtypes.bfloat16}
 
 
 def told(
@@ -149,9 +143,9 @@ def _rewrite(path: Path, change: dict[str, Any]) -> None:
     if not change:
         model.metadata_props.remove(entry)
     for entry in model.metadata_props:
-        if entry.key == seal.KEY:
-            entry.value = seal.BLANK
-    path.write_bytes(b"".join(seal.closed(model.SerializeToString())))
+        if entry.key == model_hash.HASH_KEY:
+            entry.value = model_hash.BLANK_HASH
+    path.write_bytes(b"".join(model_hash.insert_model_hash(model.SerializeToString())))
 
 
 def _raises(error: BaseException) -> Callable[..., NoReturn]:
@@ -162,9 +156,7 @@ def _raises(error: BaseException) -> Callable[..., NoReturn]:
 
 
 def _full(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        output.os, "write", _raises(OSError(errno.ENOSPC, "No space left on device"))
-    )
+    patch.setattr(output.os, "write", _raises(OSError(errno.ENOSPC, "No space left on device")))
 
 
 def _readonly(patch: pytest.MonkeyPatch) -> None:
@@ -179,9 +171,7 @@ def _readonly(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_onnx(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        backend, "import_module", _raises(ModuleNotFoundError("no onnx", name="onnx"))
-    )
+    patch.setattr(backend, "import_module", _raises(ModuleNotFoundError("no onnx", name="onnx")))
 
 
 BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -190,32 +180,26 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "failing disk": lambda p: p.setattr(
         output.os, "write", _raises(OSError(errno.EIO, "Input/output error"))
     ),
-    "no memory": lambda p: p.setattr(check, "check", _raises(MemoryError())),
+    "no memory": lambda p: p.setattr(check, "check_spec", _raises(MemoryError())),
     "too many files": lambda p: p.setattr(
-        check, "check", _raises(OSError(errno.EMFILE, "Too many open files"))
+        check, "check_spec", _raises(OSError(errno.EMFILE, "Too many open files"))
     ),
     "onnx is missing": _no_onnx,
     "pyarrow is missing": lambda p: p.setitem(sys.modules, "pyarrow", None),
     "Pillow is missing": lambda p: p.setitem(sys.modules, "PIL", None),
     "tokenizers is missing": lambda p: p.setitem(sys.modules, "tokenizers", None),
     "pygls is missing": lambda p: p.setattr(lsp, "find_spec", lambda name: None),
-    "jinja2 is missing": lambda p: p.setattr(chat, "find_spec", lambda name: None),
+    "jinja2 is missing": lambda p: p.setattr(chat_template, "find_spec", lambda name: None),
     "the runtime stops": lambda p: p.setattr(
-        onnxruntime.InferenceSession,
-        "run",
-        _raises(RuntimeError("Non-zero status code returned")),
+        onnxruntime.InferenceSession, "run", _raises(RuntimeError("Non-zero status code returned"))
     ),
     "the runtime refuses": lambda p: p.setattr(
-        onnxruntime,
-        "InferenceSession",
-        _raises(RuntimeError("No such file: external data")),
+        onnxruntime, "InferenceSession", _raises(RuntimeError("No such file: external data"))
     ),
     "wrong results": lambda p: p.setattr(
-        running.Loaded,
+        running.LoadedModel,
         "weights",
-        lambda self: {
-            n: a + 1 for n, a in self.file.weights(self.manifest.stored).items()
-        },
+        lambda self: {n: a + 1 for n, a in self.file.weights(self.manifest.stored).items()},
     ),
 }
 """Faults of the surroundings that files cannot show."""

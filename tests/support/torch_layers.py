@@ -39,9 +39,7 @@ class Turned(nn.MultiheadAttention):
         scores = self.turned(q) @ self.turned(k).transpose(2, 3) / self.head_dim**0.5
         # torch's encoder layers make numbers of a mask, minus infinity where it hides
         hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0
-        mixed = (
-            scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
-        )
+        mixed = scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
         return self.out_proj(mixed.transpose(1, 2).reshape(x.shape)), None
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
@@ -101,21 +99,11 @@ class Stacks(nn.Module):
         self.heads = heads
         self.embed = nn.Embedding(vocab, width)
         self.places = nn.ModuleDict(
-            {
-                k: nn.Embedding(positions, width)
-                for k in ("encoder", "decoder")
-                if positions
-            }
+            {k: nn.Embedding(positions, width) for k in ("encoder", "decoder") if positions}
         )
-        self.encoder = nn.ModuleList(
-            nn.TransformerEncoderLayer(**options) for _ in range(layers)
-        )
-        self.decoder = nn.ModuleList(
-            nn.TransformerDecoderLayer(**options) for _ in range(layers)
-        )
-        self.norms = nn.ModuleDict(
-            {k: nn.LayerNorm(width) for k in ("encoder", "decoder") if pre}
-        )
+        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(**options) for _ in range(layers))
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**options) for _ in range(layers))
+        self.norms = nn.ModuleDict({k: nn.LayerNorm(width) for k in ("encoder", "decoder") if pre})
         if turned:
             for layer in (*self.encoder, *self.decoder):
                 layer.self_attn = Turned(width, heads, turned)
@@ -133,9 +121,7 @@ class Stacks(nn.Module):
         """
         n = x["target"].shape[1]
         ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
-        target_mask = self.mask(
-            x["target_keep"], ahead if hidden is None else ahead | hidden
-        )
+        target_mask = self.mask(x["target_keep"], ahead if hidden is None else ahead | hidden)
         source_mask = self.mask(x["source_keep"], source_hidden)
         memory = self.placed(x["source"], x["source_keep"], "encoder")
         for layer in self.encoder:
@@ -145,12 +131,7 @@ class Stacks(nn.Module):
         y = self.placed(x["target"], x["target_keep"], "decoder")
         for layer in self.decoder:
             layer.self_attn.at = places(x["target_keep"])
-            y = layer(
-                y,
-                memory,
-                tgt_mask=target_mask,
-                memory_key_padding_mask=~x["source_keep"],
-            )
+            y = layer(y, memory, tgt_mask=target_mask, memory_key_padding_mask=~x["source_keep"])
         y = self.norms["decoder"](y) if "decoder" in self.norms else y
         return y @ self.embed.weight.T
 
@@ -163,9 +144,7 @@ class Stacks(nn.Module):
         n = keep.shape[1]
         made = (~keep)[:, None, :].expand(-1, n, -1)
         made = made if hidden is None else made | hidden
-        return (made & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(
-            self.heads, dim=0
-        )
+        return (made & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(self.heads, dim=0)
 
     def placed(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
         """Embeddings times the root of the width, and positions: learned ones, or sines
@@ -177,9 +156,7 @@ class Stacks(nn.Module):
             return words + self.places[stack](at)
         if not self.sines:
             return words
-        angles = at[..., None] / 10000 ** (
-            torch.arange(0, width, 2, dtype=torch.float64) / width
-        )
+        angles = at[..., None] / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
         return words + torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(2)
 
 
@@ -213,9 +190,7 @@ def layer_weights(module: nn.Module, stack: str) -> Arrays:
         head, _, rest = name.partition(".")
         if rest.startswith("in_proj_"):
             for letter, part in zip("qkv", np.split(value, 3), strict=True):
-                made[f"{names[head]}.{letter}_proj.{rest.removeprefix('in_proj_')}"] = (
-                    part
-                )
+                made[f"{names[head]}.{letter}_proj.{rest.removeprefix('in_proj_')}"] = part
         else:
             made[f"{names[head]}.{rest}"] = value
     return made

@@ -18,13 +18,9 @@ def over_kept(
     counts = keep.sum(1)
     order = (~keep).long().argsort(dim=1, stable=True)[..., None]
     together = rows.gather(1, order.expand_as(rows))
-    found, states = layer(
-        pack_padded_sequence(together, counts, True, enforce_sorted=False), start
-    )
+    found, states = layer(pack_padded_sequence(together, counts, True, enforce_sorted=False), start)
     out, _ = pad_packed_sequence(found, True, total_length=rows.shape[1])
-    return torch.zeros_like(out).scatter(
-        1, order.expand(-1, -1, out.shape[2]), out
-    ), states
+    return torch.zeros_like(out).scatter(1, order.expand(-1, -1, out.shape[2]), out), states
 
 
 class LanguageModel(nn.Module):
@@ -48,9 +44,7 @@ class LanguageModel(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.decoder(
-            over_kept(self.rnn, self.encoder(ids), keep)[0]
-        )
+        made: torch.Tensor = self.decoder(over_kept(self.rnn, self.encoder(ids), keep)[0])
         return made
 
 

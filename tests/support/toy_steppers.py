@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from specc.decode.stepper import Floats, Ints
+from specc.decode.stepper_protocol import Floats, Ints
 
 Table = Callable[[tuple[int, ...]], Sequence[float]]
 
@@ -27,10 +27,7 @@ class Toy:
         self.fed.append(tokens.shape)
         self.texts = self.texts or [()] * len(tokens)
         assert len(tokens) == len(self.texts), "as many rows as there are texts"
-        self.texts = [
-            (*text, *map(int, new))
-            for text, new in zip(self.texts, tokens, strict=True)
-        ]
+        self.texts = [(*text, *map(int, new)) for text, new in zip(self.texts, tokens, strict=True)]
         return np.array([self.table(text) for text in self.texts], np.float32)
 
     def reorder(self, rows: Ints) -> None:
@@ -58,28 +55,19 @@ def following(*texts: str, letters: str = "abcdefgh", end: str = ".") -> Table:
     def table(text: tuple[int, ...]) -> Sequence[float]:
         so_far = "".join(names[t] for t in text)
         wanted = next(
-            (
-                t[len(so_far)]
-                for t in texts
-                if t.startswith(so_far) and len(t) > len(so_far)
-            ),
-            end,
+            (t[len(so_far)] for t in texts if t.startswith(so_far) and len(t) > len(so_far)), end
         )
         return [5.0 if name == wanted else 0.0 for name in names]
 
     return table
 
 
-def log_probability(
-    table: Table, prompt: tuple[int, ...], text: Sequence[int]
-) -> float:
+def log_probability(table: Table, prompt: tuple[int, ...], text: Sequence[int]) -> float:
     """The summed log-probabilities of a text behind a prompt, in float64."""
     total = 0.0
     for n, token in enumerate(text):
         logits = np.asarray(table((*prompt, *text[:n])), np.float32).astype(np.float64)
-        total += (
-            logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-        )
+        total += logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     return total
 
 

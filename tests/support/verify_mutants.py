@@ -14,15 +14,15 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 import specc
 from specc import backend
+from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
-from specc.ir.fitting import fitting
-from specc.passes.measure.limits import limits
-from specc.run.agreement import compare, is_explained
-from specc.run.conditioning import rounding_bounds
-from specc.run.coverage import Coverage
-from specc.run.random_inputs import random_inputs, sizes_for
-from specc.run.verify import planned_inputs
-from specc_onnx.denormals import flushed
+from specc.ir.length_constraints import find_valid_lengths
+from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.verification.conditioning import rounding_bounds
+from specc.verification.subgraph_coverage import Coverage
+from specc.verification.tolerance import compare_result, is_explained
+from specc.verification.verify_model import planned_inputs
+from specc_onnx.denormals import flush_denormals
 
 SWAPS = {
     "Less": "LessOrEqual",
@@ -87,9 +87,7 @@ def mutants(model: ModelProto) -> list[Mutant]:
                 found.append(Mutant(kind, g, n))
             elif node.op_type == "If":
                 found.append(Mutant(f"negated If `{node.name}`", g, n))
-            elif node.op_type == "Constant" and any(
-                a.HasField("t") for a in node.attribute
-            ):
+            elif node.op_type == "Constant" and any(a.HasField("t") for a in node.attribute):
                 found += [
                     Mutant(f"`{node.output[0]}`[{place}] {by:+d}", g, n, (place,), by)
                     for place, by in _changes(_tensor(node))
@@ -134,11 +132,9 @@ class Judge:
         self.model = ModelProto.FromString(path.read_bytes())
         graph, weights = self.loaded.manifest.graph, self.loaded.weights()
         self.graph = graph
-        self.rounds = list[
-            tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
-        ]()
+        self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array]]]()
         for _, inputs in planned_inputs(self.loaded, Coverage.of(self.loaded)):
-            want = backend.reference().run(graph, inputs, weights)
+            want = backend.load_reference().evaluate_graph(graph, inputs, weights)
             want = {n: np.asarray(v) for n, v in want.items()}
             bounds = rounding_bounds(graph, inputs, weights, want)
             self.rounds.append((inputs, want, bounds))
@@ -151,7 +147,7 @@ class Judge:
             for inputs, want, bounds in self.rounds:
                 got = _run(session, inputs)
                 for name, value in want.items():
-                    if compare(name, got[name], value).what and not is_explained(
+                    if compare_result(name, got[name], value).what and not is_explained(
                         got[name], value, bounds[name]
                     ):
                         return True
@@ -165,18 +161,13 @@ class Judge:
         """
         session = _open(mutant.of(self.model))
         rng = np.random.default_rng(7)
-        bounds = {s: limit.most for s, limit in limits(self.graph).items()}
+        bounds = {s: limit.most for s, limit in find_length_limits(self.graph).items()}
         for n in range(tries):
             least = sizes_for(self.graph, 0)
             long = rng.choice(list(least)) if least else ""
-            sizes = {
-                s: int(rng.integers(1, 400 if s == long and n % 2 else 30))
-                for s in least
-            }
-            sizes = {
-                s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()
-            }
-            found = fitting(self.graph, sizes, bounds)
+            sizes = {s: int(rng.integers(1, 400 if s == long and n % 2 else 30)) for s in least}
+            sizes = {s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()}
+            found = find_valid_lengths(self.graph, sizes, bounds)
             if found is None:
                 continue
             inputs = random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
@@ -199,9 +190,7 @@ def _share(got: Array, want: Array) -> float:
         return np.inf
     with np.errstate(invalid="ignore"):
         apart = np.nan_to_num(np.abs(got.astype("f8") - want))
-    return float(apart.max(initial=0)) / (
-        float(np.nan_to_num(np.abs(want)).max(initial=0)) or 1
-    )
+    return float(apart.max(initial=0)) / (float(np.nan_to_num(np.abs(want)).max(initial=0)) or 1)
 
 
 def _open(model: ModelProto) -> Any:
@@ -214,14 +203,12 @@ def _open(model: ModelProto) -> Any:
 
 def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
     names = {i.name for i in session.get_inputs()}
-    with flushed():
+    with flush_denormals():
         made = session.run(None, {n: v for n, v in inputs.items() if n in names})
     return dict(zip((o.name for o in session.get_outputs()), made, strict=True))
 
 
-def survivors(
-    path: Path, most: int, seed: int = 0
-) -> tuple[int, list[Mutant], list[str]]:
+def survivors(path: Path, most: int, seed: int = 0) -> tuple[int, list[Mutant], list[str]]:
     """Judge at most so many mutants of a model: the number of judged ones, survivors
     that are equivalent as far as is known, and what is said of those that are not.
     """

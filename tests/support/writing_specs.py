@@ -77,9 +77,7 @@ def writing_spec(seed: int) -> WritingSpec:
     return WritingSpec(text, vocab, KEEPS[keep] if keep else None, memory, start, stop)
 
 
-def _line(
-    rng: random.Random, n: int, d: int, keep: str | None, memory: int | None
-) -> str:
+def _line(rng: random.Random, n: int, d: int, keep: str | None, memory: int | None) -> str:
     seen = "causal & visible(keep)" if keep else "causal"
     heads = rng.choice([1, 2, 2, 3 if d % 3 == 0 else 1])
     one = "insert(x, axis=1)"
@@ -97,9 +95,7 @@ def _line(
         f"  x = x + h{n}",
     }
     if memory:
-        lines["cross"] = (
-            f"x = x + (attention(x, memory, heads={heads}, mask=all) @ cross{n})"
-        )
+        lines["cross"] = f"x = x + (attention(x, memory, heads={heads}, mask=all) @ cross{n})"
     if not keep:
         lines["sum"] = "x = x + tanh(cumsum(x))"
         lines["delay"] = "x = x + delay(x, by=1)"

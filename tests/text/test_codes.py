@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import Spec, check
-from specc.elaborate.config import Reader
-from specc.elaborate.modules import module_of, program_of
-from specc.lang.read import decode, read
-from specc.library.files import Files
-from specc.passes.prove.facts import report
-from specc.text.codes import CODES, exit_status
-from specc.text.diagnostic import Failed
+from specc.analysis.analysis_report import analyze_graph
+from specc.diagnostics.codes import DIAGNOSTIC_CODES, compute_exit_status
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import OpenedSpec, check_spec
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.spec_modules import build_module, build_program
+from specc.library.spec_files import SpecLibrary
+from specc.syntax.parse import decode_spec, parse_spec
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r'"([EW]0\d{3})"')
@@ -93,14 +93,12 @@ GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
     assert sorted(used()) == sorted(PAGES)
-    assert list(CODES) == sorted(PAGES)
+    assert list(DIAGNOSTIC_CODES) == sorted(PAGES)
 
 
 def test_the_table_says_what_the_headings_of_the_pages_say() -> None:
-    headings = {
-        c: p.read_text(encoding="utf-8").split("\n")[0] for c, p in PAGES.items()
-    }
-    assert headings == {c: f"# {c}: {code.line}" for c, code in CODES.items()}
+    headings = {c: p.read_text(encoding="utf-8").split("\n")[0] for c, p in PAGES.items()}
+    assert headings == {c: f"# {c}: {code.line}" for c, code in DIAGNOSTIC_CODES.items()}
 
 
 @pytest.mark.parametrize(
@@ -118,21 +116,19 @@ def test_the_table_says_what_the_headings_of_the_pages_say() -> None:
     ],
 )
 def test_the_exit_status_of_errors(codes: list[str], status: int) -> None:
-    assert exit_status(codes) == status
+    assert compute_exit_status(codes) == status
 
 
 def test_a_warning_is_no_reason_to_fail() -> None:
-    assert {c.status for name, c in CODES.items() if name.startswith("W")} == {0}
-    assert 0 not in {c.status for name, c in CODES.items() if name.startswith("E")}
+    assert {c.status for name, c in DIAGNOSTIC_CODES.items() if name.startswith("W")} == {0}
+    assert 0 not in {c.status for name, c in DIAGNOSTIC_CODES.items() if name.startswith("E")}
 
 
 def test_every_code_has_a_golden_message() -> None:
     shown = {p.name[:5] for p in GOLDEN}
     assert sorted(used().keys() - shown - ELSEWHERE.keys()) == []
     for code, test in ELSEWHERE.items():
-        assert code in (ROOT / test).read_text(encoding="utf-8"), (
-            f"{test} does not mention {code}"
-        )
+        assert code in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not mention {code}"
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
@@ -163,30 +159,27 @@ def examples() -> list[tuple[str, str, str]]:
 
 def codes_of(name: str, text: str) -> set[str]:
     """Every code that checking a spec gives, warnings included."""
-    library = Files()
+    library = SpecLibrary()
     try:
-        module = module_of(read(decode(text.encode(), name)), name)
+        module = build_module(parse_spec(decode_spec(text.encode(), name)), name)
         module.folder = ROOT / "specs" / "models"
-        found = check(Spec(program_of(module, library), library, Reader(), name))
+        found = check_spec(
+            OpenedSpec(build_program(module, library), library, ConfigReader(), name)
+        )
     except Failed as failed:
         return {d.code for d in failed.diagnostics}
     model = found.model or found.trials[0].model
     grows = model.generation
     proved = (
-        report(model.graph, grows.growing, grows.source, model.defaults)
+        analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
         if grows
-        else report(model.graph)
+        else analyze_graph(model.graph)
     )
-    return {
-        d.code
-        for d in (*found.missing, *found.warnings, *proved.errors, *proved.warnings)
-    }
+    return {d.code for d in (*found.missing, *found.warnings, *proved.errors, *proved.warnings)}
 
 
 @pytest.mark.parametrize(
     ("code", "language", "text"), examples(), ids=lambda v: v if len(v) == 5 else ""
 )
-def test_the_example_of_a_page_raises_its_code(
-    code: str, language: str, text: str
-) -> None:
+def test_the_example_of_a_page_raises_its_code(code: str, language: str, text: str) -> None:
     assert code in codes_of(f"example.{language}", text)

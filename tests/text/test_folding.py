@@ -5,25 +5,19 @@ import json
 import pytest
 
 from specc.cli.main import main
-from specc.cli.messages import report
-from specc.text.diagnostic import Diagnostic, Label, folded
-from specc.text.programs import as_json, as_sarif
-from specc.text.render import full, short
-from specc.text.source import Source, Span
+from specc.cli.terminal import print_diagnostics
+from specc.diagnostics.diagnostic import Diagnostic, Label, merge_duplicate_diagnostics
+from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.render import render_full_diagnostic, render_short_diagnostic
+from specc.diagnostics.source import Source, Span
 
 SOURCE = Source("a.specc", "one two\n")
 
 
-def fault(
-    start: int = 0, title: str = "no such thing", severity: str = "error"
-) -> Diagnostic:
+def fault(start: int = 0, title: str = "no such thing", severity: str = "error") -> Diagnostic:
     assert severity in ("error", "warning")
     return Diagnostic(
-        "E0202",
-        title,
-        Label(Span(SOURCE, start, start + 3)),
-        notes=("a fact",),
-        severity=severity,
+        "E0202", title, Label(Span(SOURCE, start, start + 3)), notes=("a fact",), severity=severity
     )  # type: ignore[arg-type]
 
 
@@ -37,34 +31,29 @@ def test_identical_messages_fold_and_others_stay_in_order() -> None:
         fault(),
         fault(severity="warning"),
     ]
-    made = folded(given)
+    made = merge_duplicate_diagnostics(given)
     assert [d.count for d in made] == [3, 2, 1, 1]
     assert [(d.title, d.primary and d.primary.span.start) for d in made] == [
         ("no such thing", 0), ("no such thing", 4), ("another", 0), ("no such thing", 0),
     ]  # fmt: skip
-    assert folded(made) == made
-    assert sum(d.count for d in folded(made + made)) == 14
-    assert folded([]) == []
+    assert merge_duplicate_diagnostics(made) == made
+    assert sum(d.count for d in merge_duplicate_diagnostics(made + made)) == 14
+    assert merge_duplicate_diagnostics([]) == []
 
 
 def test_the_count_in_every_form() -> None:
-    (many,) = folded([fault()] * 20)
-    assert "= note: the same is to be said 20 times here" in full(many)
-    assert short(many) == "a.specc:1:1: error[E0202]: no such thing (20 times)"
-    assert json.loads(as_json([many]))["count"] == 20
-    assert (
-        json.loads(as_sarif([many], "1"))["runs"][0]["results"][0]["occurrenceCount"]
-        == 20
-    )
-    assert "count" not in json.loads(as_json([fault()]))
-    assert "times" not in full(fault()) + short(fault())
+    (many,) = merge_duplicate_diagnostics([fault()] * 20)
+    assert "= note: the same is to be said 20 times here" in render_full_diagnostic(many)
+    assert render_short_diagnostic(many) == "a.specc:1:1: error[E0202]: no such thing (20 times)"
+    assert json.loads(format_json_lines([many]))["count"] == 20
+    assert json.loads(format_sarif([many], "1"))["runs"][0]["results"][0]["occurrenceCount"] == 20
+    assert "count" not in json.loads(format_json_lines([fault()]))
+    assert "times" not in render_full_diagnostic(fault()) + render_short_diagnostic(fault())
 
 
 @pytest.mark.parametrize("form", ["full", "short", "json", "sarif"])
-def test_what_is_printed_is_folded(
-    form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report([fault()] * 20, form, "never")
+def test_what_is_printed_is_folded(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_diagnostics([fault()] * 20, form, "never")
     out, err = capsys.readouterr()
     assert (out + err).count("no such thing") == 1
 

@@ -2,14 +2,17 @@
 
 import json
 
-from specc.text.diagnostic import Diagnostic, Fix, Label
-from specc.text.programs import as_json, as_sarif
-from specc.text.render import full, render, short
-from specc.text.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Fix, Label
+from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.render import (
+    render_diagnostics,
+    render_full_diagnostic,
+    render_short_diagnostic,
+)
+from specc.diagnostics.source import Source, Span
 
 SOURCE = Source(
-    "nmt.specc",
-    "a = 1\nmemory = encode(src)\n# one\n# two\nx = embed(tgt)\nx = x + memory\n",
+    "nmt.specc", "a = 1\nmemory = encode(src)\n# one\n# two\nx = embed(tgt)\nx = x + memory\n"
 )
 
 
@@ -33,7 +36,7 @@ CLASH = Diagnostic(
 
 def test_full_form() -> None:
     assert (
-        full(CLASH)
+        render_full_diagnostic(CLASH)
         == """\
 error[E0302]: `src` and `tgt` meet on the same axis
  --> nmt.specc:6:9
@@ -54,20 +57,20 @@ error[E0302]: `src` and `tgt` meet on the same axis
 
 def test_short_form() -> None:
     assert (
-        short(CLASH)
+        render_short_diagnostic(CLASH)
         == "nmt.specc:6:9: error[E0302]: `src` and `tgt` meet on the same axis"
     )
 
 
 def test_without_a_place() -> None:
-    assert full(Diagnostic("E0801", "nothing to read", helps=("name a file",))) == (
-        "error[E0801]: nothing to read\n  = help: name a file\n"
-    )
+    assert render_full_diagnostic(
+        Diagnostic("E0801", "nothing to read", helps=("name a file",))
+    ) == ("error[E0801]: nothing to read\n  = help: name a file\n")
 
 
 def test_a_single_line_between_two_is_shown() -> None:
     source = Source("a", "one\ntwo\nthree\n")
-    shown = full(
+    shown = render_full_diagnostic(
         Diagnostic("E0101", "t", at("three", "", source), (at("one", "", source),))
     )
     assert "1 | one\n  | ---\n2 | two\n3 | three\n  | ^^^^^" in shown
@@ -75,10 +78,8 @@ def test_a_single_line_between_two_is_shown() -> None:
 
 def test_labels_in_two_files() -> None:
     config = Source("config.json", '{"d": 500}')
-    shown = full(
-        Diagnostic(
-            "E0310", "t", at("x + memory", "here"), (at("500", "from here", config),)
-        )
+    shown = render_full_diagnostic(
+        Diagnostic("E0310", "t", at("x + memory", "here"), (at("500", "from here", config),))
     )
     assert " --> nmt.specc:6:5\n" in shown
     assert " ::: config.json:1:7\n" in shown
@@ -86,33 +87,35 @@ def test_labels_in_two_files() -> None:
 
 def test_tabs_and_wide_letters_keep_marks_in_place() -> None:
     source = Source("a", "\tx = 注意 + y\n")
-    shown = full(Diagnostic("E0101", "t", at("y", "", source)))
+    shown = render_full_diagnostic(Diagnostic("E0101", "t", at("y", "", source)))
     assert "1 |     x = 注意 + y\n  |                ^\n" in shown
 
 
 def test_control_characters_are_shown_not_sent() -> None:
     source = Source("a\x1b[2J", "x = \x1b[31m\u202e y\n")
-    shown = full(Diagnostic("E0101", "t\x07", at("y", "\x1b", source), notes=("\r",)))
+    shown = render_full_diagnostic(
+        Diagnostic("E0101", "t\x07", at("y", "\x1b", source), notes=("\r",))
+    )
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "\\u{1b}[31m" in shown
 
 
 def test_color_only_where_asked() -> None:
-    assert "\x1b[1;31m" in render([CLASH], color=True)
-    assert "\x1b" not in render([CLASH])
+    assert "\x1b[1;31m" in render_diagnostics([CLASH], color=True)
+    assert "\x1b" not in render_diagnostics([CLASH])
 
 
 def test_a_long_line_is_cut_around_the_mark() -> None:
     source = Source("a", "a" * 5_000 + " here " + "b" * 5_000)
-    lines = full(Diagnostic("E0101", "t", at("here", "", source))).split("\n")
+    lines = render_full_diagnostic(Diagnostic("E0101", "t", at("here", "", source))).split("\n")
     assert len(lines[3]) < 180
     assert lines[3][lines[4].index("^") :].startswith("here")
 
 
 def test_a_place_at_the_end_of_the_text() -> None:
     source = Source("a", "x =")
-    assert "1 | x =\n  |    ^ expected\n" in full(
+    assert "1 | x =\n  |    ^ expected\n" in render_full_diagnostic(
         Diagnostic("E0101", "t", Label(Span(source, 3, 3), "expected"))
     )
 
@@ -122,14 +125,14 @@ def test_json_has_characters_and_bytes() -> None:
     fixed = Diagnostic(
         "E0101", "t", at("y", "l", source), fixes=(Fix(at("y", "", source).span, "z"),)
     )
-    record = json.loads(as_json([fixed]))
+    record = json.loads(format_json_lines([fixed]))
     assert record["labels"][0]["column"] == 5
     assert (record["labels"][0]["start"], record["labels"][0]["start_byte"]) == (4, 5)
     assert record["fixes"][0]["text"] == "z"
 
 
 def test_sarif() -> None:
-    log = json.loads(as_sarif([CLASH], "1.0", "https://example.org/{code}"))
+    log = json.loads(format_sarif([CLASH], "1.0", "https://example.org/{code}"))
     run = log["runs"][0]
     assert log["version"] == "2.1.0"
     assert run["tool"]["driver"]["rules"] == [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.text.suggest import did_you_mean, distance, listing
+from specc.diagnostics.suggest import compute_edit_distance, did_you_mean, format_name_list
 
 OPTIONS = ("mask", "scale", "cap", "sinks", "window", "heads", "num_layers", "bias")
 
@@ -24,10 +24,10 @@ def test_ties_go_to_the_first_in_the_alphabet() -> None:
 
 
 def test_distance_counts_a_swap_once() -> None:
-    assert distance("heads", "haeds", 3) == 1
-    assert distance("abc", "xyz", 2) == 3
+    assert compute_edit_distance("heads", "haeds", 3) == 1
+    assert compute_edit_distance("abc", "xyz", 2) == 3
 
 
 def test_listing_is_cut() -> None:
-    assert listing(["b", "a"]) == "a, b"
-    assert listing(f"n{n:02}" for n in range(15)).endswith("n11 and 3 more")
+    assert format_name_list(["b", "a"]) == "a, b"
+    assert format_name_list(f"n{n:02}" for n in range(15)).endswith("n11 and 3 more")

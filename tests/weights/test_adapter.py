@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.compiler.adapter import open_adapter
-from specc.text.diagnostic import Failed
-from specc.weights import adapter
-from specc.weights.adapter import Adapted
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.adapter_config import open_adapter
+from specc.weights import lora
 from specc.weights.checkpoint import open_weights
 from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.lora import AdaptedCheckpoint
 
 Arrays = Mapping[str, NDArray[Any]]
 RNG = np.random.default_rng(0)
@@ -27,15 +27,13 @@ def drawn(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return RNG.standard_normal(shape).astype(dtype)
 
 
-def merged(folder: Path, base: Arrays, brought: Arrays, **config: object) -> Adapted:
+def merged(folder: Path, base: Arrays, brought: Arrays, **config: object) -> AdaptedCheckpoint:
     """A checkpoint and an adapter, written to files and opened."""
     for name, tensors in (("model", base), ("adapter_model", brought)):
         write_safetensors(folder / f"{name}.safetensors", tensors)
     config = {"peft_type": "LORA", "r": 3, "lora_alpha": 5, **config}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return Adapted(
-        open_weights(folder / "model.safetensors"), open_adapter(str(folder))
-    )
+    return AdaptedCheckpoint(open_weights(folder / "model.safetensors"), open_adapter(str(folder)))
 
 
 def halves(a: NDArray[Any], b: NDArray[Any], module: str = "m") -> dict[str, Any]:
@@ -52,7 +50,7 @@ def equation(w: NDArray[Any], product: NDArray[Any], scale: float) -> NDArray[An
 def test_a_linear_map(
     dtype: Any, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "ROWS", rows)
+    monkeypatch.setattr(lora, "ROWS", rows)
     w, a, b = drawn(10, 4, dtype=dtype), drawn(3, 4), drawn(10, 3)
     with merged(tmp_path, {"m.weight": w, "n": drawn(2)}, halves(a, b)) as found:
         wanted = equation(w, b.astype(np.float64) @ a.astype(np.float64), 5 / 3)
@@ -118,9 +116,7 @@ def test_what_stands_instead_and_a_bias(tmp_path: Path) -> None:
     with merged(tmp_path, {"m.weight": w, "m.bias": bias}, brought) as found:
         product = b.astype(np.float64) @ a.astype(np.float64)
         assert np.array_equal(found.read("m.weight"), equation(own, product, 5 / 3))
-        assert np.array_equal(
-            found.read("m.bias"), equation(bias, more.astype(np.float64), 5 / 3)
-        )
+        assert np.array_equal(found.read("m.bias"), equation(bias, more.astype(np.float64), 5 / 3))
         assert np.array_equal(found.read("head.weight"), own)
         assert {f.path.name for f in found.every_file} == {
             "model.safetensors",
@@ -148,10 +144,7 @@ def test_names_behind_a_prefix_that_the_file_lacks(tmp_path: Path) -> None:
         halves(np.zeros((3, 4), np.int64), drawn(4, 3)),
         {"m.lora_A.weight": drawn(3, 4)},
         {"base_model.model..lora_A.weight": drawn(3, 4)},
-        {
-            **halves(drawn(3, 4), drawn(4, 3)),
-            "base_model.model.m.lora_B.bias": drawn(5),
-        },
+        {**halves(drawn(3, 4), drawn(4, 3)), "base_model.model.m.lora_B.bias": drawn(5)},
     ],
 )
 def test_nonsense_is_refused(brought: Arrays, tmp_path: Path) -> None:

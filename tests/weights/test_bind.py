@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.text.diagnostic import Diagnostic, Failed
-from specc.text.source import Source, Span
-from specc.weights.bind import bind
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.source import Source, Span
 from specc.weights.checkpoint import Checkpoint, open_weights
+from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.rules import IgnoreRule, LoadRule, Rules, TieRule, Wanted
-from specc.weights.transform import Concat, FirstPresent, Part, Tensor, Transpose
-from specc.weights.values import Binding, Run, array_of
+from specc.weights.parameter_values import ByteRange, CheckpointBinding, read_parameter
+from specc.weights.weight_expressions import (
+    ConcatExpr,
+    FirstPresentExpr,
+    PartExpr,
+    TensorExpr,
+    TransposeExpr,
+)
+from specc.weights.weight_rules import IgnoreRule, LoadRule, RequiredParameter, TieRule, WeightRules
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -29,26 +35,24 @@ def saved(folder: Path, tensors: Arrays) -> Checkpoint:
 
 
 def numbers(*shape: int, start: float = 0, dtype: Any = np.float32) -> NDArray[Any]:
-    return (
-        (np.arange(np.prod(shape, dtype=np.int64)) + start).reshape(shape).astype(dtype)
-    )
+    return (np.arange(np.prod(shape, dtype=np.int64)) + start).reshape(shape).astype(dtype)
 
 
-def wanted(**shapes: tuple[int, ...]) -> list[Wanted]:
+def wanted(**shapes: tuple[int, ...]) -> list[RequiredParameter]:
     return [
-        Wanted(name=name.replace("_", "."), shape=shape)
+        RequiredParameter(name=name.replace("_", "."), shape=shape)
         for name, shape in shapes.items()
     ]
 
 
-NO_RULES = Rules()
+NO_RULES = WeightRules()
 
 
 def faults(
-    folder: Path, want: list[Wanted], tensors: Arrays, rules: Rules = NO_RULES
+    folder: Path, want: list[RequiredParameter], tensors: Arrays, rules: WeightRules = NO_RULES
 ) -> list[Diagnostic]:
     with saved(folder, tensors) as checkpoint, pytest.raises(Failed) as failed:
-        bind(want, rules, checkpoint)
+        bind_parameters(want, rules, checkpoint)
     return list(failed.value.diagnostics)
 
 
@@ -56,9 +60,9 @@ def text(diagnostic: Diagnostic) -> str:
     return "\n".join((diagnostic.title, *diagnostic.notes, *diagnostic.helps))
 
 
-def layers(n: int, **shapes: tuple[int, ...]) -> list[Wanted]:
+def layers(n: int, **shapes: tuple[int, ...]) -> list[RequiredParameter]:
     return [
-        Wanted(name=f"h.{i}.{name}", shape=shape)
+        RequiredParameter(name=f"h.{i}.{name}", shape=shape)
         for i in range(n)
         for name, shape in shapes.items()
     ]
@@ -66,78 +70,70 @@ def layers(n: int, **shapes: tuple[int, ...]) -> list[Wanted]:
 
 def test_parameters_are_the_tensors_of_the_same_name(tmp_path: Path) -> None:
     with saved(tmp_path, {"a": numbers(2, 3), "b": numbers(4)}) as checkpoint:
-        binding = bind(wanted(a=(2, 3), b=(4,)), Rules(), checkpoint)
-        assert array_of(binding, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
+        binding = bind_parameters(wanted(a=(2, 3), b=(4,)), WeightRules(), checkpoint)
+        assert read_parameter(binding, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
         entry = checkpoint.tensors["b"]
-        assert binding.run("b") == Run(tmp_path / "model.safetensors", entry.offset, 16)
+        assert binding.run("b") == ByteRange(tmp_path / "model.safetensors", entry.offset, 16)
 
 
 def test_load_rules_with_holes(tmp_path: Path) -> None:
     tensors = {f"h.{i}.c_attn.weight": numbers(4, 6, start=10 * i) for i in range(2)}
     want = [
-        Wanted(name=f"h.{i}.{n}.weight", shape=(2, 4)) for i in range(2) for n in "qkv"
+        RequiredParameter(name=f"h.{i}.{n}.weight", shape=(2, 4)) for i in range(2) for n in "qkv"
     ]
-    rules = Rules(
+    rules = WeightRules(
         loads=tuple(
             LoadRule(
                 f"h.{{i}}.{n}.weight",
-                Part(Transpose(Tensor("h.{i}.c_attn.weight")), 0, k, 3),
+                PartExpr(TransposeExpr(TensorExpr("h.{i}.c_attn.weight")), 0, k, 3),
             )
             for k, n in enumerate("qkv")
         )
     )
     with saved(tmp_path, tensors) as checkpoint:
-        binding = bind(want, rules, checkpoint)
+        binding = bind_parameters(want, rules, checkpoint)
         for i in range(2):
             for k, n in enumerate("qkv"):
                 expected = tensors[f"h.{i}.c_attn.weight"].T[2 * k : 2 * k + 2]
-                assert np.array_equal(array_of(binding, f"h.{i}.{n}.weight"), expected)
+                assert np.array_equal(read_parameter(binding, f"h.{i}.{n}.weight"), expected)
         assert binding.run("h.0.q.weight") is None
 
 
 def test_an_old_spelling_is_one_rule(tmp_path: Path) -> None:
     rule = LoadRule(
-        "*norm.weight", FirstPresent((Tensor("*norm.weight"), Tensor("*norm.gamma")))
+        "*norm.weight", FirstPresentExpr((TensorExpr("*norm.weight"), TensorExpr("*norm.gamma")))
     )
     want = [
-        Wanted(name="a.norm.weight", shape=(2,)),
-        Wanted(name="b.norm.weight", shape=(2,)),
+        RequiredParameter(name="a.norm.weight", shape=(2,)),
+        RequiredParameter(name="b.norm.weight", shape=(2,)),
     ]
     with saved(
         tmp_path, {"a.norm.weight": numbers(2), "b.norm.gamma": numbers(2, start=5)}
     ) as checkpoint:
-        binding = bind(want, Rules(loads=(rule,)), checkpoint)
-        assert array_of(binding, "b.norm.weight").tolist() == [5, 6]
+        binding = bind_parameters(want, WeightRules(loads=(rule,)), checkpoint)
+        assert read_parameter(binding, "b.norm.weight").tolist() == [5, 6]
 
 
 @pytest.mark.parametrize("held", ["wte", "head", "both"])
 def test_of_tied_weights_any_copy_will_do(tmp_path: Path, held: str) -> None:
     names = ["wte", "head"] if held == "both" else [held]
     with saved(tmp_path, dict.fromkeys(names, numbers(3, 2))) as checkpoint:
-        binding = bind(
-            wanted(head=(3, 2), wte=(3, 2)),
-            Rules(ties=(TieRule("head", "wte"),)),
-            checkpoint,
+        binding = bind_parameters(
+            wanted(head=(3, 2), wte=(3, 2)), WeightRules(ties=(TieRule("head", "wte"),)), checkpoint
         )
         assert binding.tied_to("head") == "wte"
-        assert np.array_equal(array_of(binding, "wte"), numbers(3, 2))
-        assert np.array_equal(array_of(binding, "head"), numbers(3, 2))
+        assert np.array_equal(read_parameter(binding, "wte"), numbers(3, 2))
+        assert np.array_equal(read_parameter(binding, "head"), numbers(3, 2))
         assert not binding.warnings
 
 
-def test_tied_weights_with_different_values_are_each_kept_with_a_warning(
-    tmp_path: Path,
-) -> None:
-    with saved(
-        tmp_path, {"wte": numbers(3, 2), "head": numbers(3, 2, start=1)}
-    ) as checkpoint:
-        binding = bind(
-            wanted(head=(3, 2), wte=(3, 2)),
-            Rules(ties=(TieRule("head", "wte"),)),
-            checkpoint,
+def test_tied_weights_with_different_values_are_each_kept_with_a_warning(tmp_path: Path) -> None:
+    with saved(tmp_path, {"wte": numbers(3, 2), "head": numbers(3, 2, start=1)}) as checkpoint:
+        binding = bind_parameters(
+            wanted(head=(3, 2), wte=(3, 2)), WeightRules(ties=(TieRule("head", "wte"),)), checkpoint
         )
         assert binding.tied_to("head") is None
-        assert array_of(binding, "head")[0, 0] == 1
+        assert read_parameter(binding, "head")[0, 0] == 1
         assert [w.code for w in binding.warnings] == ["W0504"]
 
 
@@ -145,11 +141,11 @@ def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
     ties = (TieRule("a", "b"), TieRule("b", "c"))
     want = wanted(a=(2,), b=(2,), c=(2,))
     with saved(tmp_path, {"b": numbers(2)}) as checkpoint:
-        binding = bind(want, Rules(ties=ties), checkpoint)
+        binding = bind_parameters(want, WeightRules(ties=ties), checkpoint)
         assert [binding.tied_to(n) for n in "abc"] == ["c", "c", None]
-        assert array_of(binding, "c").tolist() == [0, 1]
+        assert read_parameter(binding, "c").tolist() == [0, 1]
     (fault,) = faults(
-        tmp_path, want, {"b": numbers(2)}, Rules(ties=(*ties, TieRule("c", "a")))
+        tmp_path, want, {"b": numbers(2)}, WeightRules(ties=(*ties, TieRule("c", "a")))
     )
     assert fault.code == "E0510"
 
@@ -157,12 +153,10 @@ def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_asked_for_once_for_all_layers(tmp_path: Path) -> None:
     span = Span(Source("gpt2.specc", "linear(x) @ q"), 0, 9)
     want = [
-        Wanted(name=f"h.{i}.q.weight", shape=(2, 2), span=span, made_by="makes [2, 2]")
+        RequiredParameter(name=f"h.{i}.q.weight", shape=(2, 2), span=span, made_by="makes [2, 2]")
         for i in range(4)
     ]
-    (fault,) = faults(
-        tmp_path, [*want, Wanted(name="w", shape=(1,))], {"w": numbers(1)}
-    )
+    (fault,) = faults(tmp_path, [*want, RequiredParameter(name="w", shape=(1,))], {"w": numbers(1)})
     assert fault.code == "E0501"
     assert fault.title == "`h.0.q.weight` is not in the checkpoint (and 3 more like it)"
     assert fault.primary
@@ -171,36 +165,27 @@ def test_a_missing_tensor_is_asked_for_once_for_all_layers(tmp_path: Path) -> No
 
 
 def test_a_near_name_is_proposed_and_not_reported_twice(tmp_path: Path) -> None:
-    tensors = {
-        "w": numbers(1),
-        **{f"h.{i}.LayerNorm.gamma": numbers(2) for i in range(3)},
-    }
+    tensors = {"w": numbers(1), **{f"h.{i}.LayerNorm.gamma": numbers(2) for i in range(3)}}
     want = [
-        Wanted(name="w", shape=(1,)),
-        *(Wanted(name=f"h.{i}.LayerNorm.weight", shape=(2,)) for i in range(3)),
+        RequiredParameter(name="w", shape=(1,)),
+        *(RequiredParameter(name=f"h.{i}.LayerNorm.weight", shape=(2,)) for i in range(3)),
     ]
     (fault,) = faults(tmp_path, want, tensors)
     assert 'load "h.{i}.LayerNorm.weight" = "h.{i}.LayerNorm.gamma"' in text(fault)
 
 
 def test_a_checkpoint_of_another_model_is_one_error(tmp_path: Path) -> None:
-    (fault,) = faults(
-        tmp_path, layers(3, a=(1,), b=(2,)), {f"x.{i}": numbers(7) for i in range(5)}
-    )
+    (fault,) = faults(tmp_path, layers(3, a=(1,), b=(2,)), {f"x.{i}": numbers(7) for i in range(5)})
     assert fault.code == "E0501"
     assert "x.{0..4}" in text(fault)
 
 
 def test_wrong_shapes_are_grouped_and_explained(tmp_path: Path) -> None:
-    tensors = {
-        **{f"h.{i}.a": numbers(3, 2) for i in range(3)},
-        "r": numbers(4),
-        "n": numbers(5, 2),
-    }
+    tensors = {**{f"h.{i}.a": numbers(3, 2) for i in range(3)}, "r": numbers(4), "n": numbers(5, 2)}
     want = [
         *layers(3, a=(2, 3)),
-        Wanted(name="r", shape=(2, 2)),
-        Wanted(name="n", shape=(6, 2)),
+        RequiredParameter(name="r", shape=(2, 2)),
+        RequiredParameter(name="n", shape=(6, 2)),
     ]
     turned, flat, odd = faults(tmp_path, want, tensors)
     assert {turned.code, flat.code, odd.code} == {"E0503"}
@@ -213,10 +198,10 @@ def test_wrong_shapes_are_grouped_and_explained(tmp_path: Path) -> None:
 
 def test_a_rule_that_cannot_be_applied(tmp_path: Path) -> None:
     rule = LoadRule(
-        "a", Part(Tensor("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
+        "a", PartExpr(TensorExpr("qkv"), 0, 0, 3), Span(Source("m.specc", "load a"), 0, 6)
     )
     (fault,) = faults(
-        tmp_path, wanted(a=(2, 2)), {"qkv": numbers(4, 2)}, Rules(loads=(rule,))
+        tmp_path, wanted(a=(2, 2)), {"qkv": numbers(4, 2)}, WeightRules(loads=(rule,))
     )
     assert fault.code == "E0511"
     assert "no 3 equal parts" in text(fault)
@@ -236,20 +221,20 @@ def test_unused_tensors_are_an_error_unless_ignored(tmp_path: Path) -> None:
     assert fault.title == "3 tensors in the checkpoint are used by nothing"
     assert "h.{0..2}.attn.bias" in text(fault)
     assert 'ignore "h.{i}.attn.bias"' in text(fault)
-    rules = Rules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
+    rules = WeightRules(ignores=(IgnoreRule("h.{i}.attn.bias"), IgnoreRule("not.there")))
     with open_weights(tmp_path) as checkpoint:
-        assert bind(wanted(a=(2,)), rules, checkpoint).ignored == tuple(
+        assert bind_parameters(wanted(a=(2,)), rules, checkpoint).ignored == tuple(
             f"h.{i}.attn.bias" for i in range(3)
         )
 
 
 def test_how_many_batches_a_norm_has_seen_is_left_aside(tmp_path: Path) -> None:
     """PyTorch stores it beside the mean; anywhere else such a name is used by nothing."""
-    want = [Wanted(name="bn.running_mean", shape=(2,))]
+    want = [RequiredParameter(name="bn.running_mean", shape=(2,))]
     count = numbers(dtype=np.int64)
     tensors = {"bn.running_mean": numbers(2), "bn.num_batches_tracked": count}
     with saved(tmp_path, tensors) as checkpoint:
-        bind(want, NO_RULES, checkpoint)
+        bind_parameters(want, NO_RULES, checkpoint)
     (found,) = faults(tmp_path, want, {**tensors, "num_batches_tracked": count})
     assert found.code == "E0505"
     assert "bn.num_batches_tracked" not in text(found)
@@ -259,15 +244,15 @@ def test_a_tensor_without_numbers_may_be_left_over(tmp_path: Path) -> None:
     """A published class that has none of something saves it so: [1, 0, d]."""
     tensors = {"a": numbers(2, 2), "registers": numbers(1, 0, 2)}
     with saved(tmp_path, tensors) as checkpoint:
-        assert bind(wanted(a=(2, 2)), NO_RULES, checkpoint).bound.keys() == {"a"}
+        assert bind_parameters(wanted(a=(2, 2)), NO_RULES, checkpoint).bound.keys() == {"a"}
 
 
 def test_rules_about_nothing_are_slips(tmp_path: Path) -> None:
     tensors = {"wte": numbers(2)}
     for rules in (
-        Rules(loads=(LoadRule("wtes", Tensor("wte")),)),
-        Rules(ties=(TieRule("wtes", "wte"),)),
-        Rules(ties=(TieRule("wte", "wtes"),)),
+        WeightRules(loads=(LoadRule("wtes", TensorExpr("wte")),)),
+        WeightRules(ties=(TieRule("wtes", "wte"),)),
+        WeightRules(ties=(TieRule("wte", "wtes"),)),
     ):
         (fault,) = faults(tmp_path, wanted(wte=(2,)), tensors, rules)
         assert fault.code == "E0510"
@@ -279,26 +264,30 @@ BASE = {f"h.{i}.w": numbers(2) for i in range(3)}
 
 @pytest.mark.parametrize("prefix", ["", "transformer.", "a.b."])
 def test_the_prefix_of_the_base_model_is_found_out(tmp_path: Path, prefix: str) -> None:
-    bare = [Wanted(name=n, shape=(2,)) for n in BASE]
-    with_prefix = [Wanted(name=prefix + n, shape=(2,)) for n in BASE]
+    bare = [RequiredParameter(name=n, shape=(2,)) for n in BASE]
+    with_prefix = [RequiredParameter(name=prefix + n, shape=(2,)) for n in BASE]
     with saved(tmp_path, {prefix + n: t for n, t in BASE.items()}) as checkpoint:
-        assert array_of(bind(bare, Rules(), checkpoint), "h.1.w").tolist() == [0, 1]
+        assert read_parameter(
+            bind_parameters(bare, WeightRules(), checkpoint), "h.1.w"
+        ).tolist() == [0, 1]
     with saved(tmp_path, {**BASE, "h.0.attn.bias": numbers(1)}) as checkpoint:
-        rules = Rules(ignores=(IgnoreRule(f"{prefix}h.{{i}}.attn.bias"),))
-        assert array_of(
-            bind(with_prefix, rules, checkpoint), f"{prefix}h.1.w"
+        rules = WeightRules(ignores=(IgnoreRule(f"{prefix}h.{{i}}.attn.bias"),))
+        assert read_parameter(
+            bind_parameters(with_prefix, rules, checkpoint), f"{prefix}h.1.w"
         ).tolist() == [0, 1]
 
 
 def test_a_head_beside_the_base_keeps_its_own_name(tmp_path: Path) -> None:
     want = [
-        *(Wanted(name=n, shape=(2,)) for n in BASE),
-        Wanted(name="head", shape=(2,)),
+        *(RequiredParameter(name=n, shape=(2,)) for n in BASE),
+        RequiredParameter(name="head", shape=(2,)),
     ]
     with saved(
         tmp_path, {**{f"bert.{n}": t for n, t in BASE.items()}, "head": numbers(2)}
     ) as checkpoint:
-        assert str(bind(want, Rules(), checkpoint).naming) == "with `bert.` in front"
+        assert (
+            str(bind_parameters(want, WeightRules(), checkpoint).naming) == "with `bert.` in front"
+        )
 
 
 @pytest.mark.parametrize("others", [["decode"], ["decode", "auxiliary"]])
@@ -307,30 +296,28 @@ def test_other_heads_of_the_same_name_are_no_prefix_of_the_base(
 ) -> None:
     """What the base is called as it is decides: a new head is not the one of another."""
     tensors = {**BASE, **{f"{head}.classifier": numbers(2) for head in others}}
-    want = [Wanted(name=n, shape=(2,)) for n in (*BASE, "classifier")]
+    want = [RequiredParameter(name=n, shape=(2,)) for n in (*BASE, "classifier")]
     found = faults(tmp_path, want, tensors)
     assert "E0501" in [fault.code for fault in found]
 
 
 def test_two_prefixes_that_fit_are_not_chosen_between(tmp_path: Path) -> None:
     tensors = {f"{p}.{n}": t for n, t in BASE.items() for p in ("student", "teacher")}
-    (fault,) = faults(tmp_path, [Wanted(name=n, shape=(2,)) for n in BASE], tensors)
+    (fault,) = faults(tmp_path, [RequiredParameter(name=n, shape=(2,)) for n in BASE], tensors)
     assert fault.code == "E0515"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_numbers_that_are_none_stop_the_work(
-    tmp_path: Path, value: float, dtype: Any
-) -> None:
+def test_numbers_that_are_none_stop_the_work(tmp_path: Path, value: float, dtype: Any) -> None:
     array = numbers(3, dtype=dtype)
     array[1] = value
     with saved(tmp_path, {"a": array, "b": array}) as checkpoint:
-        rules = Rules(loads=(LoadRule("b", Concat((Tensor("b"), Tensor("b")))),))
-        binding = bind(wanted(a=(3,), b=(6,)), rules, checkpoint)
+        rules = WeightRules(loads=(LoadRule("b", ConcatExpr((TensorExpr("b"), TensorExpr("b")))),))
+        binding = bind_parameters(wanted(a=(3,), b=(6,)), rules, checkpoint)
         for name in "ab":
             with pytest.raises(Failed, match="E0507") as failed:
-                array_of(binding, name)
+                read_parameter(binding, name)
             assert f"`{name}` in `{tmp_path}/model.safetensors`" in text(
                 failed.value.diagnostics[0]
             )
@@ -338,26 +325,30 @@ def test_numbers_that_are_none_stop_the_work(
 
 def test_truth_values_are_0_or_1(tmp_path: Path) -> None:
     with saved(tmp_path, {"a": np.array([True, False])}) as checkpoint:
-        binding = bind(
-            [Wanted(name="a", shape=(2,), dtype="bool")], Rules(), checkpoint
+        binding = bind_parameters(
+            [RequiredParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
         )
-        assert array_of(binding, "a").tolist() == [True, False]
+        assert read_parameter(binding, "a").tolist() == [True, False]
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\x02")
     with open_weights(path) as checkpoint, pytest.raises(Failed, match="E0507"):
-        array_of(
-            bind([Wanted(name="a", shape=(2,), dtype="bool")], Rules(), checkpoint), "a"
+        read_parameter(
+            bind_parameters(
+                [RequiredParameter(name="a", shape=(2,), dtype="bool")], WeightRules(), checkpoint
+            ),
+            "a",
         )
 
 
 def test_conversion_on_the_way(tmp_path: Path) -> None:
     with saved(
-        tmp_path,
-        {"a": numbers(3, dtype=ml_dtypes.bfloat16), "b": numbers(2, start=70000)},
+        tmp_path, {"a": numbers(3, dtype=ml_dtypes.bfloat16), "b": numbers(2, start=70000)}
     ) as checkpoint:
-        binding: Binding = bind(wanted(a=(3,), b=(2,)), Rules(), checkpoint)
+        binding: CheckpointBinding = bind_parameters(
+            wanted(a=(3,), b=(2,)), WeightRules(), checkpoint
+        )
         assert binding.stored_dtype("a") == "bf16"
-        assert array_of(binding, "a", "f32").dtype == np.float32
+        assert read_parameter(binding, "a", "f32").dtype == np.float32
         with pytest.raises(Failed, match="E0517") as failed:
-            array_of(binding, "b", "f16")
+            read_parameter(binding, "b", "f16")
         assert "the largest 70001" in text(failed.value.diagnostics[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 from specc.weights.checkpoint import open_weights
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -23,9 +23,7 @@ def sharded(folder: Path) -> dict[str, str]:
 
 def index(folder: Path, weight_map: object) -> Path:
     path = folder / "model.safetensors.index.json"
-    path.write_text(
-        json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map})
-    )
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     return path
 
 
@@ -145,9 +143,7 @@ def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
         ("model.safetensors.incomplete", "is a download that did not end"),
     ],
 )
-def test_what_holds_weights_that_cannot_be_read(
-    name: str, said: str, tmp_path: Path
-) -> None:
+def test_what_holds_weights_that_cannot_be_read(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     found = fault_of(tmp_path)
     assert found.startswith("E0518")

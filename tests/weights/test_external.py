@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from specc.weights.external import (
+from specc.weights.external_data import (
     LARGE,
-    Piece,
-    Place,
-    bytes_of,
-    content,
-    fits_inline,
-    linkable,
-    plan,
+    ExternalLocation,
+    TensorPiece,
+    can_store_inline,
+    count_tensor_bytes,
+    external_data_chunks,
+    link_location,
+    plan_external_data,
 )
-from specc.weights.values import Run
+from specc.weights.parameter_values import ByteRange
 
 
-def piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> Piece:
-    return Piece(name, "f32", nbytes, Run(path, offset, nbytes) if path else None)
+def piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> TensorPiece:
+    return TensorPiece(name, "f32", nbytes, ByteRange(path, offset, nbytes) if path else None)
 
 
 @pytest.fixture
@@ -33,10 +33,8 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
-    found = plan(
-        [piece("a", 10), piece("b", 4), piece("big", LARGE), piece("empty", 0)],
-        tmp_path,
-        link=True,
+    found = plan_external_data(
+        [piece("a", 10), piece("b", 4), piece("big", LARGE), piece("empty", 0)], tmp_path, link=True
     )
     assert found.copied == {
         "a": (0, 10),
@@ -44,11 +42,11 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         "big": (4096, LARGE),
         "empty": (4096 + LARGE, 0),
     }
-    assert found.places("w.bin")["b"] == Place("w.bin", 64, 4)
+    assert found.places("w.bin")["b"] == ExternalLocation("w.bin", 64, 4)
     data = b"".join(
         map(
             bytes,
-            content(found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]),
+            external_data_chunks(found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]),
         )
     )
     assert len(data) == found.size
@@ -58,16 +56,14 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
 
 
 def test_what_lies_below_the_output_is_linked(tmp_path: Path, weights: Path) -> None:
-    found = plan([piece("a", 16, weights, 72), piece("b", 8)], tmp_path, link=True)
-    assert found.linked == {"a": Place("ck/model.safetensors", 72, 16)}
+    found = plan_external_data([piece("a", 16, weights, 72), piece("b", 8)], tmp_path, link=True)
+    assert found.linked == {"a": ExternalLocation("ck/model.safetensors", 72, 16)}
     assert set(found.copied) == {"b"}
-    assert plan([piece("a", 16, weights)], tmp_path, link=False).linked == {}
+    assert plan_external_data([piece("a", 16, weights)], tmp_path, link=False).linked == {}
 
 
-def test_an_offset_the_provider_cannot_use_is_copied(
-    tmp_path: Path, weights: Path
-) -> None:
-    found = plan(
+def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Path) -> None:
+    found = plan_external_data(
         [piece("a", 16, weights, 72), piece("b", 16, weights, 128)],
         tmp_path,
         link=True,
@@ -81,31 +77,27 @@ def test_an_offset_the_provider_cannot_use_is_copied(
 def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
-    assert "does not lie in the folder" in str(linkable(weights, inside))
+    assert "does not lie in the folder" in str(link_location(weights, inside))
     os.link(weights, tmp_path / "second")
-    assert "2 links" in str(linkable(weights, tmp_path))
-    assert "cannot be looked at" in str(linkable(tmp_path / "absent", tmp_path))
-    found = plan(
+    assert "2 links" in str(link_location(weights, tmp_path))
+    assert "cannot be looked at" in str(link_location(tmp_path / "absent", tmp_path))
+    found = plan_external_data(
         [piece("a", 16, weights), piece("b", 16, weights, 16)], tmp_path, link=True
     )
     assert list(found.reasons) == [weights]
 
 
-def test_symlinks_are_resolved_because_loaders_refuse_them(
-    tmp_path: Path, weights: Path
-) -> None:
+def test_symlinks_are_resolved_because_loaders_refuse_them(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "alias.safetensors").symlink_to(weights)
-    assert linkable(tmp_path / "alias.safetensors", tmp_path) == (
-        "ck/model.safetensors",
-    )
+    assert link_location(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
     outside = tmp_path / "out"
     outside.mkdir()
     (outside / "alias.safetensors").symlink_to(weights)
-    assert "does not lie" in str(linkable(outside / "alias.safetensors", outside))
+    assert "does not lie" in str(link_location(outside / "alias.safetensors", outside))
 
 
 def test_sizes() -> None:
-    assert bytes_of((3, 5), "bf16") == 30
-    assert bytes_of((), "f32") == 4
-    assert fits_inline([piece("a", 1 << 30)])
-    assert not fits_inline([piece("a", 1 << 30), piece("b", 1 << 30)])
+    assert count_tensor_bytes((3, 5), "bf16") == 30
+    assert count_tensor_bytes((), "f32") == 4
+    assert can_store_inline([piece("a", 1 << 30)])
+    assert not can_store_inline([piece("a", 1 << 30), piece("b", 1 << 30)])

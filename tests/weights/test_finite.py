@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import specc
-from specc.artifact import external
-from specc.text.diagnostic import Failed
-from specc.weights.finite import check_finite
+from specc.artifact import weight_files
+from specc.diagnostics.diagnostic import Failed
+from specc.weights.finite_check import check_finite
 from specc.weights.formats import safetensors
-from specc.weights.formats.dtypes import FLOATS, NUMPY
 from specc.weights.formats.safetensors import write_safetensors
+from specc.weights.formats.safetensors_header import FLOATS, NUMPY
 
 KINDS = sorted(name for name in FLOATS if name in NUMPY)
 
@@ -29,12 +29,7 @@ def patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
     words = {(1 << n) + d for n in range(bits + 1) for d in range(-3, 4)}
     words |= {word ^ (1 << bits - 1) for word in words}
     words |= {(0x7C00 << 1 >> 1) + d for d in range(-3, 4)} if bits == 16 else set()
-    words |= {
-        base + s + d
-        for base in (0x7C00, 0x7F80)
-        for s in (0, 1 << 15)
-        for d in range(-3, 4)
-    }
+    words |= {base + s + d for base in (0x7C00, 0x7F80) for s in (0, 1 << 15) for d in range(-3, 4)}
     inside = sorted(word for word in words if 0 <= word < 1 << bits)
     return np.array(inside, f"u{bits // 8}").view(NUMPY[dtype])
 
@@ -108,11 +103,7 @@ def test_a_checkpoint_is_read_once(
     """
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     rng = np.random.default_rng(0)
-    shapes = {
-        "table.weight": (600, 512),
-        "layer.weight": (512, 512),
-        "layer.bias": (512,),
-    }
+    shapes = {"table.weight": (600, 512), "layer.weight": (512, 512), "layer.bias": (512,)}
     drawn = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
     weights = tmp_path / "w.safetensors"
     write_safetensors(weights, drawn)
@@ -133,18 +124,12 @@ def test_a_checkpoint_is_hashed_as_a_whole(tmp_path: Path) -> None:
     """The hash that is made beside the looking is that of the file."""
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     rng = np.random.default_rng(0)
-    shapes = {
-        "table.weight": (600, 512),
-        "layer.weight": (512, 512),
-        "layer.bias": (512,),
-    }
+    shapes = {"table.weight": (600, 512), "layer.weight": (512, 512), "layer.bias": (512,)}
     weights = tmp_path / "w.safetensors"
-    write_safetensors(
-        weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
-    )
+    write_safetensors(weights, {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()})
     out = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", out, weights=weights, weights_as="link")
-    recorded = external.load(specc.load(out).manifest.weights["beside"])
+    recorded = weight_files.parse_weight_files(specc.load(out).manifest.weights["beside"])
     assert recorded is not None
     whole = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert recorded["w.safetensors"].sha256 == whole

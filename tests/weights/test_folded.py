@@ -15,21 +15,21 @@ from support.small import SMALL
 import specc
 import specc_numpy
 from specc.cli.main import main
+from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
-from specc.ir.precision import Fold
+from specc.ir.quantization_format import NormFold
 from specc.ir.types import Type
-from specc.passes import pipeline
-from specc.passes.quantize.folds import folds_of
-from specc.run.verify import random_inputs, sizes_for
-from specc.text.diagnostic import Failed
-from specc.weights.fitting import Fitting, Narrow
-from specc.weights.folded import Folded
+from specc.transforms import pass_pipeline
+from specc.transforms.fold_norms import find_norm_folds
+from specc.verification.verify_model import random_inputs, sizes_for
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.rules import Wanted
-from specc.weights.values import Seeded, array_of
+from specc.weights.norm_folding import FoldedValues
+from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.range_check import NarrowDtype, RangeCheckedValues
+from specc.weights.weight_rules import RequiredParameter
 
 NORMS = ("norm", "ln_")
 TRAINED = {"dates", "digits", "numbers", "xor"}
@@ -72,7 +72,7 @@ def logits(path: Path) -> Array:
 
 
 @dataclass(frozen=True)
-class Given(Seeded):
+class Given(SeededValues):
     """Numbers that a test has, a few bytes at a time. Implements `Values`."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -83,11 +83,11 @@ class Given(Seeded):
             yield data[start : start + 52].data
 
 
-def moved(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> Folded:
+def moved(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> FoldedValues:
     """The weights with the gains of every norm moved that can be."""
-    wanted = {n: Wanted(name=n, shape=w.shape) for n, w in weights.items()}
+    wanted = {n: RequiredParameter(name=n, shape=w.shape) for n, w in weights.items()}
     base = Given(0, wanted, {}, arrays=weights)
-    return Folded(base, folds_of(pipeline.simplify(graph), ties, wanted))
+    return FoldedValues(base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("llama", marks=LATER)])
@@ -100,23 +100,21 @@ def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
     before |= {name: before[root] for name, root in ties.items()}
     folded = moved(graph, ties, before)
-    after = before | {n: array_of(folded, n, "f32") for n in folded.changed}
+    after = before | {n: read_parameter(folded, n, "f32") for n in folded.changed}
     # two of each layer, and the last one where the head is no table
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
     assert not any("wte" in n or "embed_tokens" in n for n in folded.changed)
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(1))
-    wanted = specc_numpy.run(graph, inputs, before)
-    for name, value in specc_numpy.run(graph, inputs, after).items():
+    wanted = specc_numpy.evaluate_graph(graph, inputs, before)
+    for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
     # what remains of a gain is near 1, or less where there is a bias beside it
     gains = [after[fold.gain] for fold in folded.folds]
     assert all(abs(g).max() < 1.42 for g in gains)
 
 
-def test_what_is_kept_is_not_touched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor the norm before it, and the note counts what was moved."""
     weights = uneven("gpt2", tmp_path, planted=False)
     plain, folded = tmp_path / "plain.onnx", tmp_path / "folded.onnx"
@@ -147,7 +145,7 @@ def test_what_is_kept_stays_in_its_file(
     gain has changed lies beside.
     """
     # what is small stands in the model itself
-    monkeypatch.setattr("specc_onnx.write.weights.SMALL", 0)
+    monkeypatch.setattr("specc_onnx.write.weight_placement.MAX_INLINE_BYTES", 0)
     weights = uneven("llama", tmp_path, planted=False)
     out = tmp_path / "m.onnx"
     given = ["--quantize=int8", "--keep=model.layers.0.*"]
@@ -190,10 +188,7 @@ def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
     lost = []
     for given in ([], ["--fold-norms"]):
         out = tmp_path / "low.onnx"
-        more = {
-            "int4": ["--quantize-all", "--block=32"],
-            "int8-weights": ["--block=32"],
-        }
+        more = {"int4": ["--quantize-all", "--block=32"], "int8-weights": ["--block=32"]}
         options = ["--quantize", kind, *more.get(kind, ()), *given]
         assert compiled("llama", out, weights, *options) == 0
         assert main(["verify", str(out), "--rounds", "1"]) == 0
@@ -218,10 +213,10 @@ def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
             weights[name] = sizes.astype(np.float32)
     weights |= {name: weights[root] for name, root in ties.items()}
     folded = moved(graph, ties, weights)
-    after = weights | {n: array_of(folded, n, "f32") for n in folded.changed}
+    after = weights | {n: read_parameter(folded, n, "f32") for n in folded.changed}
     inputs = random_inputs(graph, sizes_for(graph, 2), rng)
-    for name, value in specc_numpy.run(graph, inputs, weights).items():
-        made = specc_numpy.run(graph, inputs, after)[name]
+    for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
+        made = specc_numpy.evaluate_graph(graph, inputs, after)[name]
         np.testing.assert_allclose(made, value, rtol=1e-9, atol=1e-12)
 
 
@@ -232,10 +227,10 @@ def test_a_number_of_no_checkpoint_is_told_as_one(dtype: str) -> None:
     large = np.full((4, 4), 1e38 if dtype == "f32" else 1e4, np.float32)
     gain = np.full(4, 1024, np.float32)
     folded = moved(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
-    narrow = Fitting(folded, {"w": Narrow("f16", "w")}, folded.changed)
+    narrow = RangeCheckedValues(folded, {"w": NarrowDtype("f16", "w")}, folded.changed)
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(Failed) as caught:
-            array_of(values, "w", kind)
+            read_parameter(values, "w", kind)
         (told,) = caught.value.diagnostics
         assert told.code == "E0517"
         assert "leave out --fold-norms" in told.helps[0]
@@ -270,9 +265,7 @@ def turned(b: Builder, w: Value) -> Value:
 
 REFUSED: dict[str, Rest] = {
     "it is a result too": lambda b, x, w: {"y": mapped(b, x, w), "x": x},
-    "it is added too": lambda b, x, w: {
-        "y": b.one(ops.Arith("add"), x, mapped(b, x, w))
-    },
+    "it is added too": lambda b, x, w: {"y": b.one(ops.Arith("add"), x, mapped(b, x, w))},
     "the weight reads more": lambda b, x, w: {
         "y": mapped(b, x, w),
         "z": mapped(b, mapped(b, x, w), w),
@@ -284,19 +277,17 @@ REFUSED: dict[str, Rest] = {
 
 @pytest.mark.parametrize("rest", REFUSED.values(), ids=REFUSED)
 def test_what_others_read_stays(rest: Rest) -> None:
-    assert not folds_of(normed(rest), {}, {"w"})
+    assert not find_norm_folds(normed(rest), {}, {"w"})
 
 
 def test_maps_alone_are_folded_but_not_tied_ones() -> None:
     graph = normed(lambda b, x, w: {"y": mapped(b, x, w)})
-    assert folds_of(graph, {}, {"w"}) == (Fold("g", "b", (("w", False),)),)
-    assert not folds_of(graph, {"w": "table"}, {"w"})
-    assert not folds_of(graph, {"other": "g"}, {"w"})
+    assert find_norm_folds(graph, {}, {"w"}) == (NormFold("g", "b", (("w", False),)),)
+    assert not find_norm_folds(graph, {"w": "table"}, {"w"})
+    assert not find_norm_folds(graph, {"other": "g"}, {"w"})
     # what is kept stays what it is
-    assert not folds_of(graph, {}, set())
+    assert not find_norm_folds(graph, {}, set())
     over = normed(lambda b, x, w: {"y": mapped(b, x, turned(b, w))})
-    assert folds_of(over, {}, {"w"}) == (Fold("g", "b", (("w", True),)),)
-    both = normed(
-        lambda b, x, w: {"y": mapped(b, x, turned(b, w)), "z": mapped(b, x, w)}
-    )
-    assert not folds_of(both, {}, {"w"})
+    assert find_norm_folds(over, {}, {"w"}) == (NormFold("g", "b", (("w", True),)),)
+    both = normed(lambda b, x, w: {"y": mapped(b, x, turned(b, w)), "z": mapped(b, x, w)})
+    assert not find_norm_folds(both, {}, {"w"})

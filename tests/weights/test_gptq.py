@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specc.ir.array import Array
-from specc.weights import gptq, lowbits
+from specc.weights import gptq, int_quantization
 
 
 def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
@@ -40,7 +40,7 @@ def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
     rng = np.random.default_rng(wide)
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
-    numbers, scales = gptq.rounded(rows, gptq.factor_of(inputs.T @ inputs), block)
+    numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(inputs.T @ inputs), block)
     for n, row in enumerate(rows):
         wanted, units = brute(row, inputs, block)
         assert np.array_equal(numbers[n].reshape(-1)[:wide], wanted)
@@ -52,7 +52,7 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
     """By NumPy's own inverse of the whole."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
-    factor = gptq.factor_of(products.copy())
+    factor = gptq.cholesky_factor(products.copy())
     damped = products + gptq.DAMP * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()
@@ -63,15 +63,13 @@ def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
-    numbers, scales = gptq.rounded(rows, gptq.factor_of(inputs.T @ inputs), 32)
-    blocks = lowbits.in_blocks(rows, 32)
-    units = lowbits.scales_of(blocks, 4)
-    near = lowbits.rounded(blocks, units, 4) * units[..., None]
+    numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(inputs.T @ inputs), 32)
+    blocks = int_quantization.split_groups(rows, 32)
+    units = int_quantization.group_scales(blocks, 4)
+    near = int_quantization.quantize_groups(blocks, units, 4) * units[..., None]
     made = numbers * scales[..., None]
     wanted = inputs @ rows.T
-    lost, usual = (
-        np.linalg.norm(inputs @ w.reshape(16, -1).T - wanted) for w in (made, near)
-    )
+    lost, usual = (np.linalg.norm(inputs @ w.reshape(16, -1).T - wanted) for w in (made, near))
     assert lost < 0.9 * usual
 
 
@@ -84,18 +82,19 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
     inputs[:, 3] = 0
     rows = rng.normal(size=(4, 32)).astype(np.float32)
     for seen in (inputs, 0 * inputs):
-        numbers, scales = gptq.rounded(rows, gptq.factor_of(seen.T @ seen), 32)
-        assert (
-            numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)
-        ).all()
-    blocks = lowbits.in_blocks(rows, 32)
-    assert (numbers == lowbits.rounded(blocks, lowbits.scales_of(blocks, 4), 4)).all()
+        numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(seen.T @ seen), 32)
+        assert (numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)).all()
+    blocks = int_quantization.split_groups(rows, 32)
+    assert (
+        numbers
+        == int_quantization.quantize_groups(blocks, int_quantization.group_scales(blocks, 4), 4)
+    ).all()
 
 
 def test_rows_of_zeros_stay() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
-    numbers, scales = gptq.rounded(
-        np.zeros((2, 16), np.float32), gptq.factor_of(inputs.T @ inputs), 16
+    numbers, scales = gptq.quantize_gptq(
+        np.zeros((2, 16), np.float32), gptq.cholesky_factor(inputs.T @ inputs), 16
     )
     assert not numbers.any()
     assert (scales > 0).all()

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rounded import halves, stored
 
-from specc.ir.ops.quantized import Layout
-from specc.ir.precision import Precision
-from specc.weights import lowbits
-from specc.weights.quantized import Loss, Quantized
-from specc.weights.rules import Wanted
-from specc.weights.values import Seeded
+from specc.ir.ops.quantized import WeightLayout
+from specc.ir.quantization_format import QuantizationFormat
+from specc.weights import int_quantization
+from specc.weights.parameter_values import SeededValues
+from specc.weights.quantized_values import QuantizedValues, WeightQuantizationError
+from specc.weights.weight_rules import RequiredParameter
 
 FORMS = [
-    Precision(bits=bits, block=block, layout=layout, rounding="none", turned=turned)
+    QuantizationFormat(bits=bits, block=block, layout=layout, rounding="none", turned=turned)
     for bits, block in ((8, 0), (8, 16), (4, 16), (4, 32))
     for layout in ("rows", "columns")
     for turned in (False, True)
@@ -27,15 +27,17 @@ RNG = np.random.default_rng(3)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("out", "wide"), [(3, 40), (1, 1), (5, 16)])
 def test_back_again_is_half_a_step_away_at_most(
-    form: Precision, out: int, wide: int
+    form: QuantizationFormat, out: int, wide: int
 ) -> None:
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
     numbers, scales = stored(weight, form)
     shape = (wide, out) if form.turned else (out, wide)
     assert (numbers.shape, scales.shape) == form.shapes(shape)
-    again = lowbits.dequantized(numbers, scales, wide, form)
+    again = int_quantization.dequantize(numbers, scales, wide, form)
     again = again.T if form.turned else again
-    step = np.abs(lowbits.scales_of(lowbits.in_blocks(weight, form.block), form.bits))
+    step = np.abs(
+        int_quantization.group_scales(int_quantization.split_groups(weight, form.block), form.bits)
+    )
     each = np.repeat(step, form.block or wide, 1)[:, :wide]
     # of 4 bits the far end of the other side is a whole step away
     most = each * (0.5 if form.bits == 8 else 1.0)
@@ -44,10 +46,10 @@ def test_back_again_is_half_a_step_away_at_most(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
-    form = Precision(bits=bits, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=bits, block=16, layout="rows", rounding="none")
     weight = np.zeros((4, 20), np.float32)
     weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
-    again = lowbits.dequantized(*stored(weight, form), 20, form)
+    again = int_quantization.dequantize(*stored(weight, form), 20, form)
     assert np.allclose(again[:3], weight[:3], rtol=1e-6)
     assert np.isfinite(again).all()
 
@@ -63,15 +65,15 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
     bits: int, size: float, places: list[float], most: bool
 ) -> None:
     """Also those at the ends of float32, whose squares it does not hold."""
-    form = Precision(bits=bits, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=bits, block=16, layout="rows", rounding="none")
     weight = np.array([places], np.float64) * size
     weight = weight.astype(np.float32)
     if most:
         weight[0, 0] = np.finfo(np.float32).max
-    again = lowbits.dequantized(*stored(weight, form), 20, form)
+    again = int_quantization.dequantize(*stored(weight, form), 20, form)
     assert np.isfinite(again).all()
     wide, gone = weight.astype(np.float64), weight.astype(np.float64) - again
-    loss = Loss()
+    loss = WeightQuantizationError()
     loss.see(weight, again)
     whole = np.linalg.norm(wide)
     lost = np.linalg.norm(gone) / whole if whole else 0.0
@@ -81,20 +83,20 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_streamed_by_pieces_it_is_the_same(
-    form: Precision, monkeypatch: pytest.MonkeyPatch
+    form: QuantizationFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = (37, 11)
-    base = Seeded(1, {"w": Wanted(name="w", shape=shape)}, {"w": "normal(1.0)"})
-    values = Quantized(base, {"w": form})
+    base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
+    values = QuantizedValues(base, {"w": form})
     whole = np.frombuffer(b"".join(base.chunks("w", "f32")), np.float32).reshape(shape)
     numbers, scales = stored(whole.T if form.turned else whole, form)
-    monkeypatch.setattr("specc.weights.quantized.AT_ONCE", 30)
+    monkeypatch.setattr("specc.weights.quantized_values.AT_ONCE", 30)
     got = b"".join(values.chunks(form.numbers("w"), form.dtype))
     assert got == (halves(numbers) if form.dtype == "i4" else numbers.tobytes())
     assert b"".join(values.chunks(form.scales("w"), "f32")) == scales.tobytes()
     count = math.prod(values.wanted[form.numbers("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
-    again = lowbits.dequantized(
+    again = int_quantization.dequantize(
         numbers, scales, shape[0] if form.turned else shape[1], form
     )
     lost = np.linalg.norm(again - whole) / np.linalg.norm(whole)
@@ -103,8 +105,8 @@ def test_streamed_by_pieces_it_is_the_same(
 
 def test_scales_can_be_asked_for_first() -> None:
     form = FORMS[0]
-    values = Quantized(
-        Seeded(1, {"w": Wanted(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
+    values = QuantizedValues(
+        SeededValues(1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
         {"w": form},
     )
     first = b"".join(values.chunks("w:scale", "f32"))
@@ -113,16 +115,14 @@ def test_scales_can_be_asked_for_first() -> None:
 
 
 def test_layouts_are_what_they_say() -> None:
-    layouts: tuple[Layout, ...] = ("rows", "columns")
-    found = [
-        Precision(bits=4, block=32, layout=x, rounding="none").dtype for x in layouts
-    ]
+    layouts: tuple[WeightLayout, ...] = ("rows", "columns")
+    found = [QuantizationFormat(bits=4, block=32, layout=x, rounding="none").dtype for x in layouts]
     assert found == ["u8", "i4"]
 
 
 def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
     """As they come from a rounding column by column."""
-    form = Precision(bits=4, block=16, layout="rows", rounding="none")
+    form = QuantizationFormat(bits=4, block=16, layout="rows", rounding="none")
     whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
-    want = lowbits.packed(whole, 32, form)
-    assert np.array_equal(lowbits.packed(np.asfortranarray(whole), 32, form), want)
+    want = int_quantization.pack_quantized(whole, 32, form)
+    assert np.array_equal(int_quantization.pack_quantized(np.asfortranarray(whole), 32, form), want)

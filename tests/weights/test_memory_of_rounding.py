@@ -85,11 +85,7 @@ def peak(folder: Path, target: str, kind: str, loads: str, mistake: str = "") ->
     command += ["--weights", "m.safetensors", "--quantize", kind, "--target", target]
     command += ["--samples", "0"] if kind == "int4" else []
     done = subprocess.run(
-        [*command, "-o", "m.onnx"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "-o", "m.onnx"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert LAYERS * LARGEST > 2 * (LARGEST + ROOM)
@@ -97,14 +93,14 @@ def peak(folder: Path, target: str, kind: str, loads: str, mistake: str = "") ->
 
 
 MISTAKE = """
-from specc.weights.quantized import Quantized
-rows, kept = Quantized._rows, []
+from specc.weights.quantized_values import QuantizedValues
+rows, kept = QuantizedValues._rows, []
 
 def holding(self, name):
     for piece in rows(self, name):
         kept.append(piece.copy())
         yield piece
 
-Quantized._rows = holding
+QuantizedValues._rows = holding
 """
 """Planted before the command runs."""

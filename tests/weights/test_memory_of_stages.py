@@ -26,7 +26,7 @@ graph g(x: float[batch, {WIDE}]) -> (y: float[batch, {WIDE}]) {{
 }}
 """
 LIMITS = """
-from specc.calibrate import stages
+from specc.calibration import stages
 stages.WEIGHTS = stages.SUMS = {limit} << 20
 """
 """Planted before the command runs: how much a stage may hold, in MB."""

@@ -13,27 +13,33 @@ import numpy as np
 import pytest
 
 from specc import backend
-from specc.backend import Slot
-from specc.calibrate import products, stages
-from specc.calibrate.readers import readers_of
+from specc.backend import TensorSlot
+from specc.calibration import calibration_stages, gram_matrices
+from specc.calibration.weight_readers import find_weight_readers
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Parameter
-from specc.ir.precision import Precision
+from specc.ir.quantization_format import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import gptq
-from specc.weights.quantized import FactorOf, Loss, Quantized, Ready, round_now
-from specc.weights.rules import Wanted
-from specc.weights.values import Seeded, array_of
+from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.quantized_values import (
+    FactorOf,
+    PrequantizedWeight,
+    QuantizedValues,
+    WeightQuantizationError,
+    quantize_to_files,
+)
+from specc.weights.weight_rules import RequiredParameter
 
 WIDE, MANY = 160, 8
 SUM = 8 * WIDE**2
 """Bytes of the sums of one weight."""
 SLACK = 1 << 17
-FORM = Precision(bits=4, block=32, layout="rows", rounding="none")
-BASE = Seeded(
+FORM = QuantizationFormat(bits=4, block=32, layout="rows", rounding="none")
+BASE = SeededValues(
     1,
-    {f"w{n}": Wanted(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
+    {f"w{n}": RequiredParameter(name=f"w{n}", shape=(WIDE, WIDE)) for n in range(MANY)},
     {f"w{n}": "normal(0.1)" for n in range(MANY)},
 )
 RNG = np.random.default_rng(2)
@@ -43,7 +49,7 @@ SEEN = RNG.normal(size=(2, 30, WIDE)).astype(np.float32)
 @cache
 def weight(name: str) -> Array:
     """The numbers of one map."""
-    return array_of(BASE, name)
+    return read_parameter(BASE, name)
 
 
 def chain() -> Graph:
@@ -57,7 +63,7 @@ def chain() -> Graph:
 
 
 PLAN = {f"w{n}": FORM for n in range(MANY)}
-READERS = readers_of(chain(), PLAN, {})
+READERS = find_weight_readers(chain(), PLAN, {})
 
 
 @dataclass(frozen=True)
@@ -65,22 +71,22 @@ class Part:
     """A part of the chain by the reference."""
 
     graph: Graph
-    outputs: Mapping[str, Slot] = field(default_factory=dict)
+    outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         given = {name: weight(name) for name in self.graph.parameters}
-        return backend.reference().run(self.graph, inputs, given)
+        return backend.load_reference().evaluate_graph(self.graph, inputs, given)
 
 
 def samples() -> list[dict[str, Array]]:
     return [{"x": rows} for rows in SEEN]
 
 
-def rounded(folder: Path) -> dict[str, Ready]:
-    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
-        return round_now(BASE, name, FORM, factor, stem)
+def rounded(folder: Path) -> dict[str, PrequantizedWeight]:
+    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+        return quantize_to_files(BASE, name, FORM, factor, stem)
 
-    return products.rounded_by(opened, READERS, samples, folder, round_one)
+    return gram_matrices.quantize_calibrated(opened, READERS, samples, folder, round_one)
 
 
 @contextmanager
@@ -102,11 +108,11 @@ def peak(folder: Path) -> int:
     def opened(graph: Graph) -> Iterator[Part]:
         yield Empty(graph)
 
-    def nothing(name: str, factor: FactorOf, stem: Path) -> Ready:
-        return Ready(stem, stem, Loss())
+    def nothing(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
+        return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
     tracemalloc.start()
-    products.rounded_by(opened, READERS, samples, folder, nothing)
+    gram_matrices.quantize_calibrated(opened, READERS, samples, folder, nothing)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
@@ -115,13 +121,13 @@ def peak(folder: Path) -> int:
 def test_no_more_than_a_few_sums_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "SUMS", SUM)
+    monkeypatch.setattr(calibration_stages, "SUMS", SUM)
     monkeypatch.setattr(gptq, "SMALL", 16)
     few = peak(tmp_path)
     # the sums, what a sample adds to them, and parts of their factor while it is made
     assert few < 3 * SUM + SLACK
     # a mistake that the law would see: all of them at once
-    monkeypatch.setattr(stages, "SUMS", MANY * SUM)
+    monkeypatch.setattr(calibration_stages, "SUMS", MANY * SUM)
     assert peak(tmp_path) > few + (MANY - 3) * SUM
 
 
@@ -130,21 +136,21 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many weights a stage may hold: beside the products of the maps in NumPy."""
-    monkeypatch.setattr(stages, "WEIGHTS", least)
-    parts = list(stages.stages_of(READERS))
+    monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
+    parts = list(calibration_stages.split_stages(READERS))
     assert len(parts) == {1: MANY - 1, 1 << 30: 1}.get(least, 3)
     held = [4 * WIDE**2 * len(part.graph.parameters) for part in parts]
     assert max(held) <= max(least, 4 * WIDE**2)
     found: dict[str, Array] = {}
 
-    def round_one(name: str, factor: FactorOf, stem: Path) -> Ready:
+    def round_one(name: str, factor: FactorOf, stem: Path) -> PrequantizedWeight:
         found[name] = factor(0)
-        return Ready(stem, stem, Loss())
+        return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
-    products.rounded_by(opened, READERS, samples, tmp_path, round_one)
+    gram_matrices.quantize_calibrated(opened, READERS, samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
-        assert np.allclose(found[f"w{n}"], gptq.factor_of(x.T @ x), rtol=1e-5)
+        assert np.allclose(found[f"w{n}"], gptq.cholesky_factor(x.T @ x), rtol=1e-5)
         x = x @ weight(f"w{n}").astype(np.float64).T
     # what stages keep for each other is gone
     assert not list(tmp_path.iterdir())
@@ -152,10 +158,10 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
 
 def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
     ready = rounded(tmp_path)
-    whole = Quantized(BASE, dict.fromkeys(ready, FORM), ready)
+    whole = QuantizedValues(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
-    factor = gptq.factor_of(x.T @ x)
-    one = Quantized(BASE, {"w0": FORM}, factor=lambda _: factor)
+    factor = gptq.cholesky_factor(x.T @ x)
+    one = QuantizedValues(BASE, {"w0": FORM}, factor=lambda _: factor)
     for part, dtype in ((FORM.numbers("w0"), "u8"), (FORM.scales("w0"), "f32")):
         want = b"".join(bytes(c) for c in one.chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.chunks(part, dtype)) == want

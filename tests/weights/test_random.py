@@ -5,48 +5,41 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from specc.weights import random
-from specc.weights.random import (
+from specc.weights import random_stream
+from specc.weights.random_stream import (
     BLOCK,
     Floats,
-    fnv1a,
-    fold,
-    key_of,
-    mix,
-    normal,
-    uniform,
-    word,
-    words,
+    fold_key,
+    hash_fnv1a,
+    mix_bits,
+    normal_array,
+    random_word,
+    random_words,
+    stream_key,
+    uniform_array,
 )
 
 
 def test_words_are_those_of_splitmix64() -> None:
     # the published first outputs of SplitMix64 for the seed 1234567
-    known = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-    ]
-    assert [word(1234567, n) for n in range(4)] == known
-    assert words(1234567, 0, 4).tolist() == known
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [random_word(1234567, n) for n in range(4)] == known
+    assert random_words(1234567, 0, 4).tolist() == known
 
 
 def test_names_are_hashed_with_fnv1a() -> None:
-    assert fnv1a(b"") == 0xCBF29CE484222325
-    assert fnv1a(b"foobar") == 0x85944171F73967E8
+    assert hash_fnv1a(b"") == 0xCBF29CE484222325
+    assert hash_fnv1a(b"foobar") == 0x85944171F73967E8
 
 
 def test_values_never_change() -> None:
-    assert key_of(0, "wte.weight") == GOLDEN_KEY
-    assert uniform(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
-    assert normal(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
+    assert stream_key(0, "wte.weight") == GOLDEN_KEY
+    assert uniform_array(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
+    assert normal_array(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
 
 
-@pytest.mark.parametrize("make", [random.uniform_block, random.normal_block])
-def test_an_element_depends_on_its_number_only(
-    make: Callable[[int, int, int], Floats],
-) -> None:
+@pytest.mark.parametrize("make", [random_stream.uniform_block, random_stream.normal_block])
+def test_an_element_depends_on_its_number_only(make: Callable[[int, int, int], Floats]) -> None:
     whole = make(99, 0, 100)
     assert np.array_equal(whole[37:41], make(99, 37, 4))
     assert np.array_equal(whole[37:38], make(99, 37, 1))
@@ -54,41 +47,41 @@ def test_an_element_depends_on_its_number_only(
 
 def test_arrays_longer_than_a_block_have_no_seams() -> None:
     count = 2 * BLOCK + 5
-    key = key_of(3, "w")
+    key = stream_key(3, "w")
     assert np.array_equal(
-        normal(3, "w", (count,), 1.0), random.normal_block(key, 0, count)
+        normal_array(3, "w", (count,), 1.0), random_stream.normal_block(key, 0, count)
     )
     assert np.array_equal(
-        uniform(3, "w", (count,), 0, 1), random.uniform_block(key, 0, count)
+        uniform_array(3, "w", (count,), 0, 1), random_stream.uniform_block(key, 0, count)
     )
 
 
 def test_the_formula_in_plain_integers() -> None:
-    key = key_of(11, "x")
-    total = sum(word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
-    assert normal(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
-    assert uniform(11, "x", (6,), 0.0, 1.0)[5] == (word(key, 5) >> 40) / 2**24
+    key = stream_key(11, "x")
+    total = sum(random_word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
+    assert normal_array(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
+    assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (random_word(key, 5) >> 40) / 2**24
 
 
 def test_keys_differ_with_seed_name_and_number() -> None:
-    keys = {key_of(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
-    keys |= {fold(key_of(0, "a"), n) for n in range(50)}
+    keys = {stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
+    keys |= {fold_key(stream_key(0, "a"), n) for n in range(50)}
     assert len(keys) == 250
-    assert mix(0) == 0
+    assert mix_bits(0) == 0
 
 
 def test_distributions() -> None:
-    u = uniform(1, "u", (200_000,), 0.0, 1.0).astype(np.float64)
+    u = uniform_array(1, "u", (200_000,), 0.0, 1.0).astype(np.float64)
     assert abs(u.mean() - 0.5) < 0.003
     assert abs(u.var() - 1 / 12) < 0.001
     assert u.min() >= 0
     assert u.max() < 1
-    z = normal(1, "z", (200_000,), 2.0).astype(np.float64)
+    z = normal_array(1, "z", (200_000,), 2.0).astype(np.float64)
     assert abs(z.mean()) < 0.02
     assert abs(z.std() - 2) < 0.01
     assert abs((z**3).mean()) < 0.2
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 0.01
-    assert abs(np.corrcoef(z, normal(2, "z", z.shape, 1.0))[0, 1]) < 0.01
+    assert abs(np.corrcoef(z, normal_array(2, "z", z.shape, 1.0))[0, 1]) < 0.01
 
 
 GOLDEN_KEY = 16834231487202948182

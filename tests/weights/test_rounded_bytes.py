@@ -12,20 +12,15 @@ import pytest
 from support.rounded import halves
 
 from specc.ir.array import Array
-from specc.ir.precision import Precision
-from specc.weights import lowbits
-from specc.weights.quantized import Quantized
-from specc.weights.rules import Wanted
-from specc.weights.values import Run, converted
+from specc.ir.quantization_format import QuantizationFormat
+from specc.weights import int_quantization
+from specc.weights.parameter_values import ByteRange, convert_dtype
+from specc.weights.quantized_values import QuantizedValues
+from specc.weights.weight_rules import RequiredParameter
 
 RNG = np.random.default_rng(7)
 OUT, WIDE = 23, 45
-KINDS = {
-    "f32": np.float32,
-    "bf16": ml_dtypes.bfloat16,
-    "f16": np.float16,
-    "f64": np.float64,
-}
+KINDS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f64": np.float64}
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,8 @@ class Lying:
     step: int = 101
 
     @property
-    def wanted(self) -> Mapping[str, Wanted]:
-        return {"w": Wanted(name="w", shape=self.weight.shape)}
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        return {"w": RequiredParameter(name="w", shape=self.weight.shape)}
 
     def tied_to(self, name: str) -> str | None:
         return None
@@ -48,7 +43,7 @@ class Lying:
     def stored_dtype(self, name: str) -> str:
         return self.dtype
 
-    def run(self, name: str) -> Run | None:
+    def run(self, name: str) -> ByteRange | None:
         return None
 
     def look_through(self, names: object) -> dict[Path, str]:
@@ -58,7 +53,7 @@ class Lying:
         """Each in one buffer, which the next chunk is written over."""
         flat = self.weight.reshape(-1)
         for start in range(0, flat.size, self.step):
-            block = converted(flat[start : start + self.step], dtype, "w")
+            block = convert_dtype(flat[start : start + self.step], dtype, "w")
             buffer = bytearray(block.tobytes())
             yield memoryview(buffer)
             buffer[:] = bytes(len(buffer))
@@ -79,11 +74,11 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
             here = [np.float32(x) for x in row[start : start + block]]
             most = max(here, key=abs)  # the first of several
             scale = abs(most) / np.float32(127) if bits == 8 else most / np.float32(-8)
-            scale = scale if abs(scale) >= lowbits.LEAST else lowbits.LEAST
+            scale = scale if abs(scale) >= int_quantization.LEAST else int_quantization.LEAST
             low, high = (-127, 127) if bits == 8 else (-8, 7)
             whole = [min(max(round(float(x / scale)), low), high) for x in here]
             whole += [0] * (block - len(here))
-            moved = [n + lowbits.MIDDLE[bits] for n in whole]
+            moved = [n + int_quantization.MIDDLE[bits] for n in whole]
             packed += bytes(moved) if bits == 8 else halves(np.array(moved))
             scales.append(scale)
     return bytes(packed), np.array(scales, np.float32).tobytes()
@@ -96,11 +91,11 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
 def test_every_byte_is_that_of_the_plain_way(
     dtype: str, bits: int, block: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specc.weights.quantized.AT_ONCE", 10 * many)
-    monkeypatch.setattr("specc.weights.quantized.IN_CACHE", many)
+    monkeypatch.setattr("specc.weights.quantized_values.AT_ONCE", 10 * many)
+    monkeypatch.setattr("specc.weights.quantized_values.IN_CACHE", many)
     rows = weight().astype(KINDS[dtype])
-    form = Precision(bits=bits, block=block, layout="rows", rounding="none")
-    values = Quantized(Lying(rows, dtype), {"w": form})
+    form = QuantizationFormat(bits=bits, block=block, layout="rows", rounding="none")
+    values = QuantizedValues(Lying(rows, dtype), {"w": form})
     numbers = b"".join(map(bytes, values.chunks(form.numbers("w"), "u8")))
     scales = b"".join(map(bytes, values.chunks(form.scales("w"), "f32")))
     assert (numbers, scales) == plain(rows, bits, block)
@@ -108,20 +103,18 @@ def test_every_byte_is_that_of_the_plain_way(
     assert values.made["w"].loss.squares == pytest.approx(np.vdot(narrow, narrow))
 
 
-def test_pieces_that_share_a_buffer_would_be_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pieces_that_share_a_buffer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake that the test is for: numbers that are not copied out of a chunk."""
     rows = weight().astype(np.float32)
-    form = Precision(bits=4, block=16, layout="rows", rounding="none")
-    values = Quantized(Lying(rows, "f32", WIDE), {"w": form})
+    form = QuantizationFormat(bits=4, block=16, layout="rows", rounding="none")
+    values = QuantizedValues(Lying(rows, "f32", WIDE), {"w": form})
 
-    def shared(self: Quantized, name: str) -> Iterator[Array]:
+    def shared(self: QuantizedValues, name: str) -> Iterator[Array]:
         yield from [
             np.frombuffer(chunk, np.float32).reshape(-1, WIDE)
             for chunk in self.base.chunks(name, "f32")
         ]
 
-    monkeypatch.setattr(Quantized, "_rows", shared)
+    monkeypatch.setattr(QuantizedValues, "_rows", shared)
     numbers = b"".join(map(bytes, values.chunks("w:int4", "u8")))
     assert numbers != plain(rows, 4, 16)[0]

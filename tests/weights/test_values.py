@@ -8,35 +8,39 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.text.diagnostic import Failed
-from specc.weights.bind import bind
+from specc.diagnostics.diagnostic import Failed
 from specc.weights.checkpoint import open_weights
-from specc.weights.drawn import fill
+from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.initial import Normal
-from specc.weights.rules import LoadRule, Rules, Wanted
-from specc.weights.transform import Stack, Tensor, Transpose
-from specc.weights.values import Seeded, array_of
+from specc.weights.initial_values import initial_values
+from specc.weights.initializers import NormalInit
+from specc.weights.parameter_values import SeededValues, read_parameter
+from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
+from specc.weights.weight_rules import LoadRule, RequiredParameter, WeightRules
 
 
 def test_seeded_parameters() -> None:
-    want = {n: Wanted(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
-    seeded = Seeded(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
+    want = {n: RequiredParameter(name=n, shape=(3, 4)) for n in ("wte", "head", "q")}
+    seeded = SeededValues(7, want, dict.fromkeys(want, "normal(0.02)"), {"head": "wte"})
     assert seeded.tied_to("head") == "wte"
     assert seeded.tied_to("wte") is None
     assert seeded.run("q") is None
-    assert np.array_equal(array_of(seeded, "q"), fill(Normal(0.02), 7, "q", (3, 4)))
-    assert np.array_equal(array_of(seeded, "head"), array_of(seeded, "wte"))
-    assert array_of(seeded, "q", "f16").dtype == np.float16
+    assert np.array_equal(
+        read_parameter(seeded, "q"), initial_values(NormalInit(0.02), 7, "q", (3, 4))
+    )
+    assert np.array_equal(read_parameter(seeded, "head"), read_parameter(seeded, "wte"))
+    assert read_parameter(seeded, "q", "f16").dtype == np.float16
 
 
 def test_a_large_transposed_tensor_needs_no_second_copy(tmp_path: Path) -> None:
     big = np.arange(3000 * 2000, dtype=np.float32).reshape(3000, 2000)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
-        rules = Rules(loads=(LoadRule("a", Transpose(Tensor("a"))),))
-        binding = bind([Wanted(name="a", shape=(2000, 3000))], rules, checkpoint)
-        assert np.array_equal(array_of(binding, "a"), big.T)
+        rules = WeightRules(loads=(LoadRule("a", TransposeExpr(TensorExpr("a"))),))
+        binding = bind_parameters(
+            [RequiredParameter(name="a", shape=(2000, 3000))], rules, checkpoint
+        )
+        assert np.array_equal(read_parameter(binding, "a"), big.T)
         tracemalloc.start()
         for _ in binding.chunks("a", "f32"):
             pass
@@ -49,7 +53,9 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
     big = np.ones(6_000_000, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted(name="a", shape=big.shape)], Rules(), checkpoint)
+        binding = bind_parameters(
+            [RequiredParameter(name="a", shape=big.shape)], WeightRules(), checkpoint
+        )
         tracemalloc.start()
         total = sum(len(chunk) for chunk in binding.chunks("a", "f32"))
         peak = tracemalloc.get_traced_memory()[1]
@@ -60,21 +66,21 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
 
 def many(folder: Path, count: int, each: np.ndarray) -> list[LoadRule]:
     """A file with a tensor for each expert, and the rule that makes one of them."""
-    write_safetensors(
-        folder / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)}
-    )
-    parts = tuple(Tensor(f"e.{n}.w") for n in range(count))
-    return [LoadRule("e.w", Stack(parts))]
+    write_safetensors(folder / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)})
+    parts = tuple(TensorExpr(f"e.{n}.w") for n in range(count))
+    return [LoadRule("e.w", StackExpr(parts))]
 
 
 def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None:
     one = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
-    rules = Rules(loads=tuple(many(tmp_path, 12, one)))
+    rules = WeightRules(loads=tuple(many(tmp_path, 12, one)))
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted(name="e.w", shape=(12, 600, 1000))], rules, checkpoint)
+        binding = bind_parameters(
+            [RequiredParameter(name="e.w", shape=(12, 600, 1000))], rules, checkpoint
+        )
         assert binding.run("e.w") is None
         wanted = np.stack([one + n for n in range(12)])
-        assert np.array_equal(array_of(binding, "e.w"), wanted)
+        assert np.array_equal(read_parameter(binding, "e.w"), wanted)
         tracemalloc.start()
         total = sum(len(chunk) for chunk in binding.chunks("e.w", "f32"))
         peak = tracemalloc.get_traced_memory()[1]
@@ -85,13 +91,15 @@ def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None
 
 def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
-    rules = Rules(loads=tuple(many(tmp_path, 3, one)))
+    rules = WeightRules(loads=tuple(many(tmp_path, 3, one)))
     bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
     write_safetensors(tmp_path / "a.safetensors", bad)
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted(name="e.w", shape=(3, 2, 3))], rules, checkpoint)
+        binding = bind_parameters(
+            [RequiredParameter(name="e.w", shape=(3, 2, 3))], rules, checkpoint
+        )
         with pytest.raises(Failed) as failed:
-            array_of(binding, "e.w")
+            read_parameter(binding, "e.w")
     (fault,) = failed.value.diagnostics
     assert fault.code == "E0507"
     assert "`e.1.w`" in fault.notes[0]
@@ -99,7 +107,9 @@ def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
 
 def test_one_expert_lies_in_its_file(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
-    rules = Rules(loads=tuple(many(tmp_path, 1, one)))
+    rules = WeightRules(loads=tuple(many(tmp_path, 1, one)))
     with open_weights(tmp_path) as checkpoint:
-        binding = bind([Wanted(name="e.w", shape=(1, 2, 3))], rules, checkpoint)
+        binding = bind_parameters(
+            [RequiredParameter(name="e.w", shape=(1, 2, 3))], rules, checkpoint
+        )
         assert binding.run("e.w") is not None

@@ -5,63 +5,69 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specc.weights.names import Pattern, general, grouped, listed, nearest
+from specc.weights.parameter_names import (
+    NamePattern,
+    format_names,
+    generalize_name,
+    group_names,
+    nearest_name,
+)
 
 
 def test_patterns() -> None:
-    layer = Pattern("h.{i}.attn.bias")
+    layer = NamePattern("h.{i}.attn.bias")
     assert layer.matches("h.11.attn.bias")
     assert not layer.matches("h.11.c_attn.bias")
     assert not layer.matches("h.x.attn.bias")
     assert not layer.matches("h.11.attn.bias ")
-    assert Pattern("*.position_ids").matches("bert.embeddings.position_ids")
-    assert not Pattern("*.position_ids").matches("position_ids")
-    assert Pattern("a[0].b+").matches("a[0].b+")
+    assert NamePattern("*.position_ids").matches("bert.embeddings.position_ids")
+    assert not NamePattern("*.position_ids").matches("position_ids")
+    assert NamePattern("a[0].b+").matches("a[0].b+")
 
 
 def test_stars_stand_for_anything_and_all_else_for_itself() -> None:
-    assert Pattern("a[0].*").matches("a[0].w")
-    assert not Pattern("a[0].*").matches("a0.w")
-    assert not Pattern("h.?.w").matches("h.1.w")
-    assert Pattern("h*1*1").matches("h.1.1")
-    assert not Pattern("h*1*1").matches("h.1")
-    assert not Pattern("ab*ba").matches("aba")
-    assert Pattern("*").matches("")
+    assert NamePattern("a[0].*").matches("a[0].w")
+    assert not NamePattern("a[0].*").matches("a0.w")
+    assert not NamePattern("h.?.w").matches("h.1.w")
+    assert NamePattern("h*1*1").matches("h.1.1")
+    assert not NamePattern("h*1*1").matches("h.1")
+    assert not NamePattern("ab*ba").matches("aba")
+    assert NamePattern("*").matches("")
     # no longer than the name: tried one way, not all of them
-    assert not Pattern("*a" * 40 + "b").matches("a" * 4000)
+    assert not NamePattern("*a" * 40 + "b").matches("a" * 4000)
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
 def test_stars_are_those_of_a_shell(pattern: str, name: str) -> None:
-    assert Pattern(pattern).matches(name) is fnmatchcase(name, pattern)
+    assert NamePattern(pattern).matches(name) is fnmatchcase(name, pattern)
 
 
 def test_the_same_hole_is_the_same_number() -> None:
-    assert Pattern("{i}.{i}").matches("4.4")
-    assert not Pattern("{i}.{i}").matches("4.5")
+    assert NamePattern("{i}.{i}").matches("4.4")
+    assert not NamePattern("{i}.{i}").matches("4.5")
 
 
 def test_holes_are_filled_in_other_names() -> None:
-    captures = Pattern("*.{i}.*.weight").captures("bert.3.norm.weight")
+    captures = NamePattern("*.{i}.*.weight").captures("bert.3.norm.weight")
     assert captures is not None
     assert captures.fill("x.*.{i}.*.gamma.{j}") == "x.bert.3.norm.gamma.{j}"
 
 
 def test_many_names_are_said_shortly() -> None:
     names = [f"h.{i}.{n}.bias" for i in range(12) for n in ("a", "b")]
-    assert grouped(names) == ["h.{0..11}.a.bias", "h.{0..11}.b.bias"]
-    assert grouped(["h.1.w", "h.3.w"]) == ["h.{1,3}.w"]
-    assert grouped([f"s.{i}.b.{j}" for i in range(2) for j in range(3)]) == [
+    assert group_names(names) == ["h.{0..11}.a.bias", "h.{0..11}.b.bias"]
+    assert group_names(["h.1.w", "h.3.w"]) == ["h.{1,3}.w"]
+    assert group_names([f"s.{i}.b.{j}" for i in range(2) for j in range(3)]) == [
         "s.{0..1}.b.{0..2}"
     ]
-    assert grouped(["s.0.b.0", "s.1.b.1"]) == ["s.0.b.0", "s.1.b.1"]
-    assert grouped(["a", "b"]) == ["a", "b"]
-    assert listed(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
-    assert general("s.0.b.12.w") == "s.{i}.b.{j}.w"
-    assert grouped(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
+    assert group_names(["s.0.b.0", "s.1.b.1"]) == ["s.0.b.0", "s.1.b.1"]
+    assert group_names(["a", "b"]) == ["a", "b"]
+    assert format_names(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
+    assert generalize_name("s.0.b.12.w") == "s.{i}.b.{j}.w"
+    assert group_names(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
 
 
 def test_near_misses_keep_the_layer() -> None:
     names = [f"h.{i}.ln_1.weight" for i in range(12)]
-    assert nearest("h.7.ln1.weight", names) == "h.7.ln_1.weight"
-    assert nearest("something.else", names) is None
+    assert nearest_name("h.7.ln1.weight", names) == "h.7.ln_1.weight"
+    assert nearest_name("something.else", names) is None

@@ -1,4 +1,4 @@
-"""A step and a decoding strategy as one ONNX model with a loop.
+"""Self-decoding models: decode step and decoding strategy in one ONNX loop.
 
 In come derived graphs and decoding settings, out goes a model that takes tokens and
 gives texts.

@@ -1,4 +1,4 @@
-"""Lowering of arithmetic, where the operators of a runtime are not what is meant.
+"""Lower arithmetic where ONNX operators differ from the IR's definition.
 
 ONNX Runtime's `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` of whole numbers go through
 floats or through 32 bits, `Mod` of the least number by -1 ends the process, and a cast of
@@ -9,76 +9,83 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc.ir.graph import Value
-from specc_onnx.lower.arrange import at_least, cast, reduce
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.guards import MOVED, natural, row_numbers
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.index_checks import (
+    VALUE_PRESERVING_OPS,
+    is_nonnegative_value,
+    is_position_id_source,
+)
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_min_length_padding, emit_reduce
 
-WHOLE = frozenset({"i64", "i32"})
-HELD = {"i64": (-(2.0**63), 2.0**63 - 2.0**39), "i32": (-(2.0**31), 2.0**31 - 2.0**7)}
+INTEGER_DTYPES = frozenset({"i64", "i32"})
+FLOAT32_INTEGER_RANGES = {
+    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
+    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
+}
 """The least and the greatest whole number of each type that a float32 holds."""
 
-PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul"}
-OF_FRACTIONS = {**PLAIN, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
+PLAIN_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
+FLOAT_OPERATORS = {**PLAIN_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
 """Functions that one operator is."""
 
 
 @lower(ops.Arith)
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
     """One operator where it does what is meant; both sides may be repeated to fit."""
-    if left.type.dtype not in WHOLE:
-        name = OF_FRACTIONS.get(op.fn)
+    if left.type.dtype not in INTEGER_DTYPES:
+        name = FLOAT_OPERATORS.get(op.fn)
         return (
             g.node(name, left.name, right.name)
             if name
-            else division(g, op.fn, left, right)
+            else emit_float_division(g, op.fn, left, right)
         )
-    if op.fn in PLAIN:
-        return g.node(PLAIN[op.fn], left.name, right.name)
-    return OF_WHOLE[op.fn](g, left, right)
+    if op.fn in PLAIN_OPERATORS:
+        return g.node(PLAIN_OPERATORS[op.fn], left.name, right.name)
+    return INTEGER_RULES[op.fn](g, left, right)
 
 
-def smaller(g: Emitter, x: Tensor, y: Tensor) -> str:
+def emit_integer_min(g: Emitter, x: Tensor, y: Tensor) -> str:
     """The smaller of two whole numbers."""
     return g.node("Where", g.node("Less", y.name, x.name), y.name, x.name)
 
 
-def greater(g: Emitter, x: Tensor, y: Tensor) -> str:
+def emit_integer_max(g: Emitter, x: Tensor, y: Tensor) -> str:
     """The greater of two whole numbers."""
     return g.node("Where", g.node("Less", x.name, y.name), y.name, x.name)
 
 
-def sign(g: Emitter, x: Tensor) -> str:
+def emit_integer_sign(g: Emitter, x: Tensor) -> str:
     """-1, 0 or 1 for a whole number."""
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
-    above = cast(g, g.node("Less", zero, x.name), "bool", dtype)
-    return g.node("Sub", above, cast(g, g.node("Less", x.name, zero), "bool", dtype))
+    above = emit_cast(g, g.node("Less", zero, x.name), "bool", dtype)
+    return g.node("Sub", above, emit_cast(g, g.node("Less", x.name, zero), "bool", dtype))
 
 
-def remainder(g: Emitter, x: Tensor, y: Tensor) -> str:
+def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
     """`%` of whole numbers, of the sign of the divisor; by zero it is zero."""
     # Times 0 and not a constant 0: the result keeps its shape.
-    if number(y) in (0, -1):
+    if find_tensor_constant(y) in (0, -1):
         return g.node("Mul", x.name, g.constant(0, x.type.dtype))
-    return g.node("Mod", x.name, _divisor(g, y)[0])
+    return g.node("Mod", x.name, _emit_safe_divisor(g, y)[0])
 
 
-def quotient(g: Emitter, x: Tensor, y: Tensor) -> str:
+def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     """`//` of whole numbers, rounded down; by zero it is zero.
 
     The operator cuts towards zero. That is one too many where it leaves another rest than `Mod`.
     """
-    dtype, by = x.type.dtype, number(y)
+    dtype, by = x.type.dtype, find_tensor_constant(y)
     # By 0 it is 0, by -1 the number with its sign turned: both are the product. The
     # least number by -1 wraps around in `Mul`, where `Div` ends the process.
     if by in (0, -1):
         return g.node("Mul", x.name, y.name)
-    divisor, special = _divisor(g, y)
+    divisor, special = _emit_safe_divisor(g, y)
     cut = g.node("Div", x.name, divisor)
-    above = _natural(g, x)
+    above = _is_nonnegative_tensor(g, x)
     # With nothing below 0 the operator rounds as is meant.
-    if not (above and (by or 0) > 0) and not (above and _natural(g, y)):
+    if not (above and (by or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
         left = g.node("Sub", x.name, g.node("Mul", cut, divisor))
         if by is not None:
             zero = g.constant(0, dtype)
@@ -87,29 +94,27 @@ def quotient(g: Emitter, x: Tensor, y: Tensor) -> str:
             # `Mod` has the sign of the divisor, the rest of a cut quotient that of the
             # dividend: they differ just where the quotient is one too many.
             over = g.node("Not", g.node("Equal", left, g.node("Mod", x.name, divisor)))
-        cut = g.node("Sub", cut, cast(g, over, "bool", dtype))
-    return (
-        g.node("Where", special, g.node("Mul", x.name, y.name), cut) if special else cut
-    )
+        cut = g.node("Sub", cut, emit_cast(g, over, "bool", dtype))
+    return g.node("Where", special, g.node("Mul", x.name, y.name), cut) if special else cut
 
 
-def _divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
+def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     """What is divided by: 1 instead of 0 and -1, which end the process; and where that
     is so, "" if nowhere.
     """
     # A known divisor that is 0 or -1 does not come here.
-    if number(y) is not None:
+    if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.type.dtype
     special = g.node("Equal", y.name, g.constant(0, dtype))
-    if not _natural(g, y):
+    if not _is_nonnegative_tensor(g, y):
         special = g.node("Or", special, g.node("Equal", y.name, g.constant(-1, dtype)))
     return g.node("Where", special, g.constant(1, dtype), y.name), special
 
 
-def power(g: Emitter, x: Tensor, y: Tensor) -> str:
+def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
     """A whole number to a power that is known, by squaring: the operator goes through floats."""
-    times = number(y)
+    times = find_tensor_constant(y)
     assert isinstance(times, int), "the power of a whole number is known"
     assert times >= 0, "and not below 0"
     one = g.constant(1, x.type.dtype)
@@ -125,16 +130,16 @@ def power(g: Emitter, x: Tensor, y: Tensor) -> str:
     return made
 
 
-OF_WHOLE: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
-    "min": smaller,
-    "max": greater,
-    "mod": remainder,
-    "floordiv": quotient,
-    "pow": power,
+INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
+    "min": emit_integer_min,
+    "max": emit_integer_max,
+    "mod": emit_integer_mod,
+    "floordiv": emit_integer_floordiv,
+    "pow": emit_integer_power,
 }
 
 
-def division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
+def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     """`//` and `%` of fractions. The remainder has the sign of the divisor; `a // 0` is
     `a / 0`.
     """
@@ -143,68 +148,60 @@ def division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     # `fmod` is exact, with the sign of the dividend; `Mod` of fractions without it is
     # not allowed.
     rest = g.node("Mod", x.name, y.name, fmod=1)
-    signs = g.node(
-        "Less", g.node("Mul", g.node("Sign", rest), g.node("Sign", y.name)), zero
-    )
+    signs = g.node("Less", g.node("Mul", g.node("Sign", rest), g.node("Sign", y.name)), zero)
     if fn == "mod":
         return g.node("Where", signs, g.node("Add", rest, y.name), rest)
     # What is left after the rest is taken away is a multiple: `Div` gives it within one
     # rounding, and `Round` takes that away. `Floor(x / y)` would be one too many at
     # times.
     whole = g.node("Round", g.node("Div", g.node("Sub", x.name, rest), y.name))
-    whole = g.node("Sub", whole, cast(g, signs, "bool", dtype))
+    whole = g.node("Sub", whole, emit_cast(g, signs, "bool", dtype))
     # A known divisor other than 0 needs no `Where`.
-    if number(y):
+    if find_tensor_constant(y):
         return whole
-    return g.node(
-        "Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), whole
-    )
+    return g.node("Where", g.node("Equal", y.name, zero), g.node("Div", x.name, y.name), whole)
 
 
-def to_whole(g: Emitter, x: str, before: str, after: str) -> str:
+def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
     """A fraction cut towards zero; what is no number is 0, what is too large the nearest
     that is held.
     """
-    least, most = (g.constant(bound, before) for bound in HELD[after])
+    least, most = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
     # A cast of what does not fit is another number on each machine.
     known = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
-    return cast(g, g.node("Clip", known, least, most), before, after)
+    return emit_cast(g, g.node("Clip", known, least, most), before, after)
 
 
-def sum_of_whole(g: Emitter, x: Tensor, axis: int) -> str:
+def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """A sum of whole numbers in 64 bits; only of few small ones is the operator exact."""
-    if x.value is not None and small(x.value):
-        return reduce(g, "ReduceSum", x.name, axis)
+    if x.value is not None and is_small_integer(x.value):
+        return emit_reduce(g, "ReduceSum", x.name, axis)
     # `CumSum` has a kernel that adds whole numbers as such. Its last row is the sum;
     # the row of zeros stands for an axis that is empty.
-    sums = g.node("CumSum", at_least(g, x, axis), g.constant(axis, "i64"))
+    sums = g.node("CumSum", emit_min_length_padding(g, x, axis), g.constant(axis, "i64"))
     return g.node("Gather", sums, g.constant(-1, "i64"), axis=axis)
 
 
-def small(value: Value) -> bool:
+def is_small_integer(value: Value) -> bool:
     """Whether whole numbers are surely far from 2**53, also when an axis is added up."""
     while value.node is not None:
-        if row_numbers(value):
+        if is_position_id_source(value):
             return True
         if isinstance(value.node.op, ops.Cast):
             (inner,) = value.node.args
             return inner is not None and inner.type.dtype == "bool"
-        inner = value.node.args[0] if isinstance(value.node.op, MOVED) else None
+        inner = value.node.args[0] if isinstance(value.node.op, VALUE_PRESERVING_OPS) else None
         if inner is None:
             return False
         value = inner
     return False
 
 
-def number(x: Tensor) -> int | float | None:
+def find_tensor_constant(x: Tensor) -> int | float | None:
     """The number that a tensor holds everywhere, where it is known."""
     node = x.value.node if x.value else None
-    return (
-        node.op.value
-        if node is not None and isinstance(node.op, ops.Constant)
-        else None
-    )
+    return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None
 
 
-def _natural(g: Emitter, x: Tensor) -> bool:
-    return x.value is not None and natural(x.value, g)
+def _is_nonnegative_tensor(g: Emitter, x: Tensor) -> bool:
+    return x.value is not None and is_nonnegative_value(x.value, g)

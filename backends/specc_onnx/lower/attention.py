@@ -1,18 +1,20 @@
-"""Lowering of `Attend`, by what it can skip: over caches that are written in place; in
-blocks of queries, where the mask shows each a neighborhood alone; else all at once.
-"""
+"""Lower `Attend`: choose KV buffer, blocked or dense attention."""
 
 from math import inf
 
+from specc.analysis.local_attention import LocalAttention, plan_mask_blocks
 from specc.ir import ops
-from specc.passes.prove.local import Local, blocks_of
-from specc_onnx.lower.blocks import local_attention
-from specc_onnx.lower.cached import cached_attention, in_buffers
-from specc_onnx.lower.emitter import Emitter, Tensor, note
-from specc_onnx.lower.table import lower
-from specc_onnx.lower.whole import Parts, opened, whole
+from specc_onnx.lower.blocked_attention import emit_local_attention
+from specc_onnx.lower.dense_attention import (
+    AttentionParts,
+    emit_dense_attention,
+    emit_result_per_head,
+)
+from specc_onnx.lower.emitter import Emitter, Tensor, record_attention_note
+from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
+from specc_onnx.lower.registry import lower
 
-HOW = "how"
+ATTENTION_FORM = "how"
 """What a note says of the form in which an attention is done, and why."""
 
 
@@ -30,21 +32,23 @@ def attend(
     """The result and the weights; the weights are "" where nobody reads them and the
     operator hides them.
     """
-    if in_buffers(g, key):
-        note(g, query.type.dtype, {HOW: "into buffers, which hold the rows before"})
-        return cached_attention(op, g, query, key, values, mask, added), ""
-    parts = Parts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
-    local = _local(g, parts)
-    if isinstance(local, Local):
-        made = local_attention(op, g, parts, local)
+    if is_kv_buffer(g, key):
+        record_attention_note(
+            g, query.type.dtype, {ATTENTION_FORM: "into buffers, which hold the rows before"}
+        )
+        return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
+    parts = AttentionParts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
+    local = _plan_attention_blocks(g, parts)
+    if isinstance(local, LocalAttention):
+        made = emit_local_attention(op, g, parts, local)
         how = f"all at once, {local}"
     else:
-        made, how = whole(op, g, parts), f"all at once: {local}"
-    note(g, query.type.dtype, {**made.told, HOW: how})
-    return opened(g, made, query.type.shape[1], values.type.shape[3]), made.weights
+        made, how = emit_dense_attention(op, g, parts), f"all at once: {local}"
+    record_attention_note(g, query.type.dtype, {**made.told, ATTENTION_FORM: how})
+    return emit_result_per_head(g, made, query.type.shape[1], values.type.shape[3]), made.weights
 
 
-def _local(g: Emitter, parts: Parts) -> Local | str:
+def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
     """The blocks in which to do it, where that skips something; else why it is done at
     once.
     """
@@ -59,7 +63,7 @@ def _local(g: Emitter, parts: Parts) -> Local | str:
         return "how wide it is, or how many heads it has, only an input tells"
     padded = [value for value, side in g.padded.items() if side]
     mask = parts.mask.value if parts.mask else None
-    found = blocks_of(mask, queries, keys, padded)
+    found = plan_mask_blocks(mask, queries, keys, padded)
     if found is None:
         return "its mask shows keys that are far away"
     # A table of positions may be too short for that many rows.

@@ -1,4 +1,4 @@
-"""Lowering of convolutions and pools (`specc.ir.ops.conv`).
+"""Lower convolutions and pooling.
 
 The standard's operators take the channels second: rows are turned about on the way in
 and out, which a runtime takes away between neighbors. They refuse an axis without rows,
@@ -11,38 +11,45 @@ from typing import Any, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.arrange import at_least, cast, typed, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.legal import CONV_OF_BF16
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_min_length_padding,
+    emit_unsqueeze,
+    make_typed_tensor,
+)
 
 
 @lower(ops.Conv)
-def conv(
-    op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
-) -> str:
+def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
-    slide = _Slide(g, op, _first(op.kernel))
-    given = _turned(g, op.kernel, slide.given(x))
+    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    given = _emit_channels_first(g, op.kernel, slide.given(x))
     operands = (given, weight.name, bias.name if bias else None)
     # Each channel by itself: as many groups as channels.
-    if len(op.kernel) == 1 and op.kernel[0] >= LONG and op.groups == x.type.shape[-1]:
-        made = _flat(op, g, operands, x.type.dtype)
+    if (
+        len(op.kernel) == 1
+        and op.kernel[0] >= MIN_2D_KERNEL_LENGTH
+        and op.groups == x.type.shape[-1]
+    ):
+        made = _emit_conv_as_2d(op, g, operands, x.type.dtype)
     else:
-        made = _conv(op, g, operands, x.type.dtype)
-    return slide.finished(_turned(g, op.kernel, made), x)
+        made = _emit_conv(op, g, operands, x.type.dtype)
+    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
 
 
-Operands: TypeAlias = tuple[str, str, str | None]
+ConvOperands: TypeAlias = tuple[str, str, str | None]
 """The names of rows, weights and, where there is one, a bias."""
-LONG = 7
+MIN_2D_KERNEL_LENGTH = 7
 """From so many places on a convolution of each channel by itself is faster as one over a
 picture that is one row high: ONNX Runtime has the faster kernels for pictures alone (at
 31 places more than three times, at 3 about as fast).
 """
 
 
-def _flat(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
+def _emit_conv_as_2d(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
     """A convolution of rows as one over a picture that is one row high."""
     zero, one = (0,), (1,)
     wide = ops.Conv(
@@ -53,12 +60,12 @@ def _flat(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
         op.groups,
     )
     x, w, b = operands
-    made = _conv(wide, g, (unsqueeze(g, x, 2), unsqueeze(g, w, 2), b), dtype)
+    made = _emit_conv(wide, g, (emit_unsqueeze(g, x, 2), emit_unsqueeze(g, w, 2), b), dtype)
     return g.node("Squeeze", made, g.vector(2))
 
 
-def _conv(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
-    return convolved(
+def _emit_conv(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
+    return emit_convolution(
         g,
         "Conv",
         operands,
@@ -71,37 +78,35 @@ def _conv(op: ops.Conv, g: Emitter, operands: Operands, dtype: str) -> str:
     )
 
 
-def convolved(
-    g: Emitter, kind: str, operands: Operands, dtype: str, **attributes: Any
+def emit_convolution(
+    g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
     """The standard operator `kind`; of bfloat16 in f32 where the opset has none of it."""
-    narrow = dtype == "bf16" and g.opset < CONV_OF_BF16
+    narrow = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     wide = "f32" if narrow else dtype
-    given = (name and cast(g, name, dtype, wide) for name in operands)
-    return cast(g, g.node(kind, *given, **attributes), wide, dtype)
+    given = (name and emit_cast(g, name, dtype, wide) for name in operands)
+    return emit_cast(g, g.node(kind, *given, **attributes), wide, dtype)
 
 
 @lower(ops.ConvTranspose)
 def conv_transpose(
-    op: ops.ConvTranspose,
-    g: Emitter,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
     """The standard operator; fewer than no rows cut off behind are its `output_padding`."""
-    first = _first(op.kernel)
+    first = _get_first_window_axis(op.kernel)
     axes = range(first, first + len(op.kernel))
     # Where an axis may have no rows the operator would fail; one row is put there and
     # what comes of it cut off.
     doubtful = [a for a in axes if not g.lengths.positive(x.type.shape[a])]
     given = x.name
     for axis in doubtful:
-        given = at_least(g, typed(given, x.type.dtype, x.type.shape), axis)
-    made = convolved(
+        given = emit_min_length_padding(
+            g, make_typed_tensor(given, x.type.dtype, x.type.shape), axis
+        )
+    made = emit_convolution(
         g,
         "ConvTranspose",
-        (_turned(g, op.kernel, given), weight.name, bias.name if bias else None),
+        (_emit_channels_first(g, op.kernel, given), weight.name, bias.name if bias else None),
         x.type.dtype,
         kernel_shape=list(op.kernel),
         strides=list(op.stride),
@@ -110,7 +115,7 @@ def conv_transpose(
         output_padding=[max(-n, 0) for n in op.behind],
         group=op.groups.number,
     )
-    result = _turned(g, op.kernel, made)
+    result = _emit_channels_first(g, op.kernel, made)
     for axis in doubtful:
         length = op.rows(x.type.shape[axis], axis - first)
         stop = g.lengths.demand(g, g.shape([length]), length)
@@ -121,20 +126,20 @@ def conv_transpose(
 @lower(ops.MaxPool)
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
     """The standard operator, which pads with what is below all."""
-    slide = _Slide(g, op, _first(op.kernel))
-    made = _greatest(g, op, _turned(g, op.kernel, slide.given(x)), x.type.dtype)
-    return slide.finished(_turned(g, op.kernel, made), x)
+    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    made = _emit_max_pool(g, op, _emit_channels_first(g, op.kernel, slide.given(x)), x.type.dtype)
+    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
 
 
-def _greatest_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
+def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """The greatest along one axis after the other: of the first rows of all windows, of
     their second rows, and so on. Lengths need not be known.
     """
     # Around a picture nothing can be put in bf16, which f32 holds as it is.
     wide = "f32" if dtype == "bf16" else dtype
-    x = cast(g, x, dtype, wide)
+    x = emit_cast(g, x, dtype, wide)
     if any(op.pads):
-        x = _padded(g, op, x, float("-inf"), wide)
+        x = _emit_window_padding(g, op, x, float("-inf"), wide)
     sides = zip(op.kernel, op.stride, op.dilation, strict=True)
     for axis, (count, step, apart) in enumerate(sides, 2):
         last = (count - 1) * apart
@@ -143,30 +148,30 @@ def _greatest_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
                 "Slice",
                 x,
                 g.vector(begin),
-                g.vector(begin - last if begin < last else FAR),
+                g.vector(begin - last if begin < last else BEYOND_ANY_AXIS),
                 g.vector(axis),
                 g.vector(step),
             )
             for begin in range(0, last + 1, apart)
         ]
         x = g.node("Max", *rows) if count > 1 else rows[0]
-    return cast(g, x, wide, dtype)
+    return emit_cast(g, x, wide, dtype)
 
 
-FAR = 2**62
+BEYOND_ANY_AXIS = 2**62
 """Behind the end of any axis."""
 
 
-def _greatest(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
+def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """The standard's operator; more padding than the kernel has places, which it
     refuses, is put there before.
     """
     if g.lacks("MaxPool", dtype):
-        return _greatest_of_slices(g, op, x, dtype)
+        return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
     # The runtime refuses padding that is as long as a window, or longer.
     if any(n >= k for n, k in zip(pads, op.kernel * 2, strict=True)):
-        x, pads = _padded(g, op, x, float("-inf"), dtype), [0] * len(pads)
+        x, pads = _emit_window_padding(g, op, x, float("-inf"), dtype), [0] * len(pads)
     return g.node(
         "MaxPool",
         x,
@@ -177,12 +182,8 @@ def _greatest(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     )
 
 
-def _padded(
-    g: Emitter,
-    op: ops.MaxPool | ops.AveragePool,
-    x: str,
-    value: float,
-    dtype: str = "f32",
+def _emit_window_padding(
+    g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str = "f32"
 ) -> str:
     """A picture with `value` around it."""
     sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
@@ -197,11 +198,11 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     are padding that does not count; where the other padding does, that is zeros put
     there before.
     """
-    slide = _Slide(g, op, _first(op.kernel))
-    given = _turned(g, op.kernel, slide.given(x))
+    slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
+    given = _emit_channels_first(g, op.kernel, slide.given(x))
     before, behind, counted = op.before, op.ends, op.counted
     if counted and any(op.extra):
-        given = _padded(g, op, given, 0.0)
+        given = _emit_window_padding(g, op, given, 0.0)
         before, behind, counted = (0,) * len(op.kernel), op.extra, False
     made = g.node(
         "AveragePool",
@@ -211,7 +212,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
         pads=[*before, *behind],
         count_include_pad=int(counted),
     )
-    return slide.finished(_turned(g, op.kernel, made), x)
+    return slide.finished(_emit_channels_first(g, op.kernel, made), x)
 
 
 @lower(ops.KeepRows)
@@ -222,17 +223,17 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
     some, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     shown = keep.name if some else g.node("Not", keep.name)
-    flags = typed(cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
+    flags = make_typed_tensor(emit_cast(g, shown, "bool", "f32"), "f32", keep.type.shape)
     # Of no rows at all a convolution has a result, where a pool has none.
-    slide = _Slide(g, _over(pool), 1)
-    made = _greatest(g, pool, unsqueeze(g, slide.given(flags), 1), "f32")
+    slide = _EmptyWindowGuard(g, _make_equivalent_conv(pool), 1)
+    made = _emit_max_pool(g, pool, emit_unsqueeze(g, slide.given(flags), 1), "f32")
     found = slide.finished(g.node("Squeeze", made, g.vector(1)), flags)
     there = g.node("Greater", found, g.constant(0.5, "f32"))
     return there if some else g.node("Not", there)
 
 
 @dataclass(frozen=True)
-class _Slide:
+class _EmptyWindowGuard:
     """A window that moves along the axes from `first` on, also where they are empty; the
     model stops where there are rows, but too few.
     """
@@ -246,8 +247,8 @@ class _Slide:
         name = self._long_enough(x)
         for n in self._maybe_empty(x):
             needed = max(self.op.lag(n) + 1, 1)
-            rows = typed(name, x.type.dtype, x.type.shape)
-            name = at_least(self.g, rows, self.first + n, needed)
+            rows = make_typed_tensor(name, x.type.dtype, x.type.shape)
+            name = emit_min_length_padding(self.g, rows, self.first + n, needed)
         return name
 
     def _long_enough(self, x: Tensor) -> str:
@@ -290,16 +291,16 @@ class _Slide:
         ]
 
 
-def _over(pool: ops.MaxPool) -> ops.Conv:
+def _make_equivalent_conv(pool: ops.MaxPool) -> ops.Conv:
     """The convolution with a pool's window."""
     return ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads)
 
 
-def _first(kernel: Sequence[int]) -> int:
+def _get_first_window_axis(kernel: Sequence[int]) -> int:
     """The first axis that a window moves along: rows are second, those of a picture third."""
     return len(kernel)
 
 
-def _turned(g: Emitter, kernel: Sequence[int], x: str) -> str:
+def _emit_channels_first(g: Emitter, kernel: Sequence[int], x: str) -> str:
     """Rows [b, t, c] as [b, c, t], and back; a picture as it is."""
     return g.node("Transpose", x, perm=[0, 2, 1]) if len(kernel) == 1 else x

@@ -1,9 +1,9 @@
-"""The ONNX graph while it is being written: nodes, constants, names.
+"""The ONNX graph under construction: nodes, constants, names, nested bodies.
 
 Names are made here and nowhere else. A node that was written before is not written
 again, so masks, shapes and position tables are shared by all layers. Nodes go into the
-innermost open `Body`; a body sees everything outside it, as in ONNX. Lengths are always
-computed outside (`specc_onnx.lower.lengths`).
+innermost open `GraphBody`; a body sees everything outside it, as in ONNX. Lengths are always
+computed outside (`specc_onnx.lower.dynamic_shapes`).
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -12,29 +12,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-)
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from specc.ir.array import Array
 from specc.ir.dim import DimLike
 from specc.ir.graph import Value
 from specc.ir.target import Target
 from specc.ir.types import Type
-from specc_onnx.lower import legal
-from specc_onnx.lower.elements import CODE, NUMPY
-from specc_onnx.lower.lengths import Lengths
-from specc_onnx.lower.reading import live
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
+from specc_onnx.lower.liveness import find_live_nodes
 
 if TYPE_CHECKING:
-    from specc_onnx.lower.centered import Near
+    from specc_onnx.lower.predictive_local_attention import NearKeys
 
-CONTRIB = "com.microsoft"
+CONTRIB_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LoweringSite:
     """The IR node being lowered: its scope paths, the types of its results, and which are read."""
 
     scopes: tuple[str, ...] = ()
@@ -63,7 +56,7 @@ class Site:
 
 
 @dataclass(slots=True)
-class Body:
+class GraphBody:
     """The nodes of one ONNX graph (the main one or a loop's), what they were made from,
     and known types.
 
@@ -80,7 +73,7 @@ class Body:
 class Emitter:
     """Writes nodes for one target at one opset.
 
-    `wishes` holds what names would be if none were taken (`specc_onnx.emit.names`).
+    `wishes` holds what names would be if none were taken (`specc_onnx.emit.onnx_graph`).
     `packed` maps a `[b, h, t, d]` tensor to the same numbers as `[b, t, h·d]`, where
     they exist. `rows` maps a recurrent layer's result to what says which rows exist,
     and to the same numbers with time in front and those rows first, as the next layer
@@ -89,7 +82,7 @@ class Emitter:
     computes it and where its weights are. `stored` holds the types of weights as they
     lie in a file, by their names in the model, `narrow` the names of those that are
     widened, by the names of what is made of them. `buffers` are inputs that attention
-    writes into, at their end (`specc_onnx.emit.caches`). `root` is the body in which
+    writes into, at their end (`specc_onnx.emit.kv_buffers`). `root` is the body in which
     lengths are known: 0, the main graph, or that of a loop around a whole graph.
     Nodes written before into bodies outside of number `apart` are written again.
     `hoisted` are values that an `If` makes for several attentions, by what they are.
@@ -101,7 +94,7 @@ class Emitter:
 
     target: Target
     opset: int
-    lengths: Lengths
+    lengths: LengthResolver
     taken: set[str]
     wishes: dict[str, str] = field(default_factory=dict)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -111,8 +104,8 @@ class Emitter:
     padded: dict[Value, str] = field(default_factory=dict)
     attentions: list[dict[str, str]] = field(default_factory=list)
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    site: Site = field(default_factory=Site)
-    bodies: list[Body] = field(default_factory=lambda: [Body()])
+    site: LoweringSite = field(default_factory=LoweringSite)
+    bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
     stored: dict[str, Type] = field(default_factory=dict)
     narrow: dict[str, str] = field(default_factory=dict)
     buffers: set[Value] = field(default_factory=set)
@@ -121,32 +114,25 @@ class Emitter:
     hoisted: dict[Hashable, str] = field(default_factory=dict)
     readers: dict[Value, int] = field(default_factory=dict)
     tiled: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
-    near: dict[str, "Near"] = field(default_factory=dict)
+    near: dict[str, "NearKeys"] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     most: Mapping[str, int] = field(default_factory=dict)
     home: str = ""
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
-        return kind in self.target.fused and legal.exists(kind, self.opset)
+        return kind in self.target.fused and onnx_targets.is_operator_available(kind, self.opset)
 
     def lacks(self, kind: str, dtype: str) -> bool:
         """Whether the target has no kernel of an operator for an element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.lacks)
 
-    def node(
-        self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any
-    ) -> str:
+    def node(self, kind: str, *inputs: str | None, domain: str = "", **attributes: Any) -> str:
         """The result of an ONNX node, written now or before."""
         return self.nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def nodes(
-        self,
-        kind: str,
-        results: int,
-        *inputs: str | None,
-        domain: str = "",
-        **attributes: Any,
+        self, kind: str, results: int, *inputs: str | None, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
         """The first `results` results of an ONNX node. Missing inputs at the end are dropped."""
         given = [i or "" for i in inputs]
@@ -158,7 +144,7 @@ class Emitter:
             results,
             domain,
             tuple(given),
-            tuple((k, _frozen(v)) for k, v in kept.items()),
+            tuple((k, _make_hashable(v)) for k, v in kept.items()),
         )
         for body in self.bodies[self.apart :]:
             if (known := body.known.get(key)) is not None:
@@ -182,23 +168,21 @@ class Emitter:
     def alias(self, name: str, wish: str) -> str:
         """A value again under a name of its own, in the innermost body."""
         result = self.unique(wish)
-        self.bodies[-1].nodes.append(
-            make_node("Identity", result, [name], [result], "", {})
-        )
+        self.bodies[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
         return result
 
     def unique(self, wish: str) -> str:
         """`wish`, or `wish_2` and so on where it is taken."""
-        name = unique(wish, self.taken)
+        name = make_unique_name(wish, self.taken)
         self.wishes[name] = wish
         return name
 
     @contextmanager
-    def body(self, *, apart: bool = False) -> Iterator[Body]:
+    def body(self, *, apart: bool = False) -> Iterator[GraphBody]:
         """A loop's body: what is written meanwhile goes into it; with `apart` also what
         was written outside before.
         """
-        site, opened, before = self.site, Body(), self.apart
+        site, opened, before = self.site, GraphBody(), self.apart
         self.bodies.append(opened)
         if apart:
             self.apart = len(self.bodies) - 1
@@ -209,7 +193,7 @@ class Emitter:
             self.site, self.apart = site, before
 
     @contextmanager
-    def rooted(self, lengths: Lengths) -> Iterator[None]:
+    def rooted(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a graph of its own into the innermost body, whose inputs tell its `lengths`."""
         before, root = self.lengths, self.root
         self.lengths, self.root = lengths, len(self.bodies) - 1
@@ -226,7 +210,7 @@ class Emitter:
         bodies, site, apart = self.bodies, self.site, self.apart
         self.bodies, self.site, self.apart = (
             bodies[: (self.root if level is None else level) + 1],
-            Site((scope,)),
+            LoweringSite((scope,)),
             0,
         )
         try:
@@ -236,16 +220,16 @@ class Emitter:
 
     def constant(self, value: object, dtype: str) -> str:
         """A constant tensor, shared by all that use the same one."""
-        array = np.asarray(value).astype(NUMPY[dtype])
-        base, n = _wish(array, dtype), 1
+        array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
+        base, n = _suggest_constant_name(array, dtype), 1
         name = base
         while name in self.taken:
             # the name may be that of another constant of this shape, or of a value
-            if (known := self.constants.get(name)) and _holds(known, array):
+            if (known := self.constants.get(name)) and _is_same_constant(known, array):
                 return name
             n += 1
             name = f"{base}_{n}"
-        self.constants[name] = tensor_of(name, array, dtype)
+        self.constants[name] = make_tensor_proto(name, array, dtype)
         self.taken.add(name)
         return name
 
@@ -262,20 +246,20 @@ class Emitter:
         return self.constant(list(numbers), "i64")
 
 
-def _wish(array: Array, dtype: str) -> str:
+def _suggest_constant_name(array: Array, dtype: str) -> str:
     """What a constant would be called: by its numbers if they are few, else its shape."""
     if array.size <= 8:
         return f"{dtype}:{str(array.tolist()).replace(' ', '')}"
     return f"{dtype}:{'x'.join(map(str, array.shape))}"
 
 
-def _holds(known: TensorProto, array: Array) -> bool:
+def _is_same_constant(known: TensorProto, array: Array) -> bool:
     """Whether a constant is these numbers in this shape."""
     same = known.raw_data == array.tobytes()
     return same and list(known.dims) == list(array.shape)
 
 
-def unique(wish: str, taken: set[str]) -> str:
+def make_unique_name(wish: str, taken: set[str]) -> str:
     """`wish`, or `wish_2` and so on where it is taken; it is taken afterwards.
 
     The number is found by doubling and halving: thousands of nodes of one kind may
@@ -307,55 +291,53 @@ def make_node(
     if domain:
         node.domain = domain
     for key in sorted(attributes):
-        node.attribute.append(_attribute(key, attributes[key]))
+        node.attribute.append(_make_attribute(key, attributes[key]))
     return node
 
 
-def tensor_of(name: str, array: Array, dtype: str) -> TensorProto:
+def make_tensor_proto(name: str, array: Array, dtype: str) -> TensorProto:
     """A TensorProto that holds `array` (little-endian bytes)."""
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return TensorProto(
-        name=name, data_type=CODE[dtype], dims=array.shape, raw_data=little.tobytes()
+        name=name, data_type=ONNX_TYPE_CODES[dtype], dims=array.shape, raw_data=little.tobytes()
     )
 
 
-def declare(name: str, type: Type) -> ValueInfoProto:
+def make_value_info(name: str, type: Type) -> ValueInfoProto:
     """The name and type of a graph's input or result; a length without a number is
     written as its formula.
     """
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
-    made: ValueInfoProto = helper.make_tensor_value_info(name, CODE[type.dtype], dims)
+    made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return made
 
 
-def graph_of(
+def make_body_graph(
     name: str,
-    body: Body,
+    body: GraphBody,
     results: Sequence[str],
     types: Sequence[Type],
     inputs: Sequence[ValueInfoProto] = (),
 ) -> GraphProto:
     """A finished body as a graph of its own, without what nobody reads."""
-    outputs = [declare(r, t) for r, t in zip(results, types, strict=True)]
-    body.nodes = live(body.nodes, results)
+    outputs = [make_value_info(r, t) for r, t in zip(results, types, strict=True)]
+    body.nodes = find_live_nodes(body.nodes, results)
     return GraphProto(
         name=name,
         node=body.nodes,
         input=inputs,
         output=outputs,
-        value_info=infos(body, results),
+        value_info=list_value_infos(body, results),
     )
 
 
-def infos(body: Body, results: Sequence[str]) -> list[ValueInfoProto]:
+def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
     """The types of the values that the nodes of a body make, its results apart."""
-    made = dict.fromkeys(
-        name for node in body.nodes for name in node.output if name in body.types
-    )
-    return [declare(name, body.types[name]) for name in made if name not in results]
+    made = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
+    return [make_value_info(name, body.types[name]) for name in made if name not in results]
 
 
-def _attribute(key: str, value: Any) -> AttributeProto:
+def _make_attribute(key: str, value: Any) -> AttributeProto:
     if isinstance(value, bool | int):
         return AttributeProto(name=key, type=AttributeProto.INT, i=int(value))
     if isinstance(value, float):
@@ -368,7 +350,7 @@ def _attribute(key: str, value: Any) -> AttributeProto:
     return made
 
 
-class _Itself:
+class _IdentityKey:
     """A graph as part of a key: equal to itself alone. It is held, because the place in
     memory of one that is gone may be that of the next.
     """
@@ -377,23 +359,22 @@ class _Itself:
         self.graph = graph
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.graph is other.graph
+        return isinstance(other, _IdentityKey) and self.graph is other.graph
 
     def __hash__(self) -> int:
         return id(self.graph)
 
 
-def _frozen(value: Any) -> Hashable:
+def _make_hashable(value: Any) -> Hashable:
     """An attribute as part of a key; two graphs are the same only if they are one object."""
     if isinstance(value, GraphProto):
-        return _Itself(value)
+        return _IdentityKey(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
+def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
     """Remember where the weights of this attention can be read; inside a loop they cannot."""
     if len(g.bodies) == 1:
         g.attentions += (
-            {"scope": scope, "dtype": dtype, **found}
-            for scope in g.site.scopes or ("attention",)
+            {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
         )

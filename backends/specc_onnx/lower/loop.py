@@ -1,5 +1,4 @@
-"""Lowering of `Scan` to ONNX's, or to `Loop` where it says `until` or the target asks
-for it.
+"""Lower `Scan` to ONNX `Scan` or `Loop`.
 
 What the body captures it reads from outside by name. ONNX Runtime's Scan refuses length
 0, so where that may happen one row of zeros is scanned instead and everything it did is
@@ -10,20 +9,20 @@ from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Value, needed
-from specc.ir.ops.loop import Loop, without
+from specc.ir.graph import Value, collect_needed_nodes
+from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
-from specc_onnx.lower.arrange import (
-    at_least,
-    cast,
-    cut,
-    full,
-    reshape,
-    unsqueeze,
-    where,
+from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_full,
+    emit_min_length_padding,
+    emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
+    emit_where,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
-from specc_onnx.lower.table import lower, lower_nodes
 
 
 @lower(ops.Scan)
@@ -32,10 +31,10 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     target has no other loop that serves.
     """
     if op.until != -1 or g.target.loops == "loop":
-        return loop(op, g, *args)
+        return emit_loop_node(op, g, *args)
     given = op.parts(args)
-    scanned, axes = _scanned(op, g, given)
-    body = _body(op, g, given.keep, given.starts, given.captured)
+    scanned, axes = _emit_scanned_operands(op, g, given)
+    body = _build_scan_body(op, g, given.keep, given.starts, given.captured)
     backwards = [int(op.reverse)]
     collected = len(op.body.outputs) - op.carries
     results = g.nodes(
@@ -49,15 +48,15 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         scan_input_directions=backwards * len(scanned),
         scan_output_directions=backwards * collected if collected else None,
     )
-    stacked = [placed(op, g, r, t.rank) for r, t in _stacked(op, g, results)]
+    stacked = [emit_collected_axis(op, g, r, t.rank) for r, t in _list_collected(op, g, results)]
     results = (*results[: op.carries], *stacked)
     length = given.rows[0].type.shape[op.axis]
     if g.lengths.positive(length):
         return results
-    return _taken_back(op, g, results, given.starts, length)
+    return _emit_without_placeholder(op, g, results, given.starts, length)
 
 
-def _scanned(
+def _emit_scanned_operands(
     op: ops.Scan, g: Emitter, given: Loop[Tensor]
 ) -> tuple[list[str], list[int]]:
     """What is scanned, of at least one row, and the axis of the rows of each."""
@@ -65,14 +64,14 @@ def _scanned(
     # `keep` is `[b, t]`: its time is axis 1, whatever the others' is.
     if given.keep is not None:
         tensors, axes = [given.keep, *tensors], [1, *axes]
-    names = [at_least(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
+    names = [emit_min_length_padding(g, t, axis) for t, axis in zip(tensors, axes, strict=True)]
     for n, (x, axis) in enumerate(zip(tensors, axes, strict=True)):
         if any(not g.lengths.positive(d) for d in x.type.shape[axis + 1 :]):
-            names[n], axes[n] = _in_front(g, names[n], axis, x.type.rank), 0
+            names[n], axes[n] = _emit_axis_first(g, names[n], axis, x.type.rank), 0
     return names, axes
 
 
-def _in_front(g: Emitter, x: str, axis: int, rank: int) -> str:
+def _emit_axis_first(g: Emitter, x: str, axis: int, rank: int) -> str:
     """The loop's axis first. `scan_input_axes` would do it, but ends the process where
     what stands behind the axis is empty (ONNX Runtime 1.31), as a cache is at first.
     """
@@ -80,13 +79,11 @@ def _in_front(g: Emitter, x: str, axis: int, rank: int) -> str:
     return x if axis == 0 else g.node("Transpose", x, perm=order)
 
 
-def _stacked(
-    op: ops.Scan, g: Emitter, results: tuple[str, ...]
-) -> list[tuple[str, Type]]:
+def _list_collected(op: ops.Scan, g: Emitter, results: tuple[str, ...]) -> list[tuple[str, Type]]:
     return list(zip(results, g.site.types, strict=True))[op.carries :]
 
 
-def placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
+def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
     """Collected rows with their axis where it belongs.
 
     `scan_output_axes` would do it, but ends the process for an empty batch (ONNX
@@ -97,24 +94,20 @@ def placed(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
     return stacked if op.axis == 0 else g.node("Transpose", stacked, perm=order)
 
 
-def _taken_back(
-    op: ops.Scan,
-    g: Emitter,
-    results: tuple[str, ...],
-    carried: Sequence[Tensor],
-    length: Dim,
+def _emit_without_placeholder(
+    op: ops.Scan, g: Emitter, results: tuple[str, ...], carried: Sequence[Tensor], length: Dim
 ) -> tuple[str, ...]:
     """The results as they would be without the row that stood in for none."""
     some = g.node("Greater", g.dim(length), g.constant(0, "i64"))
     ends = [
-        where(g, start.type.dtype, some, end, start.name)
+        emit_where(g, start.type.dtype, some, end, start.name)
         for start, end in zip(carried, results[: op.carries], strict=True)
     ]
-    stacked = [cut(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
+    stacked = [emit_slice(g, r, op.axis, Dim.of(0), length) for r in results[op.carries :]]
     return (*ends, *stacked)
 
 
-def _body(
+def _build_scan_body(
     op: ops.Scan,
     g: Emitter,
     keep: Tensor | None,
@@ -127,28 +120,24 @@ def _body(
     with g.body() as opened:
         kept = None
         if keep is not None:
-            kept = Tensor(g.unique(g.place("keep")), without(keep.type, 1))
-        inputs = [enter(g, name, value) for name, value in carries]
+            kept = Tensor(g.unique(g.place("keep")), remove_axis(keep.type, 1))
+        inputs = [add_body_input(g, name, value) for name, value in carries]
         inputs += [kept] if kept else []
-        inputs += [enter(g, name, value) for name, value in rows]
-        results = turn(op, g, captured, kept)
+        inputs += [add_body_input(g, name, value) for name, value in rows]
+        results = lower_scan_body(op, g, captured, kept)
     types = [v.type for v in op.body.outputs.values()]
-    return graph_of(
-        g.place("body"),
-        opened,
-        results,
-        types,
-        [declare(t.name, t.type) for t in inputs],
+    return make_body_graph(
+        g.place("body"), opened, results, types, [make_value_info(t.name, t.type) for t in inputs]
     )
 
 
-def enter(g: Emitter, name: str, value: Value) -> Tensor:
+def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
     """An input of a body, by a name of its own."""
     g.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
     return g.tensors[value]
 
 
-def turn(
+def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], kept: Tensor | None
 ) -> list[str]:
     """Lower the body, whose rows and carries are known; gives what a turn gives."""
@@ -160,39 +149,39 @@ def turn(
     site = g.site
     # Nodes of the body set the site to their own.
     if op.lasting:
-        made = _outlasted(op, g)
+        made = _lower_lasting_body(op, g)
     else:
         lower_nodes(g, op.body)
         made = [g.tensors[value].name for value in op.body.outputs.values()]
     g.site = site
-    return _results(op, g, made, kept)
+    return _emit_iteration_results(op, g, made, kept)
 
 
-def _outlasted(op: ops.Scan, g: Emitter) -> list[str]:
+def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     """Lower a body of which something is made in every turn: that, and under an `If` the
     rest, which a turn makes only where a row is not done.
     """
     values = list(op.body.outputs.values())
     ending = values[: len(values) - op.lasting]
-    always = needed(values[len(ending) :])
+    always = collect_needed_nodes(values[len(ending) :])
     lower_nodes(g, op.body, always)
     starts = op.inner().starts
-    left = _some_left(g, g.tensors[starts[op.until]].name)
+    left = _emit_any_unfinished(g, g.tensors[starts[op.until]].name)
     types = [v.type for v in ending]
     with g.body() as going:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
         # A branch gives only what is made in it.
         turned = [g.alias(g.tensors[v].name, g.place("turned")) for v in ending]
-    then = graph_of(g.place("going"), going, turned, types)
+    then = make_body_graph(g.place("going"), going, turned, types)
     with g.body() as over:
         same = [g.alias(g.tensors[v].name, g.place("same")) for v in starts]
-        zeros = [full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
-    otherwise = graph_of(g.place("over"), over, [*same, *zeros], types)
+        zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
+    otherwise = make_body_graph(g.place("over"), over, [*same, *zeros], types)
     results = g.nodes("If", len(ending), left, then_branch=then, else_branch=otherwise)
     return [*results, *(g.tensors[v].name for v in values[len(ending) :])]
 
 
-def _results(
+def _emit_iteration_results(
     op: ops.Scan, g: Emitter, made: Sequence[str], kept: Tensor | None
 ) -> list[str]:
     """What a step gives; a row that is not kept changes no carry and collects zeros."""
@@ -203,7 +192,7 @@ def _results(
         if kept is not None:
             dtype, carried = value.type.dtype, n < op.carries
             old = g.tensors[before[n]].name if carried else g.constant(0, dtype)
-            result = where(g, dtype, _beside(g, kept, value.type), result, old)
+            result = emit_where(g, dtype, _emit_broadcast_keep(g, kept, value.type), result, old)
         names.append(result)
     own = {name for node in g.bodies[-1].nodes for name in node.output}
     for n, name in enumerate(names):
@@ -214,40 +203,40 @@ def _results(
     return names
 
 
-def _beside(g: Emitter, kept: Tensor, type: Type) -> str:
+def _emit_broadcast_keep(g: Emitter, kept: Tensor, type: Type) -> str:
     """The row of `keep`, `[b]`, with as many axes as `type`."""
     shape = (*kept.type.shape, *[Dim.of(1)] * (type.rank - kept.type.rank))
-    return reshape(g, kept.name, kept.type.shape, shape)
+    return emit_reshape(g, kept.name, kept.type.shape, shape)
 
 
-def loop(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
+def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """One `Loop` node, which goes on to the last row, or as long as a row is not done."""
     given = op.parts(args)
     length = given.rows[0].type.shape[op.axis]
     turns = g.dim(length)
-    body = _ended(op, g, given, turns)
-    ends = _stops(op)
-    more = _some_left(g, given.starts[op.until].name) if ends else None
+    body = _build_loop_body(op, g, given, turns)
+    ends = _has_early_exit(op)
+    more = _emit_any_unfinished(g, given.starts[op.until].name) if ends else None
     carried = [c.name for c in given.starts]
     count = len(op.body.outputs)
     results = g.nodes("Loop", count, turns, more, *carried, body=body)
     # where all turns are run, and there is one at least, no row is missing
     whole = not ends and g.lengths.positive(length)
     stacked = []
-    for rows, type in _stacked(op, g, results):
-        every = rows if whole else _with_others(op, g, rows, type, turns)
-        stacked.append(placed(op, g, _in_order(op, g, every), type.rank))
+    for rows, type in _list_collected(op, g, results):
+        every = rows if whole else _emit_zero_filled(op, g, rows, type, turns)
+        stacked.append(emit_collected_axis(op, g, _emit_scan_order(op, g, every), type.rank))
     return (*results[: op.carries], *stacked)
 
 
-def _ended(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
+def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
     """The body as `Loop` wants it: the number of the turn, whether it is run, carries."""
     inner = list(op.body.inputs.items())
     starts = inner[op.scanned : op.scanned + op.carries]
     with g.body() as opened:
         number = Tensor(g.unique(g.place("turn")), Type("i64", ()))
         going = Tensor(g.unique(g.place("go")), Type("bool", ()))
-        inputs = [number, going, *(enter(g, name, v) for name, v in starts)]
+        inputs = [number, going, *(add_body_input(g, name, v) for name, v in starts)]
         at = number.name
         if op.reverse:
             last = g.node("Sub", turns, g.constant(1, "i64"))
@@ -258,45 +247,45 @@ def _ended(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) -> object:
         kept = None
         if given.keep is not None:
             name = g.node("Gather", given.keep.name, at, axis=1)
-            kept = Tensor(name, without(given.keep.type, 1))
-        results = turn(op, g, given.captured, kept)
+            kept = Tensor(name, remove_axis(given.keep.type, 1))
+        results = lower_scan_body(op, g, given.captured, kept)
         # the same name must not come in and go out
         more = (
-            _some_left(g, results[op.until])
-            if _stops(op)
+            _emit_any_unfinished(g, results[op.until])
+            if _has_early_exit(op)
             else g.alias(going.name, g.place("on"))
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
-    declared = [declare(t.name, t.type) for t in inputs]
-    return graph_of(g.place("body"), opened, [more, *results], types, declared)
+    declared = [make_value_info(t.name, t.type) for t in inputs]
+    return make_body_graph(g.place("body"), opened, [more, *results], types, declared)
 
 
-def _stops(op: ops.Scan) -> bool:
+def _has_early_exit(op: ops.Scan) -> bool:
     """Whether turns behind the last row that is not done are left out."""
     return op.until != -1 and not op.lasting
 
 
-def _some_left(g: Emitter, done: str) -> str:
+def _emit_any_unfinished(g: Emitter, done: str) -> str:
     """Whether a row is not done. A sum, since the least of no rows has no value."""
-    left = cast(g, g.node("Not", done), "bool", "i32")
+    left = emit_cast(g, g.node("Not", done), "bool", "i32")
     count = g.node("ReduceSum", left, keepdims=0)
     return g.node("Greater", count, g.constant(0, "i32"))
 
 
-def _with_others(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
+def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns: str) -> str:
     """Rows by their turns, with zeros for turns that were not run."""
-    rest = without(type, op.axis).shape
+    rest = remove_axis(type, op.axis).shape
     run = g.node("Shape", stacked, start=0, end=1)
     # Of no turn at all ONNX Runtime gives no lengths of rows either.
     shape = g.node("Concat", run, g.shape(rest), axis=0)
     known = g.node("Reshape", stacked, shape, allowzero=1)
-    missing = g.node("Sub", unsqueeze(g, turns, 0), run)
+    missing = g.node("Sub", emit_unsqueeze(g, turns, 0), run)
     shape = g.node("Concat", missing, g.shape(rest), axis=0)
     zeros = g.node("Expand", g.constant(0, type.dtype), shape)
     return g.node("Concat", known, zeros, axis=0)
 
 
-def _in_order(op: ops.Scan, g: Emitter, stacked: str) -> str:
+def _emit_scan_order(op: ops.Scan, g: Emitter, stacked: str) -> str:
     """Rows as they stand in what was scanned: of a loop that goes backwards the row of
     the first turn is the last.
     """

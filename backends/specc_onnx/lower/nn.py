@@ -1,47 +1,43 @@
-"""Lowering of the layers of neural networks (`specc.ir.ops.nn`), attention apart
-(`specc_onnx.lower.attention`).
-"""
+"""Lower linear layers, embeddings, norms, softmax and patches."""
 
 from collections.abc import Sequence
 
 from specc.ir import ops
-from specc.ir.dim import Dim, exact
+from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Node, Value
-from specc_onnx.lower.arrange import (
-    always,
-    cast,
-    flatten,
-    reduce,
-    reshape,
+from specc_onnx.lower.conv import emit_convolution
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.index_checks import emit_checked_indices
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_flatten,
+    emit_reduce,
+    emit_reshape,
+    is_always_true,
 )
-from specc_onnx.lower.conv import convolved
-from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
-from specc_onnx.lower.guards import checked
-from specc_onnx.lower.table import lower
 
 
 @lower(ops.Linear)
-def linear(
-    op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
-) -> str:
+def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None) -> str:
     """`x @ w.T + b`, with the weight in whatever layout it is stored."""
-    w, turned = _stored(g, w)
+    w, turned = _find_stored_weight(g, w)
     shape = x.type.shape
     # `Gemm` takes matrices alone.
     if len(shape) == 1:
         sides = (w.name, x.name) if turned else (x.name, w.name)
-        return _plus(g, g.node("MatMul", *sides), bias)
+        return _emit_bias_add(g, g.node("MatMul", *sides), bias)
     # A product takes any number of axes in front, where `Gemm` needs two reshapes
     # around it.
     if g.target.linear == "product" and len(shape) > 2 and x.type.dtype == "f32":
-        return _plus(g, _product(g, x, w, turned), bias)
-    operands = (flatten(g, x.name, shape), w.name, bias.name if bias else None)
+        return _emit_bias_add(g, _emit_linear_product(g, x, w, turned), bias)
+    operands = (emit_flatten(g, x.name, shape), w.name, bias.name if bias else None)
     result = g.node("Gemm", *operands, transB=1 if turned else None)
     made = g.site.types[0].shape
-    return result if len(shape) == 2 else unflatten(g, result, made)
+    return result if len(shape) == 2 else emit_unflatten(g, result, made)
 
 
-def _stored(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
+def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
     """A weight as it lies, and whether that is `[out, in]`: a product reads a matrix in
     either order, so what the IR turns over need not be.
     """
@@ -51,32 +47,32 @@ def _stored(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
     return w, True
 
 
-def _plus(g: Emitter, product: str, bias: Tensor | None) -> str:
+def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
     return product if bias is None else g.node("Add", product, bias.name)
 
 
-def _product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
+def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
     """`x @ w.T` by ONNX Runtime's own operator, whose type ONNX has to be told, or
     `x @ w` by the standard's.
     """
     if not turned:
         return g.node("MatMul", x.name, w.name)
-    name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB, transB=1)
+    name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB_DOMAIN, transB=1)
     g.bodies[-1].types[name] = g.site.types[0]
     return name
 
 
-def unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
-    """`[n, d]` as `shape`, the opposite of `flatten`."""
+def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
+    """`[n, d]` as `shape`, the opposite of `emit_flatten`."""
     # A symbol that no graph has, so that this axis is never one that stays.
     before = (Dim.symbol("rows before unflattening"), shape[-1])
-    return reshape(g, x, before, shape)
+    return emit_reshape(g, x, before, shape)
 
 
 @lower(ops.Embedding)
 def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
     """Rows of a table."""
-    return g.node("Gather", table.name, checked(g, ids), axis=0)
+    return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
 
 
 @lower(ops.LayerNorm)
@@ -86,15 +82,15 @@ def layer_norm(
     """The standard operator; a missing scale is ones."""
     return g.node(
         "LayerNormalization",
-        _apart(g, x),
-        _scale(g, x, scale),
+        _emit_norm_input(g, x),
+        _emit_norm_scale(g, x, scale),
         bias.name if bias else None,
         axis=-1,
         epsilon=op.eps,
     )
 
 
-def _apart(g: Emitter, x: Tensor) -> str:
+def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     """What a norm reads. A sum that nothing else reads is a `Sum` where the runtime would
     join an `Add` with the norm, into a kernel that is slower than both.
     """
@@ -115,17 +111,17 @@ def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> st
     """The standard operator, or its formula where the opset is older."""
     if g.has("RMSNormalization"):
         return g.node(
-            "RMSNormalization", x.name, _scale(g, x, scale), axis=-1, epsilon=op.eps
+            "RMSNormalization", x.name, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps
         )
     last = x.type.rank - 1
     # Before opset 23.
-    mean = reduce(g, "ReduceMean", g.node("Mul", x.name, x.name), last, keep=True)
+    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x.name, x.name), last, keep=True)
     root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.type.dtype)))
     result = g.node("Div", x.name, root)
     return g.node("Mul", result, scale.name) if scale else result
 
 
-def _scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
+def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     if scale is not None:
         return scale.name
     width = x.type.shape[-1]
@@ -141,7 +137,7 @@ def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
     return g.node("Softmax", x.name, axis=op.axis)
 
 
-def softmax_where(
+def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
     """Softmax over the last axis among what `mask` shows; zeros in a row that sees
@@ -150,7 +146,7 @@ def softmax_where(
     What hides is minus infinity: any other number may be above a score that is seen. The
     operator gives no numbers for a row of that alone.
     """
-    shown = mask is not None and not always(mask)
+    shown = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)
     if mask is not None and shown:
         scores = g.node("Where", mask.name, scores, lowest)
@@ -160,7 +156,7 @@ def softmax_where(
     if not finite:
         wide = "f32" if g.lacks("Equal", dtype) else dtype
         least = g.constant(float("-inf"), wide)
-        nothing = g.node("Equal", cast(g, scores, dtype, wide), least)
+        nothing = g.node("Equal", emit_cast(g, scores, dtype, wide), least)
         return g.node("Where", nothing, zero, weights)
     if mask is None or not shown:
         return weights
@@ -171,13 +167,11 @@ def softmax_where(
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
     """A convolution with stride = kernel, its result read row by row."""
     high, wide = w.type.shape[2], w.type.shape[3]
-    assert None not in (high.number, wide.number), (
-        "patch sizes are known when a model is built"
-    )
+    assert None not in (high.number, wide.number), "patch sizes are known when a model is built"
     size = [high.number, wide.number]
     operands = (x.name, w.name, b.name if b else None)
-    grid = convolved(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)
+    grid = emit_convolution(g, "Conv", operands, x.type.dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
-    rows = (exact(x.type.shape[2], high), exact(x.type.shape[3], wide))
-    flat = reshape(g, grid, (batch, width, *rows), (batch, width, count))
+    rows = (divide_dims_exactly(x.type.shape[2], high), divide_dims_exactly(x.type.shape[3], wide))
+    flat = emit_reshape(g, grid, (batch, width, *rows), (batch, width, count))
     return g.node("Transpose", flat, perm=[0, 2, 1])

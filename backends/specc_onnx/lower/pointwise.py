@@ -1,15 +1,15 @@
-"""Lowering of functions of one number: a standard operator, or the formula."""
+"""Lower functions of one number: a standard operator or a formula."""
 
 import math
 from collections.abc import Callable
 
 from specc.ir import ops
-from specc_onnx.lower.arithmetic import WHOLE, sign
-from specc_onnx.lower.arrange import cast
+from specc_onnx.lower.arithmetic import INTEGER_DTYPES, emit_integer_sign
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import emit_cast
 
-DIRECT = {
+DIRECT_OPERATORS = {
     "abs": "Abs",
     "ceil": "Ceil",
     "cos": "Cos",
@@ -30,7 +30,7 @@ DIRECT = {
 }
 """Functions that are one standard operator."""
 
-SINGLE_ONLY = frozenset({"erf", "gelu", "softplus"})
+FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 """Functions without a double kernel in ONNX Runtime; a double goes through f32 there."""
 
 
@@ -38,21 +38,21 @@ SINGLE_ONLY = frozenset({"erf", "gelu", "softplus"})
 def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
     """One operator where there is one, else its formula."""
     dtype = x.type.dtype
-    if op.fn == "sign" and dtype in WHOLE:
-        return sign(g, x)
-    inner = "f32" if dtype == "f64" and op.fn in SINGLE_ONLY else dtype
-    name = cast(g, x.name, dtype, inner)
-    if op.fn in DIRECT:
-        result = g.node(DIRECT[op.fn], name)
+    if op.fn == "sign" and dtype in INTEGER_DTYPES:
+        return emit_integer_sign(g, x)
+    inner = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
+    name = emit_cast(g, x.name, dtype, inner)
+    if op.fn in DIRECT_OPERATORS:
+        result = g.node(DIRECT_OPERATORS[op.fn], name)
     else:
-        result = FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
-    return cast(g, result, inner, dtype)
+        result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
+    return emit_cast(g, result, inner, dtype)
 
 
-Number = Callable[[float], str]
+ConstantEmitter = Callable[[float], str]
 
 
-def gelu(g: Emitter, x: str, number: Number) -> str:
+def emit_gelu(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
     if g.has("Gelu"):
         return g.node("Gelu", x)
@@ -61,7 +61,7 @@ def gelu(g: Emitter, x: str, number: Number) -> str:
     return g.node("Mul", twice, number(0.5))
 
 
-def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
+def emit_gelu_tanh(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
     if g.has("Gelu"):
         return g.node("Gelu", x, approximate="tanh")
@@ -72,23 +72,23 @@ def gelu_tanh(g: Emitter, x: str, number: Number) -> str:
     return g.node("Mul", twice, number(0.5))
 
 
-def quick_gelu(g: Emitter, x: str, number: Number) -> str:
+def emit_quick_gelu(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)."""
     return g.node("Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702))))
 
 
-def silu(g: Emitter, x: str, number: Number) -> str:
+def emit_silu(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`x · sigmoid(x)`."""
     return g.node("Mul", x, g.node("Sigmoid", x))
 
 
-def relu2(g: Emitter, x: str, number: Number) -> str:
+def emit_relu2(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`max(x, 0)²` (arXiv:2109.08668, sec. 3)."""
     kept = g.node("Relu", x)
     return g.node("Mul", kept, kept)
 
 
-def expm1(g: Emitter, x: str, number: Number) -> str:
+def emit_expm1(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)`, where the
     rounding errors of `u` cancel (Higham, Accuracy and Stability of Numerical
     Algorithms, sec. 1.14.1).
@@ -103,9 +103,9 @@ def expm1(g: Emitter, x: str, number: Number) -> str:
     return g.node("Where", small, near, less)
 
 
-def log1p(g: Emitter, x: str, number: Number) -> str:
+def emit_log1p(g: Emitter, x: str, number: ConstantEmitter) -> str:
     """`log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
-    rounding errors of `u` cancel (same source as `expm1`).
+    rounding errors of `u` cancel (same source as `emit_expm1`).
     """
     one = number(1.0)
     u = g.node("Add", x, one)
@@ -117,12 +117,12 @@ def log1p(g: Emitter, x: str, number: Number) -> str:
     return g.node("Where", small, near, far)
 
 
-FORMULAS: dict[str, Callable[[Emitter, str, Number], str]] = {
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "quick_gelu": quick_gelu,
-    "silu": silu,
-    "relu2": relu2,
-    "expm1": expm1,
-    "log1p": log1p,
+FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
+    "gelu": emit_gelu,
+    "gelu_tanh": emit_gelu_tanh,
+    "quick_gelu": emit_quick_gelu,
+    "silu": emit_silu,
+    "relu2": emit_relu2,
+    "expm1": emit_expm1,
+    "log1p": emit_log1p,
 }

@@ -1,4 +1,4 @@
-"""Lowering of position operations (`specc.ir.ops.position`).
+"""Lower position encodings.
 
 Angles are taken in double precision in the graph and rounded once: ONNX Runtime has
 double kernels for `Mul`, `Sin` and `Cos`. Layers share the tables, because equal nodes
@@ -12,9 +12,9 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.arrange import cast, cut, expand, unsqueeze
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_expand, emit_slice, emit_unsqueeze
 
 
 @lower(ops.Sinusoid)
@@ -29,17 +29,17 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         frequencies = op.base ** (-places / max(half - 1, 1))
     else:
         frequencies = op.base ** (-2 * places / op.dim.number)
-    angles = _angles(g, positions, frequencies.tolist())
+    angles = _emit_angles(g, positions, frequencies.tolist())
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.type.rank
-        sides = [unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
+        sides = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
         pairs = g.node("Concat", *sides, axis=rank + 1)
         # 0 copies the length of the operand's axis at the same place
         joined = g.node("Reshape", pairs, g.vector(*[0] * rank, op.dim.number))
     else:
         joined = g.node("Concat", sines, cosines, axis=positions.type.rank)
-    return cast(g, joined, "f64", g.site.types[0].dtype)
+    return emit_cast(g, joined, "f64", g.site.types[0].dtype)
 
 
 @lower(ops.RopeAngles)
@@ -50,51 +50,47 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, rows: Tensor) -> tuple[str, str]
     if not frequencies:
         places = np.arange(0, op.dim.number, 2, dtype=np.float64)
         frequencies = (op.theta ** (-places / op.dim.number)).tolist()
-    angles = _angles(g, rows, frequencies)
+    angles = _emit_angles(g, rows, frequencies)
     results = []
     for kind in ("Cos", "Sin"):
         value = g.node(kind, angles)
         if op.factor != 1.0:
             value = g.node("Mul", value, g.constant(op.factor, "f64"))
-        results.append(cast(g, value, "f64", g.site.types[0].dtype))
+        results.append(emit_cast(g, value, "f64", g.site.types[0].dtype))
     return results[0], results[1]
 
 
-def _angles(g: Emitter, positions: Tensor, frequencies: Sequence[float]) -> str:
-    numbers = cast(g, positions.name, positions.type.dtype, "f64")
+def _emit_angles(g: Emitter, positions: Tensor, frequencies: Sequence[float]) -> str:
+    numbers = emit_cast(g, positions.name, positions.type.dtype, "f64")
     return g.node(
-        "Mul",
-        unsqueeze(g, numbers, positions.type.rank),
-        g.constant(frequencies, "f64"),
+        "Mul", emit_unsqueeze(g, numbers, positions.type.rank), g.constant(frequencies, "f64")
     )
 
 
 @lower(ops.Rotate)
-def rotate(
-    op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
-) -> str:
+def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
     """The standard operator where it has a kernel (not in double), else its formula."""
     if g.has("RotaryEmbedding") and x.type.dtype in ("f32", "f16"):
-        return _fused(op, g, x, cosines, sines)
+        return _emit_rotary_embedding(op, g, x, cosines, sines)
     # A table has one number a pair. Where that is less than a head is wide, the numbers
     # behind those pairs stay as they are (partial rotary embeddings).
     turned = 2 * cosines.type.shape[-1]
     width = x.type.shape[-1]
-    c, s = unsqueeze(g, cosines.name, 1), unsqueeze(g, sines.name, 1)
-    head = x.name if turned == width else cut(g, x.name, 3, Dim.of(0), turned)
-    turn = _turn_halves if op.pairs == "half" else _turn_neighbors
+    c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
+    head = x.name if turned == width else emit_slice(g, x.name, 3, Dim.of(0), turned)
+    turn = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
     result = turn(g, head, c, s, turned)
     if turned == width:
         return result
-    return g.node("Concat", result, cut(g, x.name, 3, turned, width), axis=3)
+    return g.node("Concat", result, emit_slice(g, x.name, 3, turned, width), axis=3)
 
 
-def _fused(
+def _emit_rotary_embedding(
     op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
 ) -> str:
     batch, heads, time, width = x.type.shape
     pairs = cosines.type.shape[-1]
-    tables = [expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
+    tables = [emit_expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
     partial = None if 2 * pairs == width else (2 * pairs).number
     options: dict[str, Any] = {
         "interleaved": int(op.pairs == "interleaved"),
@@ -110,22 +106,22 @@ def _fused(
     return result
 
 
-def _turn_halves(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+def _emit_rotate_half(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
     middle = Dim.of((width.number or 0) // 2)
-    a, b = cut(g, x, 3, Dim.of(0), middle), cut(g, x, 3, middle, width)
-    return g.node("Concat", *_turned(g, a, b, c, s), axis=3)
+    a, b = emit_slice(g, x, 3, Dim.of(0), middle), emit_slice(g, x, 3, middle, width)
+    return g.node("Concat", *_emit_rotated_pair(g, a, b, c, s), axis=3)
 
 
-def _turn_neighbors(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
+def _emit_rotate_interleaved(g: Emitter, x: str, c: str, s: str, width: Dim) -> str:
     stop, axis, step = g.vector(width.number or 0), g.vector(3), g.vector(2)
     a = g.node("Slice", x, g.vector(0), stop, axis, step)
     b = g.node("Slice", x, g.vector(1), stop, axis, step)
-    parts = [unsqueeze(g, part, 4) for part in _turned(g, a, b, c, s)]
+    parts = [emit_unsqueeze(g, part, 4) for part in _emit_rotated_pair(g, a, b, c, s)]
     pairs = g.node("Concat", *parts, axis=4)
     return g.node("Reshape", pairs, g.vector(0, 0, 0, width.number or 0))
 
 
-def _turned(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
+def _emit_rotated_pair(g: Emitter, a: str, b: str, c: str, s: str) -> tuple[str, str]:
     """`(a·c − b·s, b·c + a·s)`."""
     first = g.node("Sub", g.node("Mul", a, c), g.node("Mul", b, s))
     second = g.node("Add", g.node("Mul", b, c), g.node("Mul", a, s))

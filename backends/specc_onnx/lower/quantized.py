@@ -1,4 +1,4 @@
-"""Lowering of layers with rounded weights.
+"""Lower layers with quantized weights.
 
 Rows of 8 bits are multiplied as whole numbers, each row of the other side rounded by
 its own scale: by ONNX Runtime's `QGemm`, which reads weights as they lie, or by the
@@ -10,51 +10,46 @@ other. Weights in blocks are ONNX Runtime's `MatMulNBits`, or numbers again firs
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.dim import product as multiplied
-from specc.ir.ops.quantized import blocks_of
+from specc.ir.dim import multiply_dims as multiplied
+from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
-from specc_onnx.lower.arrange import (
-    cast,
-    cut,
-    flatten,
-    reduce,
-    reshape,
-    typed,
-    unsqueeze,
+from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.index_checks import emit_checked_indices
+from specc_onnx.lower.nn import emit_unflatten
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_flatten,
+    emit_reduce,
+    emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
+    make_typed_tensor,
 )
-from specc_onnx.lower.elements import CODE
-from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
-from specc_onnx.lower.guards import checked
-from specc_onnx.lower.nn import unflatten
-from specc_onnx.lower.table import lower
 
-LEAST = 1e-30
+MIN_ROW_MAXIMUM = 1e-30
 """The least size that a row of zeros is taken to have, so that nothing is divided by 0."""
-OF_BLOCKS = 21
+BLOCK_DEQUANTIZE_SINCE = 21
 """From this opset on `DequantizeLinear` knows blocks, and there are numbers of 4 bits."""
-WHOLE_ROUNDING = 4
+INT8_ACCURACY_LEVEL = 4
 """The accuracy level of `MatMulNBits` at which it rounds each block of a row; 1 does not."""
 
 
 @lower(ops.LinearQ)
 def linear_q(
-    op: ops.LinearQ,
-    g: Emitter,
-    x: Tensor,
-    weights: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
+    op: ops.LinearQ, g: Emitter, x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None
 ) -> str:
     """`x' @ w'.T + b`, for matrices: other axes are flattened."""
     shape = x.type.shape if x.type.rank > 1 else (Dim.of(1), *x.type.shape)
-    rows = typed(reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
+    rows = make_typed_tensor(emit_reshape(g, x.name, x.type.shape, shape), x.type.dtype, shape)
     made = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _product(op, g, rows, weights, scales, made)
+    product = _emit_quantized_product(op, g, rows, weights, scales, made)
     product = product if bias is None else g.node("Add", product, bias.name)
-    return reshape(g, product, made, g.site.types[0].shape)
+    return emit_reshape(g, product, made, g.site.types[0].shape)
 
 
-def _product(
+def _emit_quantized_product(
     op: ops.LinearQ,
     g: Emitter,
     rows: Tensor,
@@ -66,60 +61,50 @@ def _product(
     dtype = rows.type.dtype
     kernel = dtype == "f32" or dtype in g.target.computes
     if op.block and op.layout == "rows" and g.target.rounded and kernel:
-        return _in_blocks(op, g, rows, weights, scales, made)
+        return _emit_matmul_nbits(op, g, rows, weights, scales, made)
     # One scale for all rows is what the meaning says, not only how it is done: it must
     # be rounded so even where there is no kernel for the type.
     if op.rounding == "tensor":
-        x, own = _single(g, rows), _single(g, scales)
-        return cast(g, _together(op, g, x, weights, own), "f32", dtype)
+        x, own = _emit_float32(g, rows), _emit_float32(g, scales)
+        return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), "f32", dtype)
     if op.rounding == "row" and not op.block and kernel:
-        x, own = _single(g, rows), _single(g, scales)
-        return cast(g, _whole(op, g, x, weights, own, made), "f32", dtype)
-    return _as_numbers(op, g, rows, weights, scales)
+        x, own = _emit_float32(g, rows), _emit_float32(g, scales)
+        return emit_cast(g, _emit_integer_product(op, g, x, weights, own, made), "f32", dtype)
+    return _emit_dequantized_product(op, g, rows, weights, scales)
 
 
-def _single(g: Emitter, x: Tensor) -> Tensor:
+def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
     """A tensor in f32, in which rows are rounded."""
-    return typed(cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
+    return make_typed_tensor(emit_cast(g, x.name, x.type.dtype, "f32"), "f32", x.type.shape)
 
 
-def _in_blocks(
-    op: ops.LinearQ,
-    g: Emitter,
-    x: Tensor,
-    w: Tensor,
-    scales: Tensor,
-    made: tuple[Dim, ...],
+def _emit_matmul_nbits(
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
 ) -> str:
     """ONNX Runtime's product by weights in blocks. It ends the process for no rows."""
     if op.rounding == "row":
-        x = _rounded_rows(g, x)
+        x = _emit_rounded_rows(g, x)
     name = g.node(
         "MatMulNBits",
         x.name,
         w.name,
         scales.name,
-        domain=CONTRIB,
+        domain=CONTRIB_DOMAIN,
         K=x.type.shape[-1].number,
         N=made[-1].number,
         bits=op.bits,
         block_size=op.block,
-        accuracy_level=WHOLE_ROUNDING if op.rounding == "block" else 1,
+        accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies[-1].types[name] = typed(name, x.type.dtype, made).type
+    g.bodies[-1].types[name] = make_typed_tensor(name, x.type.dtype, made).type
     return name
 
 
-def _whole(
-    op: ops.LinearQ,
-    g: Emitter,
-    x: Tensor,
-    w: Tensor,
-    scales: Tensor,
-    made: tuple[Dim, ...],
+def _emit_integer_product(
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, made: tuple[Dim, ...]
 ) -> str:
     """A product of whole numbers, scaled by the columns of weights, then by the rows."""
-    own, units = _units(g, x)
+    own, units = _emit_row_scales(g, x)
     # The units are rounded by a scale of 1: the operator that rounds takes one scale for
     # a tensor, or one for each place along an axis, and here each row has its own.
     # A card multiplies numbers with a sign alone, and has no `QGemm`.
@@ -127,23 +112,25 @@ def _whole(
     middle = g.constant(0, "i8") if signed else g.constant(128, "u8")
     whole = g.node("QuantizeLinear", units, g.constant(1.0, "f32"), middle)
     if op.layout == "rows" and g.target.rounded == "rows":
-        flat = flatten(g, whole, x.type.shape)
+        flat = emit_flatten(g, whole, x.type.shape)
         one, none = g.constant(1.0, "f32"), g.constant(0, "i8")
         given = (flat, one, middle, w.name, one, none)
-        product = g.node("QGemm", *given, domain=CONTRIB, transB=1)
+        product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiplied(made[:-1]), made[-1]))
         g.bodies[-1].types[product] = flat_type
-        sums = product if len(made) == 2 else unflatten(g, product, made)
+        sums = product if len(made) == 2 else emit_unflatten(g, product, made)
     else:
         turned = w.name
         if op.layout == "rows":
             turned = g.node("Transpose", w.name, perm=[1, 0])
         product = g.node("MatMulInteger", whole, turned, None if signed else middle)
-        sums = g.node("Cast", product, to=CODE["f32"])
+        sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
     return g.node("Mul", g.node("Mul", sums, scales.name), own)
 
 
-def _together(op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor) -> str:
+def _emit_per_tensor_product(
+    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+) -> str:
     """A product of whole numbers, all rows of which were rounded by one scale: as ONNX
     Runtime makes one operator of it, which with one scale takes a bias as it should.
     """
@@ -152,99 +139,97 @@ def _together(op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor)
     if op.layout == "rows":
         turned = g.node("Transpose", w.name, perm=[1, 0])
     product = g.node("MatMulInteger", whole, turned, middle)
-    sums = g.node("Cast", product, to=CODE["f32"])
+    sums = g.node("Cast", product, to=ONNX_TYPE_CODES["f32"])
     return g.node("Mul", sums, g.node("Mul", scale, scales.name))
 
 
-def _units(g: Emitter, x: Tensor) -> tuple[str, str]:
+def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
     """The scale of each row, and the rows in units of it: numbers of -127 to 127."""
-    own = g.node("Div", _greatest(g, x), g.constant(127, x.type.dtype))
+    own = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.type.dtype))
     return own, g.node("Div", x.name, own)
 
 
-def _greatest(g: Emitter, x: Tensor) -> str:
+def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
     """The greatest size of a number in each row; of a row of zeros a tiny one."""
     last, dtype = x.type.rank - 1, x.type.dtype
-    most = reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
+    most = emit_reduce(g, "ReduceMax", g.node("Abs", x.name), last, keep=True)
     # The greatest of rows that are none at all has their width here, not 1.
     if not all(g.lengths.positive(d) for d in x.type.shape):
-        most = cut(g, most, last, Dim.of(0), Dim.of(1))
-    return g.node("Max", most, g.constant(LEAST, dtype))
+        most = emit_slice(g, most, last, Dim.of(0), Dim.of(1))
+    return g.node("Max", most, g.constant(MIN_ROW_MAXIMUM, dtype))
 
 
-def _rounded_rows(g: Emitter, x: Tensor) -> Tensor:
+def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
     """Each row as whole numbers times its own scale."""
-    own, units = _units(g, x)
+    own, units = _emit_row_scales(g, x)
     ends = g.constant(-128, x.type.dtype), g.constant(127, x.type.dtype)
     whole = g.node("Clip", g.node("Round", units), *ends)
-    return typed(g.node("Mul", whole, own), x.type.dtype, x.type.shape)
+    return make_typed_tensor(g.node("Mul", whole, own), x.type.dtype, x.type.shape)
 
 
-def _rounded_blocks(g: Emitter, x: Tensor, block: int) -> Tensor:
+def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     """Each block of a row as whole numbers times its own scale."""
     *lead, wide = x.type.shape
-    count = blocks_of(wide.number or 0, block)
+    count = count_groups(wide.number or 0, block)
     full = Dim.of(count * block)
     name, dtype = x.name, x.type.dtype
     if full != wide:
         ends = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
         name = g.node("Pad", name, g.vector(*ends))
     shape = (*lead, Dim.of(count), Dim.of(block))
-    pieces = typed(reshape(g, name, (*lead, full), shape), dtype, shape)
-    most = _greatest(g, pieces)
+    pieces = make_typed_tensor(emit_reshape(g, name, (*lead, full), shape), dtype, shape)
+    most = _emit_row_maximum(g, pieces)
     own = g.node("Div", most, g.constant(127, dtype))
     # The kernel multiplies by this, which is not the quotient by the scale.
     part = g.node("Div", g.constant(127, dtype), most)
     whole = g.node("Round", g.node("Mul", pieces.name, part))
-    back = reshape(g, g.node("Mul", whole, own), shape, (*lead, full))
+    back = emit_reshape(g, g.node("Mul", whole, own), shape, (*lead, full))
     if full != wide:
-        back = cut(g, back, len(lead), Dim.of(0), wide)
-    return typed(back, dtype, x.type.shape)
+        back = emit_slice(g, back, len(lead), Dim.of(0), wide)
+    return make_typed_tensor(back, dtype, x.type.shape)
 
 
-def _as_numbers(
+def _emit_dequantized_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """A product by the numbers that the weights stand for."""
     if op.rounding == "row":
-        x = _rounded_rows(g, x)
+        x = _emit_rounded_rows(g, x)
     elif op.rounding == "block":
-        x = _rounded_blocks(g, x, op.block)
+        x = _emit_rounded_groups(g, x, op.block)
     wide = x.type.shape[-1]
-    matrix = _numbers(op, g, w, scales, wide)
+    matrix = _emit_dequantized_matrix(op, g, w, scales, wide)
     if op.layout == "rows":
         matrix = g.node("Transpose", matrix, perm=[1, 0])
     return g.node("MatMul", x.name, matrix)
 
 
 @lower(ops.EmbeddingQ)
-def embedding_q(
-    op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
-) -> str:
+def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
     """The rows first, then the numbers they stand for: the table stays as it is."""
-    numbers, rank = checked(g, ids), ids.type.rank
+    numbers, rank = emit_checked_indices(g, ids), ids.type.rank
     if g.target.rounded == "weights" and op.block and op.layout == "rows":
-        return _gathered(op, g, numbers, table, scales)
+        return _emit_gather_block_quantized(op, g, numbers, table, scales)
     count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
-    flat = reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
+    flat = emit_reshape(g, numbers, ids.type.shape, (count,)) if rank != 1 else numbers
     turned = op.layout == "columns"
-    rows = _picked(g, table, flat, count, axis=1 if turned else 0)
+    rows = _emit_picked_groups(g, table, flat, count, axis=1 if turned else 0)
     # A token has scales for its blocks, in columns again, or a single one.
     by_block = turned and scales.type.rank > 1
-    own = _picked(g, scales, flat, count, axis=1 if by_block else 0)
-    made = _numbers(op, g, rows, own, op.width)
+    own = _emit_picked_groups(g, scales, flat, count, axis=1 if by_block else 0)
+    made = _emit_dequantized_matrix(op, g, rows, own, op.width)
     if turned:
         made = g.node("Transpose", made, perm=[1, 0])
-    return reshape(g, made, (count, op.width), shape) if rank != 1 else made
+    return emit_reshape(g, made, (count, op.width), shape) if rank != 1 else made
 
 
-def _picked(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
+def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
     """As many places of an axis as there are tokens."""
     shape = (*x.type.shape[:axis], count, *x.type.shape[axis + 1 :])
-    return typed(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
+    return make_typed_tensor(g.node("Gather", x.name, places, axis=axis), x.type.dtype, shape)
 
 
-def _gathered(
+def _emit_gather_block_quantized(
     op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
     """Rows of a table in blocks, by the operator that makes numbers of them as it looks
@@ -257,7 +242,7 @@ def _gathered(
         flat,
         ids,
         scales.name,
-        domain=CONTRIB,
+        domain=CONTRIB_DOMAIN,
         gather_axis=0,
         quantize_axis=1,
         bits=op.bits,
@@ -266,7 +251,7 @@ def _gathered(
     *lead, wide = g.site.types[0].shape
     full = count * op.block
     g.bodies[-1].types[made] = Type(scales.type.dtype, (*lead, full))
-    return made if full == wide else cut(g, made, len(lead), Dim.of(0), wide)
+    return made if full == wide else emit_slice(g, made, len(lead), Dim.of(0), wide)
 
 
 @lower(ops.Quantize)
@@ -277,70 +262,68 @@ def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     dtype = x.type.dtype
     units = g.node("Round", g.node("Div", x.name, scale.name))
     ends = g.constant(-128, dtype), g.constant(127, dtype)
-    return g.node("Cast", g.node("Clip", units, *ends), to=CODE["i8"])
+    return g.node("Cast", g.node("Clip", units, *ends), to=ONNX_TYPE_CODES["i8"])
 
 
 @lower(ops.Dequantize)
 def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """What they stand for."""
-    numbers = g.node("Cast", x.name, to=CODE[scale.type.dtype])
+    numbers = g.node("Cast", x.name, to=ONNX_TYPE_CODES[scale.type.dtype])
     return g.node("Mul", numbers, scale.name)
 
 
-def _numbers(
+def _emit_dequantized_matrix(
     op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
 ) -> str:
     """The matrix that stored numbers stand for, as it lies."""
     kind, block = scales.type.dtype, op.block
     if not block:
-        whole = g.node("Cast", w.name, to=CODE[kind])
+        whole = g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind])
         # a scale for each result: along the last axis in columns, else along the first
         in_columns = op.layout == "columns"
-        each = scales.name if in_columns else unsqueeze(g, scales.name, 1)
+        each = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
         return g.node("Mul", whole, each)
     if op.layout == "columns":
-        return _columns(g, w, scales, wide, block)
+        return _emit_dequantized_columns(g, w, scales, wide, block)
     if op.bits == 4:
-        w = _halves(g, w)
+        w = _emit_unpacked_int4(g, w)
     out, count = scales.type.shape
     shape = (out, count, Dim.of(block))
     # In blocks, whole numbers are stored without a sign, 0 in the middle of the range.
     middle = g.constant(float(2 ** (op.bits - 1)), kind)
-    whole = g.node("Sub", g.node("Cast", w.name, to=CODE[kind]), middle)
-    made = g.node("Mul", whole, unsqueeze(g, scales.name, 2))
+    whole = g.node("Sub", g.node("Cast", w.name, to=ONNX_TYPE_CODES[kind]), middle)
+    made = g.node("Mul", whole, emit_unsqueeze(g, scales.name, 2))
     full = count * block
-    flat = reshape(g, made, shape, (out, full))
-    return flat if full == wide else cut(g, flat, 1, Dim.of(0), wide)
+    flat = emit_reshape(g, made, shape, (out, full))
+    return flat if full == wide else emit_slice(g, flat, 1, Dim.of(0), wide)
 
 
-def _columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
+def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
     """Columns in blocks: one operator where the opset has it, which ONNX Runtime joins
     with the product behind it.
     """
-    if g.opset >= OF_BLOCKS and scales.type.dtype == "f32":
+    if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
         # ONNX Runtime refuses a model whose weight lies outside of the loop that makes
         # numbers of it: its optimizer looks for both in one graph.
         with g.outside(g.site.scope, level=0):
-            return g.node(
-                "DequantizeLinear", w.name, scales.name, axis=0, block_size=block
-            )
+            return g.node("DequantizeLinear", w.name, scales.name, axis=0, block_size=block)
     # An older opset knows no blocks: each scale is repeated for the rows of its block.
-    each = g.node("Expand", unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
+    each = g.node("Expand", emit_unsqueeze(g, scales.name, 1), g.vector(1, block, 1))
     count, out = scales.type.shape
     full = count * block
-    flat = reshape(g, each, (count, Dim.of(block), out), (full, out))
+    flat = emit_reshape(g, each, (count, Dim.of(block), out), (full, out))
     if full != wide:
-        flat = cut(g, flat, 0, Dim.of(0), wide)
-    return g.node("Mul", g.node("Cast", w.name, to=CODE[scales.type.dtype]), flat)
+        flat = emit_slice(g, flat, 0, Dim.of(0), wide)
+    return g.node("Mul", g.node("Cast", w.name, to=ONNX_TYPE_CODES[scales.type.dtype]), flat)
 
 
-def _halves(g: Emitter, w: Tensor) -> Tensor:
+def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Bytes of two numbers as numbers, the earlier one from the lower half."""
     # By arithmetic: `BitwiseAnd` begins at opset 18, and a model may be of 17.
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w.name, sixteen)
     low = g.node("Sub", w.name, g.node("Mul", high, sixteen))
     *lead, bytes_ = w.type.shape
-    both = g.node("Concat", unsqueeze(g, low, 3), unsqueeze(g, high, 3), axis=3)
+    both = g.node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)
-    return typed(reshape(g, both, (*lead, bytes_, Dim.of(2)), shape), "u8", shape)
+    return make_typed_tensor(emit_reshape(g, both, (*lead, bytes_, Dim.of(2)), shape), "u8", shape)

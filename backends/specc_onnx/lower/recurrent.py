@@ -1,43 +1,104 @@
-"""Lowering of recurrent layers to ONNX's `LSTM`, `GRU` and `RNN`, or to a loop where
-those cannot say it.
+"""Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
+
+All of it is made of weights alone, so a runtime does it once, when it loads the model.
 
 Those operators want time in front, gates in an order of their own
-(`specc_onnx.lower.cells`), and padding on the right (`specc_onnx.lower.steps`). So axes
+(`specc_onnx.lower.recurrent`), and padding on the right (`specc_onnx.lower.packed_sequences`). So
+axes
 are turned about around them, and rows that exist are moved together where the input
 does not promise that padding stands on the right.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specc.ir import ops
+from specc.ir.dim import divide_dims_exactly
 from specc.ir.graph import Builder, Input
-from specc.ir.recurrence import Recurrent, as_scan
-from specc_onnx.lower.arrange import unsqueeze
-from specc_onnx.lower.cells import Cell, in_order, weights_in_order
-from specc_onnx.lower.emitter import CONTRIB, Emitter, Tensor
-from specc_onnx.lower.steps import Steps
-from specc_onnx.lower.table import lower, lower_nodes
+from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.packed_sequences import PackedSequence
+from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.tensor_helpers import emit_unsqueeze
 
-FUSED = ("f32", "f16")
+
+@dataclass(frozen=True, slots=True)
+class GateOrder:
+    """Which of our gates stands at each of ONNX's places, and which changes its sign."""
+
+    order: Sequence[int]
+    negated: int | None = None
+
+
+def emit_ordered_weights(
+    g: Emitter,
+    cell: GateOrder,
+    weights: tuple[Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    axis: int = 0,
+) -> list[str | None]:
+    """`W`, `U` and both biases in a row, the gates of matrices along `axis`. Put in order
+    outside of any loop, so that it is done but once.
+    """
+    own = {t.name for t in g.parameters.values()}
+    # Weights that were computed inside a loop's body are not to be seen outside of it.
+    if all(w.name in own for w in (*weights, *biases) if w):
+        with g.outside(g.site.scope, level=0):
+            return _emit_ordered_matrices(g, cell, weights, biases, axis)
+    return _emit_ordered_matrices(g, cell, weights, biases, axis)
+
+
+def _emit_ordered_matrices(
+    g: Emitter,
+    cell: GateOrder,
+    weights: tuple[Tensor, Tensor],
+    biases: tuple[Tensor | None, Tensor | None],
+    axis: int,
+) -> list[str | None]:
+    bias = None
+    if any(biases):
+        # ONNX has both in one operand: where one is missing, zeros stand for it.
+        size = weights[0].type.shape[axis].number or 0
+        dtype = next(b.type.dtype for b in biases if b)
+        zeros = g.constant([0.0] * size, dtype)
+        both = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
+        bias = emit_unsqueeze(g, g.node("Concat", *both, axis=0), 0)
+    return [*(emit_unsqueeze(g, emit_gates_in_order(g, w, cell, axis), 0) for w in weights), bias]
+
+
+def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:
+    """Weights whose `axis` holds the gates one after the other, in ONNX's order."""
+    count = len(cell.order)
+    if count == 1:
+        return weights.name
+    size = divide_dims_exactly(weights.type.shape[axis], count)
+    sizes = g.shape([size] * count)
+    parts = list(g.nodes("Split", count, weights.name, sizes, axis=axis))
+    if cell.negated is not None:
+        parts[cell.negated] = g.node("Neg", parts[cell.negated])
+    return g.node("Concat", *(parts[n] for n in cell.order), axis=axis)
+
+
+FUSED_LAYER_DTYPES = ("f32", "f16")
 """The element types for which ONNX Runtime has these operators."""
 
-IOFC, ZRH, IOF = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
+LSTM_GATE_ORDER, GRU_GATE_ORDER, PEEPHOLE_ORDER = (0, 3, 1, 2), (1, 0, 2), (0, 2, 1)
 """Where each of ONNX's gates stands in our order: input, forget, cell, output; reset,
 update, new; of peepholes.
 """
 
-Args = tuple[Tensor | None, ...]
+LayerOperands = tuple[Tensor | None, ...]
 
 
 @lower(ops.Rnn)
 def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`RNN`."""
-    layer = _Layer.of(g, op, args, Cell((0,)))
+    layer = _LoweredLayer.of(g, op, args, GateOrder((0,)))
     # Not every runtime has the operator with another function than its default.
     beyond = "" if op.activation == "tanh" else "activation"
     if not layer.serves(beyond):
-        return _as_loop(layer)
-    return _fused(layer, "RNN", activations=[op.activation.capitalize()])
+        return _lower_as_loop(layer)
+    return _emit_fused_layer(layer, "RNN", activations=[op.activation.capitalize()])
 
 
 @lower(ops.Gru)
@@ -46,20 +107,22 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     change their sign.
     """
     # sigmoid(-x) = 1 - sigmoid(x): the gate turned around without another operator
-    layer = _Layer.of(g, op, args, Cell(ZRH, negated=1 if op.update == "new" else None))
+    layer = _LoweredLayer.of(
+        g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
+    )
     beyond = "" if op.reset == "after" else "reset before"
     if not layer.serves(beyond):
-        return _as_loop(layer)
-    return _fused(layer, "GRU", linear_before_reset=int(not beyond))
+        return _lower_as_loop(layer)
+    return _emit_fused_layer(layer, "GRU", linear_before_reset=int(not beyond))
 
 
 @lower(ops.Lstm)
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`LSTM`, which knows no projection."""
-    layer = _Layer.of(g, op, args, Cell(IOFC))
+    layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
     if not layer.serves("peepholes" if layer.peepholes else ""):
-        return _as_loop(layer)
-    return _fused(layer, "LSTM")
+        return _lower_as_loop(layer)
+    return _emit_fused_layer(layer, "LSTM")
 
 
 @lower(ops.LstmQ)
@@ -82,12 +145,12 @@ def lstm_q(
     text as one tensor: those that do not exist hold zeros, which move no scale.
     """
     batch, length = rows.type.shape[:2]
-    layer = _Layer(
+    layer = _LoweredLayer(
         g=g,
         op=op,
         args=(),
-        cell=Cell(IOFC),
-        steps=Steps(g, keep, batch, length),
+        cell=GateOrder(LSTM_GATE_ORDER),
+        steps=PackedSequence(g, keep, batch, length),
         x=rows,
         w_ih=weights,
         w_hh=state_weights,
@@ -98,32 +161,34 @@ def lstm_q(
         projection=None,
         scales=(scales, state_scales),
     )
-    return _fused(layer, "DynamicQuantizeLSTM")
+    return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _LoweredLayer:
     """The operands of one layer by name, and what ONNX calls its gates. `scales` are
     those of weights that are whole numbers, and then `[in, gates]`.
     """
 
     g: Emitter
-    op: Recurrent | ops.LstmQ
-    args: Args
-    cell: Cell
-    steps: Steps
+    op: RecurrentOp | ops.LstmQ
+    args: LayerOperands
+    cell: GateOrder
+    steps: PackedSequence
     x: Tensor
     w_ih: Tensor
     w_hh: Tensor
     b_ih: Tensor | None
     b_hh: Tensor | None
-    starts: Args
+    starts: LayerOperands
     peepholes: Tensor | None
     projection: Tensor | None
     scales: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, g: Emitter, op: Recurrent, args: Args, cell: Cell) -> "_Layer":
+    def of(
+        cls, g: Emitter, op: RecurrentOp, args: LayerOperands, cell: GateOrder
+    ) -> "_LoweredLayer":
         # An LSTM has the most operands; the others have the first of them.
         absent = len(ops.Lstm.signature.operands) - len(args)
         operands: list[Tensor | None] = [*args, *[None] * absent]
@@ -138,7 +203,7 @@ class _Layer:
             op=op,
             args=args,
             cell=cell,
-            steps=Steps(g, keep, batch, length),
+            steps=PackedSequence(g, keep, batch, length),
             x=x,
             w_ih=w_ih,
             w_hh=w_hh,
@@ -153,16 +218,14 @@ class _Layer:
         """Whether ONNX's operator says all of it. `beyond` is what not every target's
         can do, if it is needed.
         """
-        if self.projection or self.x.type.dtype not in FUSED:
+        if self.projection or self.x.type.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.steps.keep else ""
-        return all(
-            not need or need in self.g.target.cells for need in (beyond, lengths)
-        )
+        return all(not need or need in self.g.target.cells for need in (beyond, lengths))
 
 
-def _fused(
-    layer: _Layer,
+def _emit_fused_layer(
+    layer: _LoweredLayer,
     kind: str,
     *,
     activations: list[str] | None = None,
@@ -175,20 +238,20 @@ def _fused(
     # ONNX has an axis for directions in front of every state, here of length 1: two
     # directions are two layers.
     starts = [
-        unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None
+        emit_unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None
         for s in layer.starts
     ]
     rows = steps.in_front(layer.x, cleared=layer.scales is not None)
     matrices, biases = (layer.w_ih, layer.w_hh), (layer.b_ih, layer.b_hh)
     axis = 1 if layer.scales else 0
-    weights = weights_in_order(g, layer.cell, matrices, biases, axis)
+    weights = emit_ordered_weights(g, layer.cell, matrices, biases, axis)
     inputs = [rows, *weights, counts, *starts, _peepholes(layer), *_scales(layer)]
     finals = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
     every, *ends = g.nodes(
         kind,
         1 + finals,
         *inputs,
-        domain=CONTRIB if layer.scales else "",
+        domain=CONTRIB_DOMAIN if layer.scales else "",
         hidden_size=layer.w_hh.type.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         activations=activations,
@@ -207,33 +270,31 @@ def _fused(
     return (out, *finished)
 
 
-def _peepholes(layer: _Layer) -> str | None:
+def _peepholes(layer: _LoweredLayer) -> str | None:
     """One number a feature and gate; there is none of the cell's own gate."""
     if layer.peepholes is None:
         return None
-    cell = Cell(IOF, layer.cell.negated)
-    return unsqueeze(layer.g, in_order(layer.g, layer.peepholes, cell), 0)
+    cell = GateOrder(PEEPHOLE_ORDER, layer.cell.negated)
+    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.peepholes, cell), 0)
 
 
-def _scales(layer: _Layer) -> list[str]:
+def _scales(layer: _LoweredLayer) -> list[str]:
     """The scales of both weights, one a gate, each with the middle of its numbers."""
     g = layer.g
     found: list[str] = []
     for scales in layer.scales or ():
         # numbers with a sign have their middle at zero
-        own = unsqueeze(g, in_order(g, scales, layer.cell), 0)
+        own = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
         found += own, g.constant([0], "i8")
     return found
 
 
-def _as_loop(layer: _Layer) -> tuple[str, ...]:
+def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
     """The layer as the loop it stands for."""
     g, b = layer.g, Builder()
     assert not isinstance(layer.op, ops.LstmQ), "a target that lacks it plans none"
-    inner = [
-        b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)
-    ]
-    results = as_scan(b, layer.op, inner, g.site.scope)
+    inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]
+    results = expand_to_scan(b, layer.op, inner, g.site.scope)
     # A graph of its own is lowered into the open one: its inputs are the operands.
     g.tensors.update((v, t) for v, t in zip(inner, layer.args, strict=True) if v and t)
     lower_nodes(g, b.finish("layer", {f"y{n}": v for n, v in enumerate(results)}))

@@ -1,6 +1,4 @@
-"""Axes sampled anew: by ONNX's `Resize` where that is exact, else by reading the rows
-around each place and weighing them.
-"""
+"""Lower `Resize`: ONNX's operator where it is exact, else gathers and weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.ir import ops
-from specc.ir.dim import Dim, product
-from specc_onnx.lower.arrange import cast, reshape, rows, unsqueeze
+from specc.ir.dim import Dim, multiply_dims
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import emit_arange, emit_cast, emit_reshape, emit_unsqueeze
 
-SHARPNESS = -0.75
+CUBIC_COEFFICIENT = -0.75
 """The `a` of cubic convolution (Keys 1981) that PyTorch takes."""
 
 
@@ -25,12 +23,12 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     several times slower than rows read by number, and its nearest pixels are others
     than PyTorch's (14 to 16 rows).
     """
-    if op.mode == "bilinear" and not op.antialias and _surely_exact(op, x):
-        return _resized(op, g, x)
+    if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
+        return _emit_resize(op, g, x)
     name = x.name
-    for n in _order(op, x):
+    for n in _order_resized_axes(op, x):
         axis, size = op.axis + n, op.sizes[n]
-        places = _Places(g, op, x.type.shape[axis], size, n)
+        places = _AxisSampler(g, op, x.type.shape[axis], size, n)
         if op.antialias:
             name = places.averaged(name, axis, x.type.rank)
         elif op.interpolates:
@@ -40,7 +38,7 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     return name
 
 
-def _order(op: ops.Resize, x: Tensor) -> list[int]:
+def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
     """The axes that change, one after the other: first those that become shorter, and
     the last one while there is little to read, for its rows are the dearest.
     """
@@ -53,7 +51,7 @@ def _order(op: ops.Resize, x: Tensor) -> list[int]:
     return sorted(range(len(op.sizes)), key=turn)
 
 
-def _surely_exact(op: ops.Resize, x: Tensor) -> bool:
+def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     """Whether every place that is looked at is a number of single precision."""
     if op.align_corners:
         return False
@@ -62,12 +60,12 @@ def _surely_exact(op: ops.Resize, x: Tensor) -> bool:
     lengths = zip(x.type.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
-        _power_of_two(_ratio(n, m, factor))
+        _is_power_of_two(_compute_scale(n, m, factor))
         for (n, m), factor in zip(lengths, factors, strict=True)
     )
 
 
-def _ratio(before: Dim, after: Dim, factor: float | None) -> float:
+def _compute_scale(before: Dim, after: Dim, factor: float | None) -> float:
     """How many times as long an axis becomes; 0 where that is not known."""
     if factor is not None and factor == int(factor):
         return factor
@@ -77,11 +75,11 @@ def _ratio(before: Dim, after: Dim, factor: float | None) -> float:
     return by if factor in (None, by) else 0.0
 
 
-def _power_of_two(factor: float) -> bool:
+def _is_power_of_two(factor: float) -> bool:
     return bool(np.frexp(factor)[0] == 0.5)
 
 
-def _resized(op: ops.Resize, g: Emitter, x: Tensor) -> str:
+def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     """`[n, 1, …]` with the axes that change behind: one axis as a picture of one line."""
     count, rank = len(op.sizes), x.type.rank
     changed = range(op.axis, op.axis + count)
@@ -91,24 +89,24 @@ def _resized(op: ops.Resize, g: Emitter, x: Tensor) -> str:
     stay = shape[: rank - count]
     line = [Dim.of(1)] if count == 1 else []
     name = g.node("Transpose", x.name, perm=order) if turned else x.name
-    outer = (product(stay), Dim.of(1), *line, *op.sizes)
-    before = (product(stay), Dim.of(1), *line, *shape[rank - count :])
+    outer = (multiply_dims(stay), Dim.of(1), *line, *op.sizes)
+    before = (multiply_dims(stay), Dim.of(1), *line, *shape[rank - count :])
     made = g.node(
         "Resize",
-        reshape(g, name, shape, before),
+        emit_reshape(g, name, shape, before),
         None,
         None,
         g.shape(outer),
         mode="linear",
         coordinate_transformation_mode="half_pixel",
     )
-    made = reshape(g, made, outer, (*stay, *op.sizes))
+    made = emit_reshape(g, made, outer, (*stay, *op.sizes))
     if not turned:
         return made
     return g.node("Transpose", made, perm=[order.index(n) for n in range(rank)])
 
 
-def covered(
+def compute_antialias_weights(
     mode: str, rows: int, size: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
     """For each of `size` points the numbers of the rows that a hat or a cubic covers,
@@ -123,13 +121,13 @@ def covered(
     # rows by points
     at = first + np.arange(np.ceil(2 * reach) + 1)[:, None]
     far = np.abs(at + 0.5 - middle) / wide
-    share = HATS[mode](far) * ((at >= 0) & (at < rows))
+    share = ANTIALIAS_KERNELS[mode](far) * ((at >= 0) & (at < rows))
     share = share / share.sum(axis=0)
     numbers = at.clip(0, rows - 1).astype(np.int64)
     return [(n, s) for n, s in zip(numbers, share, strict=True) if s.any()]
 
 
-def _cubic(far: NDArray[np.float64]) -> NDArray[np.float64]:
+def _evaluate_cubic(far: NDArray[np.float64]) -> NDArray[np.float64]:
     """Keys 1981, with a = -0.5."""
     inside = 1.5 * far**3 - 2.5 * far**2 + 1
     outside = -0.5 * far**3 + 2.5 * far**2 - 4 * far + 2
@@ -137,15 +135,15 @@ def _cubic(far: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-HATS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "bilinear": lambda far: np.maximum(1 - far, 0),
-    "bicubic": _cubic,
+    "bicubic": _evaluate_cubic,
 }
 """What a row counts by its distance, in widths."""
 
 
 @dataclass(frozen=True)
-class _Places:
+class _AxisSampler:
     """Where on one axis of `length` rows its `size` new ones lie; the axis is number
     `number` of those that change.
     """
@@ -159,7 +157,7 @@ class _Places:
     def nearest(self) -> str:
         """The rows that are taken: `⌊i · n / m⌋`, in single precision as PyTorch has it."""
         g = self.g
-        points = cast(g, rows(g, self.size), "i64", "f32")
+        points = emit_cast(g, emit_arange(g, self.size), "i64", "f32")
         if self.op.mode == "nearest_exact":
             points = g.node("Add", points, g.constant(0.5, "f32"))
         if self.op.factors:
@@ -167,7 +165,7 @@ class _Places:
         else:
             step = self._ratio("f32", self.length, self.size)
         taken = g.node("Floor", g.node("Mul", points, step))
-        return self._within(cast(g, taken, "f32", "i64"))
+        return self._within(emit_cast(g, taken, "f32", "i64"))
 
     def averaged(self, x: str, axis: int, rank: int) -> str:
         """All rows that a point stands for, by their shares, which the lengths tell."""
@@ -175,7 +173,7 @@ class _Places:
         assert rows_ is not None, "the word asks for known lengths"
         assert size is not None, "of both"
         parts = []
-        for row, share in covered(self.op.mode, rows_, size):
+        for row, share in compute_antialias_weights(self.op.mode, rows_, size):
             taken = g.node("Gather", x, g.constant(row, "i64"), axis=axis)
             weight = g.constant(share.reshape(-1, *[1] * (rank - axis - 1)), "f32")
             parts.append(g.node("Mul", taken, weight))
@@ -193,9 +191,9 @@ class _Places:
         if self.op.mode == "bilinear":
             at = g.node("Max", at, g.constant(0.0, "f64"))
         low = g.node("Floor", at)
-        share = cast(g, g.node("Sub", at, low), "f64", "f32")
-        share = unsqueeze(g, share, *range(1, rank - axis))
-        first = cast(g, low, "f64", "i64")
+        share = emit_cast(g, g.node("Sub", at, low), "f64", "f32")
+        share = emit_unsqueeze(g, share, *range(1, rank - axis))
+        first = emit_cast(g, low, "f64", "i64")
         if self.op.mode == "bilinear":
             one, other = (self._row(x, axis, first, step) for step in (0, 1))
             rest = g.node("Sub", g.constant(1.0, "f32"), share)
@@ -210,13 +208,13 @@ class _Places:
     def _at(self) -> str:
         """The places, in double precision."""
         g = self.g
-        points = cast(g, rows(g, self.size), "i64", "f64")
+        points = emit_cast(g, emit_arange(g, self.size), "i64", "f64")
         half = g.constant(0.5, "f64")
         if self.op.align_corners:
             # of one point alone there is no other corner
             most = g.node("Max", g.dim(self.size - 1), g.constant(1, "i64"))
-            whole = cast(g, g.dim(self.length - 1), "i64", "f64")
-            step = g.node("Div", whole, cast(g, most, "i64", "f64"))
+            whole = emit_cast(g, g.dim(self.length - 1), "i64", "f64")
+            step = g.node("Div", whole, emit_cast(g, most, "i64", "f64"))
             return g.node("Mul", points, step)
         if self.op.factors:
             step = g.constant(1 / self.op.factors[self.number], "f64")
@@ -227,7 +225,7 @@ class _Places:
     def _ratio(self, dtype: str, above: Dim, below: Dim) -> str:
         """`above / below`."""
         g = self.g
-        return g.node("Div", *(cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
+        return g.node("Div", *(emit_cast(g, g.dim(d), "i64", dtype) for d in (above, below)))
 
     def _row(self, x: str, axis: int, first: str, step: int) -> str:
         """The rows `step` behind the first; beyond the border stands the last."""
@@ -242,7 +240,7 @@ class _Places:
 
     def _weight(self, share: str, step: int) -> str:
         """The cubic that weighs a row at the distance `|share - step|`."""
-        g, a = self.g, SHARPNESS
+        g, a = self.g, CUBIC_COEFFICIENT
 
         def number(value: float) -> str:
             return g.constant(value, "f32")

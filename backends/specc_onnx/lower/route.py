@@ -1,5 +1,4 @@
-"""Lowering of `Route`: experts that somebody chose are run, each once, on the rows that
-chose it.
+"""Lower mixture of experts: run each used expert once on its tokens.
 
     rows that chose it ─► Gather ─► its body ─► ScatterND, added
 
@@ -22,33 +21,33 @@ from dataclasses import dataclass
 from onnx import GraphProto
 
 from specc.ir import ops
-from specc.ir.dim import Dim, product
+from specc.ir.dim import Dim, multiply_dims
 from specc.ir.ops.route import Routed
 from specc.ir.types import Type
-from specc_onnx.lower.arrange import (
-    cast,
-    cut,
-    flatten,
-    full,
-    reduce,
-    reshape,
-    unsqueeze,
-    where,
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.element_types import HALF_DTYPES
+from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_flatten,
+    emit_full,
+    emit_reduce,
+    emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
+    emit_where,
 )
-from specc_onnx.lower.elements import HALVES
-from specc_onnx.lower.emitter import Emitter, Tensor, declare, graph_of
-from specc_onnx.lower.lengths import Lengths
-from specc_onnx.lower.table import lower, lower_nodes
 
-LIGHT = 1 << 26
+MAX_INLINE_ELEMENTS = 1 << 26
 """Numbers that all of them hold together: 256 MiB, which are in memory twice while a
 model is loaded. A loop reads what it needs from the file.
 """
 
-LOOP = "experts"
+EXPERT_LOOP_NAME = "experts"
 """What the body of a loop over experts is called, behind its place."""
 
-SHORT = 24
+MAX_INLINE_NODES = 24
 """Nodes of a body that is written down once for each expert."""
 
 
@@ -59,53 +58,53 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
     given = op.parts(operands)
     *lead, width = made.shape
     # Sums of 16 bits would lose what the later experts add, and ONNX Runtime has none.
-    dtype = "f32" if made.dtype in HALVES else made.dtype
-    sums = Type(dtype, (product(lead), width))
-    experts = _Experts(
+    dtype = "f32" if made.dtype in HALF_DTYPES else made.dtype
+    sums = Type(dtype, (multiply_dims(lead), width))
+    experts = _ExpertEmitter(
         op=op,
         g=g,
         given=given,
-        rows=flatten(g, given.x.name, given.x.type.shape),
-        gates=flatten(g, given.gates.name, given.gates.type.shape),
-        ids=_named(op, g, given),
+        rows=emit_flatten(g, given.x.name, given.x.type.shape),
+        gates=emit_flatten(g, given.gates.name, given.gates.type.shape),
+        ids=_emit_expert_ids(op, g, given),
         sums=sums,
     )
-    start = full(g, 0, dtype, sums.shape)
-    one_by_one = _stand_alone(op, g, given)
+    start = emit_full(g, 0, dtype, sums.shape)
+    one_by_one = _can_inline_experts(op, g, given)
     total = experts.in_turn(start) if one_by_one else experts.looped(start)
-    return cast(g, reshape(g, total, sums.shape, made.shape), dtype, made.dtype)
+    return emit_cast(g, emit_reshape(g, total, sums.shape, made.shape), dtype, made.dtype)
 
 
-def _stand_alone(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
+def _can_inline_experts(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
     """Whether experts are few and small, and their weights are weights of the model."""
     stored = {t.name for t in g.parameters.values()} | {*g.narrow.values()}
-    held = sum(product(t.type.shape).number or LIGHT for t in given.stacked)
+    held = sum(multiply_dims(t.type.shape).number or MAX_INLINE_ELEMENTS for t in given.stacked)
     many = op.experts.number
     return (
         many is not None
         and many <= g.target.few_experts
-        and held <= LIGHT
-        and len(op.body.nodes) <= SHORT
+        and held <= MAX_INLINE_ELEMENTS
+        and len(op.body.nodes) <= MAX_INLINE_NODES
         and all(t.name in stored for t in given.stacked)
     )
 
 
-def _named(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> str:
+def _emit_expert_ids(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> str:
     """The experts of each row, i64[n, k]: below `experts`, or that number for nobody."""
     nobody, dtype = g.dim(op.experts), given.ids.type.dtype
-    ids = cast(g, flatten(g, given.ids.name, given.ids.type.shape), dtype, "i64")
+    ids = emit_cast(g, emit_flatten(g, given.ids.name, given.ids.type.shape), dtype, "i64")
     theirs = g.node("Less", ids, nobody)
     negative = g.node("Less", ids, g.constant(0, "i64"))
     theirs = g.node("And", theirs, g.node("Not", negative))
     if given.keep is not None:
         shape = given.keep.type.shape
-        keep = reshape(g, given.keep.name, shape, (product(shape), Dim.of(1)))
+        keep = emit_reshape(g, given.keep.name, shape, (multiply_dims(shape), Dim.of(1)))
         theirs = g.node("And", theirs, keep)
-    return where(g, "i64", theirs, ids, nobody)
+    return emit_where(g, "i64", theirs, ids, nobody)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Experts:
+class _ExpertEmitter:
     """Experts at work: what they are given, by the names that it has outside.
 
     `rows` [n, d], `gates` and `ids` [n, k] are all there are, `sums` is the type of the
@@ -123,7 +122,7 @@ class _Experts:
     def looped(self, start: str) -> str:
         """A `Loop` over the experts that are there."""
         g = self.g
-        all_of_them = cut(g, self._there(), 0, Dim.of(0), self.op.experts)
+        all_of_them = emit_slice(g, self._there(), 0, Dim.of(0), self.op.experts)
         # in ascending order, so that the sums of a row come in one order whoever else
         # is there
         chosen = g.node("Squeeze", g.node("NonZero", all_of_them), g.vector(0))
@@ -146,12 +145,12 @@ class _Experts:
             own = [self._own(t, expert) for t in self.given.stacked]
             after = self._added(before.name, expert, own)
             results = [g.alias(going.name, g.place("going")), after]
-        return graph_of(
-            g.place(LOOP),
+        return make_body_graph(
+            g.place(EXPERT_LOOP_NAME),
             opened,
             results,
             [going.type, self.sums],
-            [declare(t.name, t.type) for t in (number, going, before)],
+            [make_value_info(t.name, t.type) for t in (number, going, before)],
         )
 
     def in_turn(self, start: str) -> str:
@@ -164,10 +163,10 @@ class _Experts:
             there = g.node("Gather", self._there(), expert, axis=0)
             with g.body() as opened:
                 added = [self._added(total, expert, own)]
-            chosen = graph_of(g.place("expert"), opened, added, [self.sums])
+            chosen = make_body_graph(g.place("expert"), opened, added, [self.sums])
             with g.body() as opened:
                 same = [g.alias(total, g.place("same"))]
-            nobody = graph_of(g.place("nobody"), opened, same, [self.sums])
+            nobody = make_body_graph(g.place("nobody"), opened, same, [self.sums])
             total = g.node("If", there, then_branch=chosen, else_branch=nobody)
         return total
 
@@ -176,7 +175,7 @@ class _Experts:
         g, many = self.g, self.op.experts + 1
         named = g.node("Reshape", self.ids, g.vector(-1))
         yes = g.node("Expand", g.constant(True, "bool"), g.node("Shape", named))
-        no = full(g, False, "bool", [many])
+        no = emit_full(g, False, "bool", [many])
         return g.node("ScatterElements", no, named, yes, axis=0)
 
     def _added(self, before: str, expert: str, own: Sequence[Tensor]) -> str:
@@ -186,10 +185,8 @@ class _Experts:
         made = self._body(at, own)
         g.site = site  # nodes of the body set it to their own
         within, dtype = self.given.gates.type.dtype, self.sums.dtype
-        added = g.node(
-            "Mul", cast(g, made, within, dtype), cast(g, share, within, dtype)
-        )
-        rows = unsqueeze(g, at, 1)
+        added = g.node("Mul", emit_cast(g, made, within, dtype), emit_cast(g, share, within, dtype))
+        rows = emit_unsqueeze(g, at, 1)
         return g.node("ScatterND", before, rows, added, reduction="add")
 
     def _rows_of(self, here: str) -> tuple[str, str]:
@@ -198,11 +195,11 @@ class _Experts:
         of a sum are never added at the same time.
         """
         g, dtype = self.g, self.given.gates.type.dtype
-        some = reduce(g, "ReduceMax", cast(g, here, "bool", "i64"), 1)
+        some = emit_reduce(g, "ReduceMax", emit_cast(g, here, "bool", "i64"), 1)
         found = g.node("NonZero", some)
         at = g.node("Squeeze", found, g.vector(0))
-        gates = where(g, dtype, here, self.gates, g.constant(0, dtype))
-        share = reduce(g, "ReduceSum", gates, 1, keep=True)
+        gates = emit_where(g, dtype, here, self.gates, g.constant(0, dtype))
+        share = emit_reduce(g, "ReduceSum", gates, 1, keep=True)
         return at, g.node("Gather", share, at, axis=0)
 
     def _body(self, at: str, own: Sequence[Tensor]) -> str:
@@ -211,11 +208,11 @@ class _Experts:
         value, *others = op.inner()
         ones = value.type.rank - 2
         name = g.node("Gather", self.rows, at, axis=0)
-        x = Tensor(unsqueeze(g, name, *range(ones)), value.type, value)
+        x = Tensor(emit_unsqueeze(g, name, *range(ones)), value.type, value)
         g.tensors[value] = x
         g.tensors.update(zip(others, [*own, *self.given.captured], strict=True))
         # the rows are counted in here, and there is at least one
-        with g.rooted(Lengths({x.name: x.type}, {}, {op.rows: 1})):
+        with g.rooted(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
             lower_nodes(g, op.body)
         made = g.tensors[op.result()]
         if not ones:
@@ -236,7 +233,7 @@ class _Experts:
             for name in names:
                 part = g.node("Squeeze", name, g.vector(0))
                 if stored is not None:
-                    part = cast(g, part, g.stored[stored].dtype, type.dtype)
+                    part = emit_cast(g, part, g.stored[stored].dtype, type.dtype)
                 found.append(Tensor(part, Type(type.dtype, type.shape[1:])))
         return found
 
@@ -248,5 +245,5 @@ class _Experts:
         stored = g.narrow.get(stacked.name)
         name = g.node("Gather", stored or stacked.name, expert, axis=0)
         if stored is not None:
-            name = cast(g, name, g.stored[stored].dtype, type.dtype)
+            name = emit_cast(g, name, g.stored[stored].dtype, type.dtype)
         return Tensor(name, Type(type.dtype, type.shape[1:]))

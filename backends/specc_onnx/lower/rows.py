@@ -1,10 +1,16 @@
-"""Lowering of the operations that pick, turn and resample rows (`specc.ir.ops.rows`)."""
+"""Lower ops that select, reorder or resample positions."""
 
 from specc.ir import ops
-from specc.ir.dim import Dim, exact, product, remainder
-from specc_onnx.lower.arrange import cut, full, reduce, reshape, unsqueeze
+from specc.ir.dim import Dim, divide_dims_exactly, mod_dims, multiply_dims
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_full,
+    emit_reduce,
+    emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
+)
 
 
 @lower(ops.Sort)
@@ -37,11 +43,11 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """The rows behind and the rows before, put together the other way around."""
     length = x.type.shape[op.axis]
     # of no rows none are moved; that a quotient by 0 has no value does not matter
-    by = op.by if length == 0 else remainder(op.by, length)
+    by = op.by if length == 0 else mod_dims(op.by, length)
     if by == 0:
         return x.name
-    first = cut(g, x.name, op.axis, length - by, length)
-    second = cut(g, x.name, op.axis, Dim.of(0), length - by)
+    first = emit_slice(g, x.name, op.axis, length - by, length)
+    second = emit_slice(g, x.name, op.axis, Dim.of(0), length - by)
     return g.node("Concat", first, second, axis=op.axis)
 
 
@@ -65,11 +71,7 @@ def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.GroupNorm)
 def group_norm(
-    op: ops.GroupNorm,
-    g: Emitter,
-    x: Tensor,
-    gain: Tensor | None = None,
-    bias: Tensor | None = None,
+    op: ops.GroupNorm, g: Emitter, x: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
 ) -> str:
     """Groups as rows of a layer norm: ONNX's own operator takes the variance as a
     difference of two means, of which nothing is left where the mean is large.
@@ -80,27 +82,27 @@ def group_norm(
     in_order = order == [*range(rank)]
     shape = [x.type.shape[n] for n in order]
     name = x.name if in_order else g.node("Transpose", x.name, perm=order)
-    size = exact(shape[1], op.groups) * product(shape[2:])
+    size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
-    name = reshape(g, name, shape, grouped)
+    name = emit_reshape(g, name, shape, grouped)
     if g.lengths.positive(size):
-        ones = full(g, 1.0, dtype, [size])
+        ones = emit_full(g, 1.0, dtype, [size])
         name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
     else:
-        name = _centred(g, name, dtype, op.eps)
-    name = reshape(g, name, grouped, shape)
+        name = _emit_centered_norm(g, name, dtype, op.eps)
+    name = emit_reshape(g, name, grouped, shape)
     # Gain and bias are per channel, not per group: they come after the layer norm.
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
-            name = g.node(kind, name, unsqueeze(g, weight.name, *range(1, rank - 1)))
+            name = g.node(kind, name, emit_unsqueeze(g, weight.name, *range(1, rank - 1)))
     if in_order:
         return name
     return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
 
 
-def _centred(g: Emitter, x: str, dtype: str, eps: float) -> str:
+def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
     """`(x - mean) / sqrt(var + eps)` over the last axis of three, which may be empty."""
-    centred = g.node("Sub", x, reduce(g, "ReduceMean", x, 2, keep=True))
-    variance = reduce(g, "ReduceMean", g.node("Mul", centred, centred), 2, keep=True)
+    centred = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keep=True))
+    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centred, centred), 2, keep=True)
     spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
     return g.node("Div", centred, spread)

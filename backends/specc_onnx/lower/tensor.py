@@ -1,25 +1,25 @@
-"""Lowering of the operations on tensors as such (`specc.ir.ops.tensor`)."""
+"""Lower elementwise ops, reductions and reshapes."""
 
 from collections.abc import Sequence
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.arithmetic import WHOLE, sum_of_whole, to_whole
-from specc_onnx.lower.arrange import (
-    cast,
-    cut,
-    full,
-    matmul,
-    reduce,
-    reshape,
-    rows,
-    unsqueeze,
-    where,
-)
-from specc_onnx.lower.elements import FLOATS
+from specc_onnx.lower.arithmetic import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
+from specc_onnx.lower.element_types import FLOAT_DTYPES
 from specc_onnx.lower.emitter import Emitter, Tensor
-from specc_onnx.lower.guards import checked
-from specc_onnx.lower.table import lower
+from specc_onnx.lower.index_checks import emit_checked_indices
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_arange,
+    emit_cast,
+    emit_full,
+    emit_matmul,
+    emit_reduce,
+    emit_reshape,
+    emit_slice,
+    emit_unsqueeze,
+    emit_where,
+)
 
 
 @lower(ops.Constant)
@@ -31,13 +31,13 @@ def constant(op: ops.Constant, g: Emitter) -> str:
 @lower(ops.Range)
 def range_(op: ops.Range, g: Emitter) -> str:
     """Row numbers of a length."""
-    return rows(g, op.length)
+    return emit_arange(g, op.length)
 
 
 @lower(ops.Extent)
 def extent(op: ops.Extent, g: Emitter, x: Tensor) -> str:
     """Row numbers of an axis; the operand itself is not touched."""
-    return rows(g, x.type.shape[op.axis])
+    return emit_arange(g, x.type.shape[op.axis])
 
 
 @lower(ops.Size)
@@ -46,7 +46,7 @@ def size(op: ops.Size, g: Emitter) -> str:
     return g.dim(op.length)
 
 
-COMPARE = {
+COMPARE_OPERATORS = {
     "eq": "Equal",
     "ne": "Equal",
     "lt": "Less",
@@ -59,7 +59,7 @@ COMPARE = {
 @lower(ops.Compare)
 def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """One operator; `ne` has none."""
-    result = g.node(COMPARE[op.fn], left.name, right.name)
+    result = g.node(COMPARE_OPERATORS[op.fn], left.name, right.name)
     return g.node("Not", result) if op.fn == "ne" else result
 
 
@@ -82,11 +82,9 @@ def not_(op: ops.Not, g: Emitter, x: Tensor) -> str:
 
 
 @lower(ops.Where)
-def where_(
-    op: ops.Where, g: Emitter, condition: Tensor, yes: Tensor, no: Tensor
-) -> str:
+def where_(op: ops.Where, g: Emitter, condition: Tensor, yes: Tensor, no: Tensor) -> str:
     """A choice per element."""
-    return where(g, yes.type.dtype, condition.name, yes.name, no.name)
+    return emit_where(g, yes.type.dtype, condition.name, yes.name, no.name)
 
 
 @lower(ops.Cast)
@@ -97,9 +95,9 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     stored = g.narrow.get(x.name)
     if stored is not None and g.stored[stored].dtype == op.to:
         return stored
-    if op.to in WHOLE and before in FLOATS:
-        return to_whole(g, x.name, before, op.to)
-    return cast(g, x.name, before, op.to)
+    if op.to in INTEGER_DTYPES and before in FLOAT_DTYPES:
+        return emit_float_to_integer(g, x.name, before, op.to)
+    return emit_cast(g, x.name, before, op.to)
 
 
 @lower(ops.Transpose)
@@ -119,7 +117,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
 @lower(ops.Split)
 def split(op: ops.Split, g: Emitter, x: Tensor) -> str:
     """One axis as several."""
-    return reshape(g, x.name, x.type.shape, g.site.types[0].shape)
+    return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
 
 
 @lower(ops.Merge)
@@ -132,13 +130,13 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
         assert inner is not None
         if (packed := g.packed.get(g.tensors[inner].name)) is not None:
             return packed
-    return reshape(g, x.name, x.type.shape, g.site.types[0].shape)
+    return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
 
 
 @lower(ops.Insert)
 def insert(op: ops.Insert, g: Emitter, x: Tensor) -> str:
     """A new axis of length 1."""
-    return unsqueeze(g, x.name, op.axis)
+    return emit_unsqueeze(g, x.name, op.axis)
 
 
 @lower(ops.Squeeze)
@@ -175,14 +173,14 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
         return x.name
     ends = g.tiled.get(x.value, {}).get(op.axis) if x.value else None
     if ends:
-        return _piece(op, g, x, ends)
+        return _emit_split_piece(op, g, x, ends)
     length = x.type.shape[op.axis]
     start = g.lengths.demand(g, g.shape([op.start]), op.start, op.stop - op.start)
     stop = g.lengths.demand(g, g.shape([op.stop]), length - op.stop)
     return g.node("Slice", x.name, start, stop, g.vector(op.axis))
 
 
-def _piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
+def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int]) -> str:
     """One of the pieces that an axis is cut into without a rest: all by one node."""
     begins = [0, *ends[:-1]]
     sizes = [b - a for a, b in zip(begins, ends, strict=True)]
@@ -209,12 +207,14 @@ def last(op: ops.Last, g: Emitter, x: Tensor) -> str:
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Rows by number, for each of the leading axes apart."""
     if op.axis == 0:
-        return g.node("Gather", table.name, checked(g, ids), axis=0)
+        return g.node("Gather", table.name, emit_checked_indices(g, ids), axis=0)
     # of single numbers GatherND makes a copy each: five times slower
     if op.axis == table.type.rank - 1:
-        return g.node("GatherElements", table.name, checked(g, ids), axis=op.axis)
-    numbers = cast(g, checked(g, ids), ids.type.dtype, "i64")  # GatherND takes no other
-    places = unsqueeze(g, numbers, ids.type.rank)
+        return g.node("GatherElements", table.name, emit_checked_indices(g, ids), axis=op.axis)
+    numbers = emit_cast(
+        g, emit_checked_indices(g, ids), ids.type.dtype, "i64"
+    )  # GatherND takes no other
+    places = emit_unsqueeze(g, numbers, ids.type.rank)
     return g.node("GatherND", table.name, places, batch_dims=op.axis)
 
 
@@ -222,7 +222,7 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
     """Rows from the last to the first."""
     length = x.type.shape[op.axis]
-    numbers = g.node("Sub", g.dim(length - 1), rows(g, length))
+    numbers = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
     return g.node("Gather", x.name, numbers, axis=op.axis)
 
 
@@ -233,9 +233,9 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
         return x.name
     shape = list(x.type.shape)
     length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
-    front = full(g, op.first, x.type.dtype, shape)
+    front = emit_full(g, op.first, x.type.dtype, shape)
     longer = g.node("Concat", front, x.name, axis=op.axis)
-    return cut(g, longer, op.axis, Dim.of(0), length)
+    return emit_slice(g, longer, op.axis, Dim.of(0), length)
 
 
 @lower(ops.CumSum)
@@ -247,19 +247,14 @@ def cumsum(op: ops.CumSum, g: Emitter, x: Tensor) -> str:
 @lower(ops.Reduce)
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     """Sums of booleans stand for `any` and `all`: they are right for empty axes at every opset."""
-    kinds = {
-        "sum": "ReduceSum",
-        "mean": "ReduceMean",
-        "max": "ReduceMax",
-        "min": "ReduceMin",
-    }
-    if op.fn == "sum" and x.type.dtype in WHOLE:
-        return sum_of_whole(g, x, op.axis)
+    kinds = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin"}
+    if op.fn == "sum" and x.type.dtype in INTEGER_DTYPES:
+        return emit_integer_sum(g, x, op.axis)
     if op.fn in kinds:
-        return reduce(g, kinds[op.fn], x.name, op.axis)
+        return emit_reduce(g, kinds[op.fn], x.name, op.axis)
     zero = g.constant(0, "i32")
     counted = x.name if op.fn == "any" else g.node("Not", x.name)
-    count = reduce(g, "ReduceSum", cast(g, counted, "bool", "i32"), op.axis)
+    count = emit_reduce(g, "ReduceSum", emit_cast(g, counted, "bool", "i32"), op.axis)
     return g.node("Greater" if op.fn == "any" else "Equal", count, zero)
 
 
@@ -276,12 +271,12 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 @lower(ops.OneHot)
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """A comparison with the row numbers: a number out of range gives zeros."""
-    numbers = cast(g, rows(g, op.size), "i64", x.type.dtype)
-    same = g.node("Equal", unsqueeze(g, x.name, x.type.rank), numbers)
-    return cast(g, same, "bool", g.site.types[0].dtype)
+    numbers = emit_cast(g, emit_arange(g, op.size), "i64", x.type.dtype)
+    same = g.node("Equal", emit_unsqueeze(g, x.name, x.type.rank), numbers)
+    return emit_cast(g, same, "bool", g.site.types[0].dtype)
 
 
 @lower(ops.MatMul)
 def matmul_(op: ops.MatMul, g: Emitter, left: Tensor, right: Tensor) -> str:
     """Matrix product."""
-    return matmul(g, left, right)
+    return emit_matmul(g, left, right)

@@ -1,4 +1,4 @@
-"""Models on disk: where each tensor goes, streamed, hashed and renamed into place.
+"""Write models and packages to disk.
 
 In come built models and weight values, out go files, the `.onnx` or the index last.
 """

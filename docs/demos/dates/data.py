@@ -28,29 +28,8 @@ ENGLISH = [
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 ]  # fmt: skip
-ENGLISH_SHORT = [
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-]
-ENGLISH_DAYS = [
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-]
+ENGLISH_SHORT = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+ENGLISH_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 FRENCH = [
     "janvier", "février", "mars", "avril", "mai", "juin",
     "juillet", "août", "septembre", "octobre", "novembre", "décembre",
@@ -88,15 +67,7 @@ GERMAN_SHORT = [
     "Nov.",
     "Dez.",
 ]
-GERMAN_DAYS = [
-    "Montag",
-    "Dienstag",
-    "Mittwoch",
-    "Donnerstag",
-    "Freitag",
-    "Samstag",
-    "Sonntag",
-]
+GERMAN_DAYS = ["Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samstag", "Sonntag"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +100,7 @@ class Day:
     def th(self) -> str:
         """The day as English counts it: 1st, 2nd, 3rd, 4th."""
         ending = (
-            "th"
-            if self.d in (11, 12, 13)
-            else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
+            "th" if self.d in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
         )
         return f"{self.d}{ending}"
 
@@ -189,12 +158,7 @@ IN_ENGLISH: list[tuple[Test, Form]] = [
     (always, lambda t: f"{t.named(ENGLISH_SHORT)}. {t.d}, {t.y}"),
     (always, lambda t: f"{t.d:02d}-{t.named(ENGLISH_SHORT)}-{t.y}"),
     (always, lambda t: f"{t.weekday(ENGLISH_DAYS)}, {t.named(ENGLISH)} {t.d}, {t.y}"),
-    (
-        always,
-        lambda t: (
-            f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"
-        ),
-    ),
+    (always, lambda t: f"{t.weekday(ENGLISH_DAYS)[:3]}, {t.d} {t.named(ENGLISH_SHORT)} {t.y}"),
     (recent, lambda t: f"{t.d} {t.named(ENGLISH)} '{t.yy}"),
     (recent, lambda t: f"{t.named(ENGLISH_SHORT)} {t.d}, '{t.yy}"),
 ]
@@ -236,9 +200,7 @@ def pair(day: Day, rng: random.Random) -> tuple[str, str]:
     (family,) = rng.choices([f for f, _ in FAMILIES], [often for _, often in FAMILIES])
     written = rng.choice([form for fits, form in family if fits(day)])(day)
     case = rng.random()
-    written = (
-        written.lower() if case < 0.1 else written.upper() if case < 0.15 else written
-    )
+    written = written.lower() if case < 0.1 else written.upper() if case < 0.15 else written
     return written, day.date.isoformat()
 
 
@@ -272,9 +234,7 @@ def characters() -> list[str]:
     """Every character that a form can hold, in order."""
     texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
              for y, m, d in _every_word()]  # fmt: skip
-    return sorted(
-        {c for text in texts for c in (text, text.lower(), text.upper()) for c in c}
-    )
+    return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})
 
 
 def _every_word() -> list[tuple[int, int, int]]:

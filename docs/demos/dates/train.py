@@ -44,9 +44,7 @@ def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
     """`count` batches: what the model is given, and what it should have said."""
     order = np.random.default_rng(seed)
     for pool in range(math.ceil(count / POOL)):
-        pairs = sorted(
-            data.training(BATCH * POOL, seed * 10**6 + pool), key=lambda p: len(p[0])
-        )
+        pairs = sorted(data.training(BATCH * POOL, seed * 10**6 + pool), key=lambda p: len(p[0]))
         chunks = [pairs[i : i + BATCH] for i in range(0, len(pairs), BATCH)]
         for n in order.permutation(len(chunks))[: count - pool * POOL]:
             rows = [{"source": text, "target": meant} for text, meant in chunks[n]]
@@ -56,15 +54,11 @@ def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
 def train(model: Module, steps: int, seed: int) -> None:
     """Fit the model's parameters, in place."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, RATE, steps, pct_start=0.15
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.15)
     total, since = 0.0, time.monotonic()
     for step, (given, wanted) in enumerate(batches(model, steps, seed), start=1):
         logits = model(**given)["logits"]
-        loss = functional.cross_entropy(
-            logits.flatten(0, 1), wanted["logits"].flatten()
-        )
+        loss = functional.cross_entropy(logits.flatten(0, 1), wanted["logits"].flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -127,9 +121,7 @@ def main() -> None:
     path = args.spec.with_name("dates.safetensors")
     specc_torch.check_output(path, force=args.force)  # before any work
 
-    torch.set_num_threads(
-        1
-    )  # tensors this small gain nothing from more, and sums keep one order
+    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     write_words(args.spec.with_name("dates.vocab"), args.force)

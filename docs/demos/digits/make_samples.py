@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from specc.files.place import PICTURE, place
-from specc.files.write import atomic_write
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import IMAGE_OUTPUT, resolve_output_path
 
 HELD_OUT = 5  # every fifth picture
 BLOCK = 8  # pixels a side for one value
@@ -58,19 +58,13 @@ def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.rint(PAPER + (INK - PAPER) * pixels).astype(np.uint8)
 
 
-def spread(
-    wish: NDArray[np.float64], values: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def spread(wish: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ink on the dots that wish for it most, in each block as many as its value says:
     `f[256, 256]`.
     """
     side = BLOCK * FINE
-    blocks = (
-        wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
-    )
-    ranks = np.argsort(
-        np.argsort(-blocks, axis=2, kind="stable"), axis=2, kind="stable"
-    )
+    blocks = wish.reshape(8, side, 8, side).transpose(0, 2, 1, 3).reshape(8, 8, side * side)
+    ranks = np.argsort(np.argsort(-blocks, axis=2, kind="stable"), axis=2, kind="stable")
     ink = ranks < (values / 16 * side * side)[:, :, None]
     return (
         ink.reshape(8, 8, side, side)
@@ -89,9 +83,7 @@ def blurred(field: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     for axis in (0, 1):
         ends = [(reach, reach) if i == axis else (0, 0) for i in (0, 1)]
         padded = np.pad(field, ends, mode="edge")
-        field = np.apply_along_axis(
-            np.convolve, axis, padded, kernel / kernel.sum(), mode="valid"
-        )
+        field = np.apply_along_axis(np.convolve, axis, padded, kernel / kernel.sum(), mode="valid")
     return field
 
 
@@ -119,7 +111,9 @@ def main() -> None:
         stream = BytesIO()
         Image.fromarray(picture(values)).save(stream, "PNG", optimize=True)
         made = stream.getvalue()
-        atomic_write(place(path, PICTURE, content=made, force=force), [made])
+        write_file_atomically(
+            resolve_output_path(path, IMAGE_OUTPUT, content=made, force=force), [made]
+        )
         print(f"wrote {path.name}")
 
 

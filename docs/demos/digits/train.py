@@ -60,13 +60,10 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
     stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
-    shift = (
-        (torch.rand(count, 2) * 2 - 1) * SHIFT * 2
-    )  # the picture is 2 wide in these coordinates
+    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the picture is 2 wide in these coordinates
     cos, sin = torch.cos(angle), torch.sin(angle)
     rows = torch.stack(
-        [cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]],
-        dim=1,
+        [cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]], dim=1
     )
     grid = functional.affine_grid(
         rows.reshape(count, 2, 3), list(pixels.shape), align_corners=False
@@ -77,9 +74,7 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
 def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
     """The share of pictures whose most probable digit is the right one."""
     with torch.no_grad():
-        return float(
-            (model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean()
-        )
+        return float((model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean())
 
 
 def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
@@ -87,22 +82,15 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
     ground = float(pixels.min())
     gains = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
-    groups = [
-        {"params": matrices, "weight_decay": DECAY},
-        {"params": gains, "weight_decay": 0.0},
-    ]
+    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": gains, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE)
     steps = epochs * math.ceil(len(pixels) / BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, RATE, steps, pct_start=0.1
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.1)
     for epoch in range(epochs):
         total = 0.0
         for chosen in torch.randperm(len(pixels)).split(BATCH):
             logits = model(pixel_values=moved(pixels[chosen], ground))["logits"]
-            loss = functional.cross_entropy(
-                logits, target[chosen], label_smoothing=SMOOTHING
-            )
+            loss = functional.cross_entropy(logits, target[chosen], label_smoothing=SMOOTHING)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -129,18 +117,14 @@ def main() -> None:
     )
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors")
-    )
+    parser.add_argument("-o", "--output", type=Path, default=SPEC.with_name("digits.safetensors"))
     parser.add_argument(
         "--force", action="store_true", help="replace files that specc did not write"
     )
     args = parser.parse_args()
     specc_torch.check_output(args.output, force=args.force)  # before any work
 
-    torch.set_num_threads(
-        1
-    )  # tensors this small gain nothing from more, and sums keep one order
+    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     model = specc_torch.module(SPEC, init=args.seed)
@@ -155,9 +139,7 @@ def main() -> None:
     right = accuracy(model, pixels[kept], target[kept])
     for digit, row in enumerate(mistakes(model, pixels[kept], target[kept])):
         wrong = ", ".join(f"{n} as {d}" for d, n in enumerate(row) if n and d != digit)
-        print(
-            f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}"
-        )
+        print(f"  {digit}: {row[digit]} of {row.sum()} right{f'; {wrong}' if wrong else ''}")
     print(f"held-out accuracy: {right:.2%} of {int(kept.sum())} pictures")
     specc_torch.save(model, args.output, force=args.force)
     print(f"wrote {args.output.name}, {args.output.stat().st_size / 1000:.0f} kB")

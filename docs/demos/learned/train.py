@@ -97,9 +97,7 @@ def rate(step: int, steps: int) -> float:
 
 def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
     """Fit the model's parameters, in place."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
     rows = batches(learned, seed=0)
     for step in range(steps):
         for group in optimizer.param_groups:

@@ -39,15 +39,12 @@ class Alphabet:
         """The texts with their ends as `u8[texts, longest + 1]`."""
         width = max(map(len, texts))
         codes = np.frombuffer(
-            "".join(text.ljust(width, "\0") for text in texts).encode("latin-1"),
-            np.uint8,
+            "".join(text.ljust(width, "\0") for text in texts).encode("latin-1"), np.uint8
         )
         found = np.array(self.ids, np.int16)[codes].reshape(len(texts), width)
         lengths = np.array([len(text) for text in texts])
         beyond = np.arange(width) >= lengths[:, None]
-        assert not (found[~beyond] < 0).any(), (
-            "a character of the data is not in the vocabulary"
-        )
+        assert not (found[~beyond] < 0).any(), "a character of the data is not in the vocabulary"
         made = np.full((len(texts), width + 1), self.pad, np.uint8)
         made[:, :width] = np.where(beyond, self.pad, found)
         made[np.arange(len(texts)), lengths] = self.end
@@ -70,12 +67,8 @@ class Job:
 
     def _half(self, directions: tuple[data.Words, ...], rng: random.Random) -> Half:
         pairs = data.training(directions, STEPS * self.batch, rng)
-        given, wanted = (
-            self.alphabet.rows(texts) for texts in zip(*pairs, strict=True)
-        )
-        return given.reshape(STEPS, self.batch, -1), wanted.reshape(
-            STEPS, self.batch, -1
-        )
+        given, wanted = (self.alphabet.rows(texts) for texts in zip(*pairs, strict=True))
+        return given.reshape(STEPS, self.batch, -1), wanted.reshape(STEPS, self.batch, -1)
 
 
 def made_ahead(
@@ -92,9 +85,7 @@ def made_ahead(
         "fork" if "fork" in get_all_start_methods() else "spawn"
     )  # a fork need not import everything again
     with get_context(way).Pool(workers) as pool:
-        waiting = deque(
-            pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers)
-        )
+        waiting = deque(pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers))
         for job in jobs:
             yield waiting.popleft().get()
             waiting.append(pool.apply_async(job.made))

@@ -22,9 +22,7 @@ ALWAYS_SEEN = 100  # every number below is trained on
 HELD_OUT = 20  # one number of so many is kept away from training
 LENGTHS = range(1, 7)  # digits
 OFTEN = (1, 1, 2, 2, 2, 2)  # how often each length is drawn
-FEW_KINDS = (
-    0.2  # how often a number repeats its digits, which is where counting goes wrong
-)
+FEW_KINDS = 0.2  # how often a number repeats its digits, which is where counting goes wrong
 EVALUATION_SEED = 2017
 
 ENGLISH = [
@@ -91,9 +89,7 @@ def english(n: int, form: English = English()) -> str:
     )
     if not rest:
         return front
-    return (
-        front + (form.tie if rest < 100 else " ") + _english_below(rest, form, "one ")
-    )
+    return front + (form.tie if rest < 100 else " ") + _english_below(rest, form, "one ")
 
 
 def _english_below(n: int, form: English, one: str) -> str:
@@ -125,11 +121,7 @@ def german(n: int, form: German = German()) -> str:
             + "tausend"
             + _german_rest(rest, form)
         )
-    return (
-        words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss")
-        if form.plain
-        else words
-    )
+    return words.replace("ü", "ue").replace("ö", "oe").replace("ß", "ss") if form.plain else words
 
 
 def _german_rest(n: int, form: German) -> str:
@@ -144,11 +136,7 @@ def _german_below(n: int, form: German, one: str) -> str:
     if not hundreds:
         return _german_small(rest)
     front = (one if hundreds == 1 else GERMAN[hundreds]) + "hundert"
-    return (
-        front + (form.tie if rest <= 12 else "") + _german_small(rest)
-        if rest
-        else front
-    )
+    return front + (form.tie if rest <= 12 else "") + _german_small(rest) if rest else front
 
 
 def _german_small(n: int) -> str:
@@ -185,18 +173,14 @@ Words = Callable[[int, random.Random], tuple[str, str]]
 def read_english(n: int, rng: random.Random) -> tuple[str, str]:
     """English words and the digits they mean."""
     return english(
-        n,
-        ENGLISH_FORMS[0]
-        if rng.random() < CANONICAL_SHARE
-        else rng.choice(ENGLISH_FORMS),
+        n, ENGLISH_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_FORMS)
     ), str(n)
 
 
 def read_german(n: int, rng: random.Random) -> tuple[str, str]:
     """German words and the digits they mean."""
     return german(
-        n,
-        GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS),
+        n, GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS)
     ), str(n)
 
 
@@ -236,9 +220,7 @@ def drawn(rng: random.Random) -> int:
         return rng.randrange(10 ** (length - 1) if length > 1 else 0, 10**length)
     first = rng.randrange(1, 10)
     other = rng.choice((0, rng.randrange(10)))
-    return int(
-        str(first) + "".join(str(rng.choice((first, other))) for _ in range(length - 1))
-    )
+    return int(str(first) + "".join(str(rng.choice((first, other))) for _ in range(length - 1)))
 
 
 def training(
@@ -278,9 +260,7 @@ def characters() -> list[str]:
         *GERMAN_TENS,
         "hundred thousand and a -",
     ]
-    return sorted(
-        {c for text in [*texts, "hundert tausend und ein ue oe ss"] for c in text}
-    )
+    return sorted({c for text in [*texts, "hundert tausend und ein ue oe ss"] for c in text})
 
 
 if __name__ == "__main__":

@@ -79,9 +79,7 @@ class Plan:
             fit = self.warmup + int(left * (self.warmup - untimed) / (now - self.timed))
             self.steps = max(self.warmup, min(fit, self.steps or fit))
             print(f"{self.steps} steps fit into the time", flush=True)
-        return (
-            self.steps is not None and step >= self.steps
-        ) or now - self.since > self.seconds
+        return (self.steps is not None and step >= self.steps) or now - self.since > self.seconds
 
 
 SYMBOLS = [*SPECIALS, *data.characters()]
@@ -120,17 +118,11 @@ def halves(
 def loss_of(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
     """How improbable the model finds each next character of the answers, on average."""
     start = torch.full_like(wanted[:, :1], START)
-    logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))[
-        "logits"
-    ]
-    return functional.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD
-    )
+    logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))["logits"]
+    return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
 
 
-def train(
-    model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan
-) -> int:
+def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
     """Fit the model's parameters, in place. The number of steps done."""
     parameters = list(model.parameters())
     fused = parameters[0].device.type == "cuda"  # one call for all of them
@@ -184,9 +176,7 @@ def exact(model: Module, direction: data.Words, count: int) -> float:
     pairs = data.evaluation(direction, count)
     found = answers(model, [given for given, _ in pairs])
     wrong = [
-        (given, a, wanted)
-        for (given, wanted), a in zip(pairs, found, strict=True)
-        if a != wanted
+        (given, a, wanted) for (given, wanted), a in zip(pairs, found, strict=True) if a != wanted
     ]
     for given, answer, wanted in wrong[:3]:
         print(f"  {given!r}: {answer!r}, not {wanted!r}")
@@ -215,14 +205,9 @@ def arguments() -> argparse.Namespace:
         "--minutes", type=float, default=math.inf, help="the time training may take"
     )
     parser.add_argument(
-        "--warmup",
-        type=int,
-        default=WARMUP,
-        help="steps before the full rate of learning",
+        "--warmup", type=int, default=WARMUP, help="steps before the full rate of learning"
     )
-    parser.add_argument(
-        "--batch", type=int, default=1024, help="pairs of each half of a step"
-    )
+    parser.add_argument("--batch", type=int, default=1024, help="pairs of each half of a step")
     parser.add_argument(
         "--workers",
         type=int,
@@ -233,9 +218,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--test-pairs", type=int, default=TEST_PAIRS)
     parser.add_argument("--spec", type=Path, default=SPEC)
     parser.add_argument(
-        "--out",
-        type=Path,
-        help="the folder for the weights; where the spec is, if not given",
+        "--out", type=Path, help="the folder for the weights; where the spec is, if not given"
     )
     parser.add_argument(
         "--force", action="store_true", help="replace files that specc did not write"
@@ -269,9 +252,7 @@ def main() -> None:
         write_words(folder / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
     model.to(device)
-    print(
-        f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step"
-    )
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {2 * args.batch} pairs a step")
 
     steps = 20000 if args.steps is None and args.minutes == math.inf else args.steps
     plan = Plan(args.warmup, steps, 60 * args.minutes)
@@ -284,9 +265,7 @@ def main() -> None:
         f"{done} steps; {again if done == plan.steps else f'cut short of {plan.steps} by the time'}"
     )
     right = report(model, args.test_pairs)
-    path = out / (
-        "numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors"
-    )
+    path = out / ("numbers.safetensors" if right >= DUE else "numbers.unfinished.safetensors")
     specc_torch.save(model, path, force=args.force)
     print(f"wrote {path.name}, {path.stat().st_size / 1000:.0f} kB")
     if right < DUE:

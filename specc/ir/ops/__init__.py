@@ -1,16 +1,6 @@
-"""All the operations there are. Importing this package fills `specc.ir.op.OPS`."""
+"""All ops. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
 
-from specc.ir.ops import (
-    conv,
-    loop,
-    nn,
-    position,
-    quantized,
-    recurrent,
-    route,
-    rows,
-    tensor,
-)
+from specc.ir.ops import conv, loop, nn, position, quantized, recurrent, route, rows, tensor
 from specc.ir.ops.conv import *  # noqa: F403
 from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403

@@ -1,5 +1,4 @@
-"""Convolutions and pools: a window that moves along one axis of rows, or along both of a
-picture.
+"""Convolution and pooling ops over one time axis or an image.
 
 Rows are [batch, time, channels], pictures [batch, channels, high, wide], as published
 checkpoints and fast kernels have them. Every attribute that is a tuple has a number for
@@ -8,18 +7,18 @@ of a result is made of the rows `t · stride - before + dilation · n` of the op
 from 0 to `kernel - 1`; where there are none, zeros stand.
 """
 
-from specc.ir.dim import Dim, floor, remainder, smallest
+from specc.ir.dim import Dim, floor_divide_dims, min_dims, mod_dims
 from specc.ir.op import Op
-from specc.ir.operands import MayLack, Operand
-from specc.ir.signature import Axes, Signature
+from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
 __all__ = ["AveragePool", "Conv", "ConvTranspose", "KeepRows", "MaxPool", "Sliding"]
 
-MOVED = {1: ("t",), 2: ("y", "x")}
+OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
 """What the rules call the axes of an operand that a window moves along, by their count."""
 
-MADE = {1: ("u",), 2: ("u", "v")}
+RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 """And those of the result, where they are no longer the same rows."""
 
 
@@ -73,7 +72,7 @@ class Sliding:
         # A length that stays is told as it was: as a quotient nobody would see that.
         if self.keeps(n):
             return length
-        return floor(length - (1 + self.lag(n)), self.stride[n]) + 1
+        return floor_divide_dims(length - (1 + self.lag(n)), self.stride[n]) + 1
 
     def spare(self, length: Dim, n: int) -> Dim:
         """Below 0 where an axis has rows, but fewer than a window reaches, and where a
@@ -82,47 +81,49 @@ class Sliding:
         # A picture of no points is refused as a whole; rows may be none, of which none
         # come.
         if len(self.kernel) > 1:
-            return smallest(self.rows(length, n), length) - 1
-        return self.rows(length, n) - smallest(length, 1)
+            return min_dims(self.rows(length, n), length) - 1
+        return self.rows(length, n) - min_dims(length, 1)
 
     def names(self) -> tuple[list[str], list[str]]:
         """The axes of the operand with their marks, and those of the result."""
         marked, made = [], []
-        sides = zip(MOVED[len(self.kernel)], MADE[len(self.kernel)], strict=True)
+        sides = zip(
+            OPERAND_WINDOW_AXES[len(self.kernel)], RESULT_WINDOW_AXES[len(self.kernel)], strict=True
+        )
         for n, (old, new) in enumerate(sides):
             low, high = self.reach(n)
             kept = self.keeps(n)
             # Rows that are no longer the operand's get a name of their own, and a mark
             # that says by how much they move.
             marked.append(
-                f"{old}[{low}:{high}]"
-                if kept
-                else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
+                f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
             made.append(old if kept else new)
         return marked, made
 
-    def bind(self, axes: Axes) -> None:
+    def bind(self, axes: AxisBindings) -> None:
         """The lengths of the result's axes. ShapeError where no window fits into a
         length that is known.
         """
         for n, (old, new) in enumerate(
-            zip(MOVED[len(self.kernel)], MADE[len(self.kernel)], strict=True)
+            zip(
+                OPERAND_WINDOW_AXES[len(self.kernel)],
+                RESULT_WINDOW_AXES[len(self.kernel)],
+                strict=True,
+            )
         ):
             length = axes.one(old)
             # Only a length that is known can be refused here; any other is demanded
             # when the model runs.
             spare = self.spare(length, n).number
             if spare is not None and spare < 0:
-                title = (
-                    f"a window reaches over {self.span(n) + 1} rows, there are {length}"
-                )
+                title = f"a window reaches over {self.span(n) + 1} rows, there are {length}"
                 raise ShapeError(title, (0,), name=old)
             if not self.keeps(n):
                 axes[new] = (self.rows(length, n),)
 
 
-def _rule(op: Sliding, channels: str, rest: str, made: str) -> Signature:
+def _build_window_signature(op: Sliding, channels: str, rest: str, made: str) -> Signature:
     """The rule of a window over rows or a picture of `channels`, which come last or
     second.
     """
@@ -130,27 +131,23 @@ def _rule(op: Sliding, channels: str, rest: str, made: str) -> Signature:
     if len(op.kernel) == 1:
         text = f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]"
     else:
-        text = (
-            f"f[b {channels} {' '.join(marked)}]{rest} -> f[b {made} {' '.join(named)}]"
-        )
+        text = f"f[b {channels} {' '.join(marked)}]{rest} -> f[b {made} {' '.join(named)}]"
     return Signature.parse(text)
 
 
-KERNEL = {1: "k", 2: "k l"}
+KERNEL_AXES = {1: "k", 2: "k l"}
 """The axes of a kernel, by their count."""
 
 
-def _kernel(op: "Conv | ConvTranspose", axes: Axes) -> None:
+def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
     """The kernel is as large as the attribute says."""
-    for name, wanted in zip(KERNEL[len(op.kernel)].split(), op.kernel, strict=True):
+    for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes.one(name) != wanted:
             title = f"a kernel of {axes.one(name)} where {wanted} is expected"
             raise ShapeError(title, (1,))
 
 
-class Conv(
-    Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True
-):
+class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True):
     """Convolution along time, or over a picture: `y = w * x + b`, as PyTorch has it.
 
     The weight is [out, in / groups, kernel …]; each of the `groups` reads its own
@@ -165,7 +162,7 @@ class Conv(
     groups: Dim = Dim.of(1)
 
     x, weight = Operand(0), Operand(1)
-    bias = MayLack(2)
+    bias = OptionalOperand(2)
 
     @property
     def spread(self) -> tuple[int, ...]:
@@ -174,12 +171,12 @@ class Conv(
 
     def rule(self) -> Signature:
         """Rows or pictures, with the reach as numbers."""
-        rest = f", f[o j {KERNEL[len(self.kernel)]}], f[o]?"
-        return _rule(self, "i", rest, "o")
+        rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
+        return _build_window_signature(self, "i", rest, "o")
 
-    def solve(self, axes: Axes) -> None:
-        _kernel(self, axes)
-        grouped(axes.one("i"), axes.one("o"), self.groups)
+    def solve(self, axes: AxisBindings) -> None:
+        _check_kernel_size(self, axes)
+        check_channel_groups(axes.one("i"), axes.one("o"), self.groups)
         # The groups share out the channels, so the weight has a part of them.
         taken, given = axes.one("j") * self.groups, axes.one("i")
         if taken != given:
@@ -204,7 +201,7 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
     groups: Dim = Dim.of(1)
 
     x, weight = Operand(0), Operand(1)
-    bias = MayLack(2)
+    bias = OptionalOperand(2)
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -220,14 +217,16 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
         """Rows or pictures. Without a stride the rows that are read are known."""
         marked = []
         rank = len(self.kernel)
-        for n, (old, new) in enumerate(zip(MOVED[rank], MADE[rank], strict=True)):
+        for n, (old, new) in enumerate(
+            zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True)
+        ):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.before[n], span - self.before[n]
             # With a stride each row of the result is made of rows that depend on which
             # it is: then all may be read.
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
-        made, rest = " ".join(MADE[rank]), f", f[i p {KERNEL[rank]}], f[o]?"
+        made, rest = (" ".join(RESULT_WINDOW_AXES[rank]), f", f[i p {KERNEL_AXES[rank]}], f[o]?")
         if rank == 1:
             return Signature.parse(f"f[b {marked[0]} i]{rest} -> f[b {made} o]")
         return Signature.parse(f"f[b i {' '.join(marked)}]{rest} -> f[b o {made}]")
@@ -238,24 +237,26 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
         cut = self.before[n] + self.behind[n]
         return (length - 1) * self.stride[n] + (span + 1 - cut)
 
-    def solve(self, axes: Axes) -> None:
-        _kernel(self, axes)
+    def solve(self, axes: AxisBindings) -> None:
+        _check_kernel_size(self, axes)
         out = axes.one("p") * self.groups
-        grouped(axes.one("i"), out, self.groups)
+        check_channel_groups(axes.one("i"), out, self.groups)
         if "o" not in axes.dims:
             axes["o"] = (out,)
         elif axes.one("o") != out:
             title = f"the weight makes {out} channels, the bias has {axes.one('o')}"
             raise ShapeError(title, (1, 2), (out, axes.one("o")))
         rank = len(self.kernel)
-        for n, (old, new) in enumerate(zip(MOVED[rank], MADE[rank], strict=True)):
+        for n, (old, new) in enumerate(
+            zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True)
+        ):
             axes[new] = (self.rows(axes.one(old), n),)
 
 
-def grouped(channels: Dim, out: Dim, groups: Dim) -> None:
+def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
     """ShapeError where channels are not shared out equally among the groups."""
     for count in (channels, out):
-        if remainder(count, groups).number:
+        if mod_dims(count, groups).number:
             title = f"{count} channels cannot be shared out to {groups} groups"
             raise ShapeError(title, (0, 1))
 
@@ -272,15 +273,13 @@ class Pooling(Sliding):
         fits = super().spare(length, n)
         if not blind:
             return fits
-        return smallest(fits, length - smallest(length, 1) * (blind + 1))
+        return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _blind(self, n: int) -> int:
         """The most rows that all places of some window miss, so far apart are they; 0
         where there are no such rows.
         """
-        places = [
-            self.spread[n] * place - self.before[n] for place in range(self.kernel[n])
-        ]
+        places = [self.spread[n] * place - self.before[n] for place in range(self.kernel[n])]
         missed = 0
         # With as many rows as places stand apart, one of them is hit from anywhere.
         for rows in range(1, self.spread[n]):
@@ -306,9 +305,9 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     def rule(self) -> Signature:
         """Rows or pictures, with the reach as numbers."""
-        return _rule(self, "c", "", "c")
+        return _build_window_signature(self, "c", "", "c")
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         self.bind(axes)
 
 
@@ -332,9 +331,9 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     def rule(self) -> Signature:
         """Rows or pictures, with the reach as numbers."""
-        return _rule(self, "c", "", "c")
+        return _build_window_signature(self, "c", "", "c")
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         self.bind(axes)
 
 
@@ -359,7 +358,7 @@ class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     def rows(self, length: Dim) -> Dim:
         """How many rows come of so many."""
-        return floor(length - (1 + self.lag), self.stride) + 1
+        return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes["u"] = (self.rows(axes.one("t")),)

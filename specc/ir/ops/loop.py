@@ -1,4 +1,4 @@
-"""The one run-time loop."""
+"""`Scan`, the only run-time loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         given = self.parts(types)
         length = self._length(given.rows)
         inner = [v.type for v in self.body.inputs.values()]
-        rows = [without(r, self.axis) for r in given.rows]
+        rows = [remove_axis(r, self.axis) for r in given.rows]
         outer = [*rows, *given.starts, *given.captured]
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
@@ -117,9 +117,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         carried = inner[self.scanned : self.scanned + self.carries]
         for before, now in zip(carried, after, strict=False):
             if before != now:
-                raise ShapeError(
-                    f"a carried value is {before} before a step and {now} after it"
-                )
+                raise ShapeError(f"a carried value is {before} before a step and {now} after it")
         self._ends(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
@@ -131,9 +129,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         """The carry that ends the loop is one of them, and of booleans."""
         rows = len(self.body.outputs) - self.carries
         if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
-            raise ShapeError(
-                f"{self.lasting} results cannot outlast the end of this loop"
-            )
+            raise ShapeError(f"{self.lasting} results cannot outlast the end of this loop")
         if self.until == -1:
             return
         if not 0 <= self.until < self.carries:
@@ -153,6 +149,6 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return length
 
 
-def without(type: Type, axis: int) -> Type:
+def remove_axis(type: Type, axis: int) -> Type:
     """The type of one row of `axis`."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))

@@ -1,9 +1,9 @@
-"""The layers of neural networks."""
+"""Linear layers, embeddings, norms, softmax and attention."""
 
-from specc.ir.dim import Dim, exact, remainder
+from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
 from specc.ir.op import Op
-from specc.ir.operands import MayLack, Operand
-from specc.ir.signature import Axes
+from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.signature import AxisBindings
 from specc.ir.types import ShapeError
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", heavy=True):
     """Affine map of the last axis: `x @ w.T + b`."""
 
-    bias = MayLack(2)
+    bias = OptionalOperand(2)
 
 
 class Embedding(Op, sig="i[*s], f[v d] -> f[*s d]"):
@@ -106,18 +106,15 @@ class Attend(
     cap: float = 0.0
 
     query, key, values = Operand(0), Operand(1), Operand(2)
-    mask, added, sinks = MayLack(3), MayLack(4), MayLack(5)
+    mask, added, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     weights_result = 1
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         h, g = axes.one("h"), axes.one("g")
-        rest = remainder(h, g).number
+        rest = mod_dims(h, g).number
         if rest:
             raise ShapeError(
-                f"{g} key heads cannot serve {h} query heads equally",
-                (0, 1),
-                (h, g),
-                "h",
+                f"{g} key heads cannot serve {h} query heads equally", (0, 1), (h, g), "h"
             )
 
 
@@ -128,16 +125,15 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
     Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
     """
 
-    def solve(self, axes: Axes) -> None:
-        rows = exact_or_error(axes.one("y"), axes.one("p"), "high")
-        axes["n"] = (rows * exact_or_error(axes.one("x"), axes.one("r"), "wide"),)
+    def solve(self, axes: AxisBindings) -> None:
+        rows = divide_image_size(axes.one("y"), axes.one("p"), "high")
+        axes["n"] = (rows * divide_image_size(axes.one("x"), axes.one("r"), "wide"),)
 
 
-def exact_or_error(length: Dim, size: Dim, word: str) -> Dim:
+def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:
     """`length / size`, or a ShapeError that says the picture cannot be cut so."""
-    if remainder(length, size).number:
+    if mod_dims(length, size).number:
         raise ShapeError(
-            f"a picture {length} {word} does not hold a whole number of patches of {size}",
-            (0, 1),
+            f"a picture {length} {word} does not hold a whole number of patches of {size}", (0, 1)
         )
-    return exact(length, size)
+    return divide_dims_exactly(length, size)

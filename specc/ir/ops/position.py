@@ -1,9 +1,9 @@
-"""Operations that turn position numbers into something a model can use."""
+"""Position encodings: sinusoidal and rotary (RoPE)."""
 
-from specc.ir.dim import Dim, exact
+from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.op import Op
 from specc.ir.operands import Operand
-from specc.ir.signature import Axes
+from specc.ir.signature import AxisBindings
 from specc.ir.types import ShapeError
 
 __all__ = ["RopeAngles", "Rotate", "Sinusoid"]
@@ -21,7 +21,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
     layout: str
     base: float = 10000.0
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"sines and cosines come in pairs: {self.dim} is odd")
@@ -46,10 +46,10 @@ class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
     frequencies: tuple[float, ...] = ()
     most: int = 0
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"rotary embedding turns pairs: {self.dim} is odd")
-        axes["r"] = (exact(self.dim, 2),)
+        axes["r"] = (divide_dims_exactly(self.dim, 2),)
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
@@ -62,10 +62,8 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
     pairs: str
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         assert self.pairs in ("half", "interleaved"), self.pairs
         d, r = axes.one("d").number, axes.one("r").number
         if d is not None and r is not None and 2 * r > d:
-            raise ShapeError(
-                f"{2 * r} features cannot be turned, there are {d}", (0, 1)
-            )
+            raise ShapeError(f"{2 * r} features cannot be turned, there are {d}", (0, 1))

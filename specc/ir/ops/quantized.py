@@ -1,4 +1,4 @@
-"""Layers whose weights are whole numbers with scales, and rows that are kept so.
+"""Layers with quantized weights, and quantization of KV cache entries.
 
 `rows`: a row a result, as PyTorch has them. With a `block` each row is cut into pieces
 of so many numbers, the last one filled up, each with a scale of its own, packed into
@@ -11,37 +11,36 @@ from typing import Literal, TypeAlias
 
 from specc.ir.dim import Dim
 from specc.ir.op import Op
-from specc.ir.operands import MayLack, Operand
-from specc.ir.signature import Axes, Signature
+from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
 __all__ = ["Dequantize", "EmbeddingQ", "LinearQ", "LstmQ", "Quantize"]
 
-Layout: TypeAlias = Literal["rows", "columns"]
-Rounding: TypeAlias = Literal["none", "row", "block", "tensor"]
+WeightLayout: TypeAlias = Literal["rows", "columns"]
+ActivationRoundingMode: TypeAlias = Literal["none", "row", "block", "tensor"]
 
-_STORED = {
+_WEIGHT_TERMS = {
     ("rows", False): "q[o i], f[o]",
     ("rows", True): "q[o k p], f[o k]",
     ("columns", False): "q[i o], f[o]",
     ("columns", True): "q[i o], f[k o]",
 }
 """The operands that hold weights, by the layout and whether there are blocks."""
-_LINEAR = {
+_LINEAR_SIGNATURES = {
     form: Signature.parse(f"f[*s i], {weights}, f[o]? -> f[*s o]")
-    for form, weights in _STORED.items()
+    for form, weights in _WEIGHT_TERMS.items()
 }
-_TOGETHER = {
+_PER_TENSOR_SIGNATURES = {
     form: Signature.parse(rule.text.replace("*s i", "*s~ i"))
-    for form, rule in _LINEAR.items()
+    for form, rule in _LINEAR_SIGNATURES.items()
 }
 """The same where every row has a part in the scale of all."""
-_TABLE = {
+_EMBEDDING_SIGNATURES = {
     form: Signature.parse(
-        f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')}"
-        " -> f[*s d]"
+        f"i[*s], {weights.replace('o', 'v').replace('i ', 'd ').replace(' i', ' d')} -> f[*s d]"
     )
-    for form, weights in _STORED.items()
+    for form, weights in _WEIGHT_TERMS.items()
 }
 
 
@@ -57,18 +56,18 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
     bits: int = 8
     block: int = 0
-    layout: Layout = "rows"
-    rounding: Rounding = "none"
+    layout: WeightLayout = "rows"
+    rounding: ActivationRoundingMode = "none"
 
-    x, weights, scales, bias = Operand(0), Operand(1), Operand(2), MayLack(3)
+    x, weights, scales, bias = Operand(0), Operand(1), Operand(2), OptionalOperand(3)
 
     def rule(self) -> Signature:
-        forms = _TOGETHER if self.rounding == "tensor" else _LINEAR
+        forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
         return forms[self.layout, bool(self.block)]
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if self.block:
-            check_blocks(axes, axes.one("i"), self.bits, self.block)
+            check_group_shape(axes, axes.one("i"), self.bits, self.block)
 
 
 class LstmQ(
@@ -91,11 +90,11 @@ class LstmQ(
 
     rows, weights, state_weights = Operand(0), Operand(1), Operand(2)
     scales, state_scales = Operand(3), Operand(4)
-    bias, state_bias, keep = MayLack(5), MayLack(6), MayLack(7)
-    first_states = (MayLack(8), MayLack(9))
-    peepholes = MayLack(10)
+    bias, state_bias, keep = OptionalOperand(5), OptionalOperand(6), OptionalOperand(7)
+    first_states = (OptionalOperand(8), OptionalOperand(9))
+    peepholes = OptionalOperand(10)
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         gates, state = axes.one("g"), axes.one("r")
         if gates != state * 4:
             title = f"four gates of {state} are {state * 4} columns, not {gates}"
@@ -111,21 +110,21 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
     width: Dim
     bits: int = 8
     block: int = 0
-    layout: Layout = "rows"
+    layout: WeightLayout = "rows"
 
     ids, table, scales = Operand(0), Operand(1), Operand(2)
 
     def rule(self) -> Signature:
-        return _TABLE[self.layout, bool(self.block)]
+        return _EMBEDDING_SIGNATURES[self.layout, bool(self.block)]
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if "d" not in axes.dims:
             axes["d"] = (self.width,)
         if axes.one("d") != self.width:
             title = f"rows of {axes.one('d')} numbers are not {self.width} wide"
             raise ShapeError(title, (1,))
         if self.block:
-            check_blocks(axes, self.width, self.bits, self.block)
+            check_group_shape(axes, self.width, self.bits, self.block)
 
 
 class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
@@ -136,7 +135,7 @@ class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
 
     x, scale = Operand(0), Operand(1)
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes.dtypes["q"] = "i8"
 
 
@@ -146,17 +145,17 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
     x, scale = Operand(0), Operand(1)
 
 
-def blocks_of(width: int, block: int) -> int:
+def count_groups(width: int, block: int) -> int:
     """How many pieces a row is cut into."""
     return -(-width // block)
 
 
-def check_blocks(axes: Axes, width: Dim, bits: int, block: int) -> None:
+def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> None:
     """That so many blocks of so many bytes hold rows of this width."""
     number, count = width.number, axes.one("k").number
     if number is None or count is None:
         raise ShapeError("rounded weights are of known shapes", (1,))
-    if count != blocks_of(number, block):
+    if count != count_groups(number, block):
         title = f"{number} numbers are not {count} blocks of {block}"
         raise ShapeError(title, (1, 2), (width, axes.one("k")), "k")
     if "p" in axes.dims and axes.one("p") != block * bits // 8:

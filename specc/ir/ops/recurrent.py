@@ -1,4 +1,4 @@
-"""Recurrent layers: one layer in one direction, as runtimes have them.
+"""RNN, GRU and LSTM: one layer in one direction.
 
 Weights lie as in PyTorch, gates below one another: reset, update, new; input, forget,
 cell, output. A row that is not kept is passed over: the state stays as it was and the
@@ -9,17 +9,22 @@ first state it is zero. With `reverse` the last row comes first.
 from functools import lru_cache
 from typing import Literal
 
-from specc.ir.dim import exact, remainder
+from specc.ir.dim import divide_dims_exactly, mod_dims
 from specc.ir.op import Op
-from specc.ir.operands import MayLack, Operand
-from specc.ir.signature import Axes, Signature
+from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError, Type
 
 __all__ = ["Gru", "Lstm", "Rnn"]
 
-ACTIVATIONS = ("tanh", "relu", "sigmoid")
-ROWS, WEIGHTS, STATE_WEIGHTS = Operand(0), Operand(1), Operand(2)
-BIAS, STATE_BIAS, KEEP, STATE = MayLack(3), MayLack(4), MayLack(5), MayLack(6)
+RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")
+SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND = (Operand(0), Operand(1), Operand(2))
+BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND, STATE_OPERAND = (
+    OptionalOperand(3),
+    OptionalOperand(4),
+    OptionalOperand(5),
+    OptionalOperand(6),
+)
 """The operands that the three layers have in common."""
 
 
@@ -37,12 +42,12 @@ class Rnn(
     activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
     reverse: bool = False
 
-    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
-    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
-    first_states = (STATE,)
+    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
+    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
+    first_states = (STATE_OPERAND,)
 
     def rule(self) -> Signature:
-        return turned(self.signature) if self.reverse else self.signature
+        return reverse_signature(self.signature) if self.reverse else self.signature
 
 
 class Gru(
@@ -62,21 +67,18 @@ class Gru(
     update: Literal["old", "new"] = "old"
     reverse: bool = False
 
-    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
-    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
-    first_states = (STATE,)
+    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
+    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
+    first_states = (STATE_OPERAND,)
 
     def rule(self) -> Signature:
-        return turned(self.signature) if self.reverse else self.signature
+        return reverse_signature(self.signature) if self.reverse else self.signature
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         g, h = axes.one("g"), axes.one("h")
         if g != h * 3:
             raise ShapeError(
-                f"three gates of {h} are {h * 3} rows of weights, not {g}",
-                (1, 2),
-                (g, h * 3),
-                "g",
+                f"three gates of {h} are {h * 3} rows of weights, not {g}", (1, 2), (g, h * 3), "g"
             )
 
 
@@ -97,36 +99,31 @@ class Lstm(
 
     reverse: bool = False
 
-    rows, weights, state_weights = ROWS, WEIGHTS, STATE_WEIGHTS
-    bias, state_bias, keep = BIAS, STATE_BIAS, KEEP
-    first_cell, peepholes, projection = MayLack(7), MayLack(8), MayLack(9)
-    first_states = (STATE, first_cell)
+    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
+    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
+    first_cell, peepholes, projection = (OptionalOperand(7), OptionalOperand(8), OptionalOperand(9))
+    first_states = (STATE_OPERAND, first_cell)
     final_result, cell_result = 1, 2
 
     def rule(self) -> Signature:
-        return turned(self.signature) if self.reverse else self.signature
+        return reverse_signature(self.signature) if self.reverse else self.signature
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         g = axes.one("g")
         if "h" not in axes.dims:
-            if remainder(g, 4).number:
+            if mod_dims(g, 4).number:
                 raise ShapeError(
                     f"{g} rows of weights are not those of four gates", (1,), (g,), "g"
                 )
-            axes["h"] = (exact(g, 4),)
+            axes["h"] = (divide_dims_exactly(g, 4),)
         h = axes.one("h")
         if g != h * 4:
             raise ShapeError(
-                f"four gates of {h} are {h * 4} rows of weights, not {g}",
-                (1, 7),
-                (g, h * 4),
-                "g",
+                f"four gates of {h} are {h * 4} rows of weights, not {g}", (1, 7), (g, h * 4), "g"
             )
         if "p" in axes.dims and axes.one("p") != h * 3:
             raise ShapeError(
-                f"peepholes of three gates of {h} are {h * 3}, not {axes.one('p')}",
-                (8,),
-                name="p",
+                f"peepholes of three gates of {h} are {h * 3}, not {axes.one('p')}", (8,), name="p"
             )
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
@@ -134,15 +131,12 @@ class Lstm(
         out, cell = types[self.final_result].shape[1], types[self.cell_result].shape[1]
         if out != cell and self.projection.of(args) is None:
             raise ShapeError(
-                f"a state of {cell} is fed back as one of {out}",
-                (1, 2),
-                (cell, out),
-                "r",
+                f"a state of {cell} is fed back as one of {out}", (1, 2), (cell, out), "r"
             )
         return types
 
 
 @lru_cache(maxsize=8)
-def turned(forward: Signature) -> Signature:
+def reverse_signature(forward: Signature) -> Signature:
     """The rule of a layer that reads from the last row to the first."""
     return Signature.parse(forward.text.replace("t>", "t~"))

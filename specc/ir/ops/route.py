@@ -1,4 +1,4 @@
-"""Rows sent to experts: one body, of which each expert has weights of its own."""
+"""Mixture of experts: `Route` sends tokens to experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specc.ir.dim import Dim
 from specc.ir.op import Op
-from specc.ir.signature import Axes, Signature, letter
+from specc.ir.signature import AxisBindings, Signature, get_dtype_kind
 from specc.ir.types import ShapeError, Type
 
 if TYPE_CHECKING:
@@ -89,15 +89,15 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         whole by every row.
         """
         x, *others = (v.type for v in self.inner())
-        terms = [f"{letter(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
+        terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.masked else []
         for n, type in enumerate(others):
             axes = ["e"] if n < self.stacked else []
             axes += [f"a{n}_{axis}" for axis in range(type.rank)]
-            terms.append(f"{letter(type.dtype)}[{' '.join(axes)}]")
+            terms.append(f"{get_dtype_kind(type.dtype)}[{' '.join(axes)}]")
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes["o"] = self.result().type.shape[-1:]
         if self.stacked and axes.one("e") != self.experts:
             title = f"there are {self.experts} experts, but weights for {axes.one('e')}"

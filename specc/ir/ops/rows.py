@@ -1,15 +1,17 @@
-"""Operations that pick, turn and resample the rows of an axis."""
+"""Ops that select, reorder or resample positions of an axis: sort, top-k, stride,
+roll, pad, resize, group norm.
+"""
 
-from specc.ir.dim import Dim, floor, remainder
+from specc.ir.dim import Dim, floor_divide_dims, mod_dims
 from specc.ir.op import Op
-from specc.ir.operands import MayLack
-from specc.ir.signature import Axes, Signature
+from specc.ir.operands import OptionalOperand
+from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
 __all__ = ["GroupNorm", "Pad", "Resize", "Roll", "Sort", "Stride", "TopK"]
 
-PADDING = ("constant", "reflect", "edge")
-RESIZING = ("bilinear", "bicubic", "nearest", "nearest_exact")
+PAD_MODES = ("constant", "reflect", "edge")
+RESIZE_MODES = ("bilinear", "bicubic", "nearest", "nearest_exact")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
@@ -30,12 +32,10 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     k: Dim
     largest: bool = True
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         for length in (self.k, axes.one("t") - self.k):
             if length.number is not None and length.number < 0:
-                raise ShapeError(
-                    f"{self.k} rows are asked for of an axis of {axes.one('t')}", (0,)
-                )
+                raise ShapeError(f"{self.k} rows are asked for of an axis of {axes.one('t')}", (0,))
         axes["u"] = (self.k,)
 
 
@@ -64,16 +64,15 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
             return Signature.parse("a[*a t~ *b] -> a[*a u *b]")
         return self.signature
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         length, between = axes.one("t"), self.stop - self.start
         for room in (self.start, between, length - self.stop):
             if room.number is not None and room.number < 0:
                 raise ShapeError(
-                    f"a slice from {self.start} up to {self.stop} of an axis of {length}",
-                    (0,),
+                    f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
         # the last step may go beyond the end
-        axes["u"] = (floor(between + self.step - 1, self.step),)
+        axes["u"] = (floor_divide_dims(between + self.step - 1, self.step),)
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
@@ -97,8 +96,8 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
     mode: str = "constant"
     value: float | int | bool = 0
 
-    def solve(self, axes: Axes) -> None:
-        assert self.mode in PADDING, self.mode
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.mode in PAD_MODES, self.mode
         length = axes.one("t")
         if any(d.number is not None and d.number < 0 for d in self.rooms(length)):
             raise ShapeError(
@@ -143,8 +142,8 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         after = " ".join(f"u{n}" for n in numbers)
         return Signature.parse(f"a[*a {before} *b] -> a[*a {after} *b]")
 
-    def solve(self, axes: Axes) -> None:
-        assert self.mode in RESIZING, self.mode
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.mode in RESIZE_MODES, self.mode
         if self.interpolates and axes.dtypes["a"] not in ("f32", "f64", "f16", "bf16"):
             raise ShapeError(
                 f"what {self.mode} makes between {axes.dtypes['a']} has no meaning;"
@@ -173,14 +172,12 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
     groups: Dim
     eps: float
 
-    gain, bias = MayLack(1), MayLack(2)
+    gain, bias = OptionalOperand(1), OptionalOperand(2)
 
     def at_axis(self) -> int | None:
         return self.axis - 1
 
-    def solve(self, axes: Axes) -> None:
-        rest = remainder(axes.one("c"), self.groups).number
+    def solve(self, axes: AxisBindings) -> None:
+        rest = mod_dims(axes.one("c"), self.groups).number
         if rest:
-            raise ShapeError(
-                f"{axes.one('c')} channels are not {self.groups} equal groups", (0,)
-            )
+            raise ShapeError(f"{axes.one('c')} channels are not {self.groups} equal groups", (0,))

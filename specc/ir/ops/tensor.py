@@ -1,10 +1,10 @@
-"""Operations on tensors as such: elementwise, reductions, and those that move elements about."""
+"""Elementwise ops, reductions, and ops that reshape or move elements."""
 
-from specc.ir.dim import Dim, product, total
+from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.op import Op
 from specc.ir.operands import Operand
-from specc.ir.signature import Axes, Signature
-from specc.ir.types import DTYPES, ShapeError, Type
+from specc.ir.signature import AxisBindings, Signature
+from specc.ir.types import ALL_DTYPES, ShapeError, Type
 
 __all__ = [
     "And",
@@ -40,7 +40,7 @@ __all__ = [
     "Where",
 ]
 
-POINTWISE = (
+POINTWISE_FUNCTIONS = (
     "abs",
     "ceil",
     "cos",
@@ -68,9 +68,9 @@ POINTWISE = (
 )
 """The functions `Pointwise` knows; `specc_numpy` holds their formulas."""
 
-ARITH = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
-COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-REDUCE = ("sum", "mean", "max", "min", "any", "all")
+ARITH_FUNCTIONS = ("add", "sub", "mul", "div", "pow", "min", "max", "floordiv", "mod")
+COMPARE_FUNCTIONS = ("eq", "ne", "lt", "le", "gt", "ge")
+REDUCE_FUNCTIONS = ("sum", "mean", "max", "min", "any", "all")
 
 
 class Constant(Op, sig="-> a[]", view=True):
@@ -79,8 +79,8 @@ class Constant(Op, sig="-> a[]", view=True):
     value: float | int | bool
     dtype: str
 
-    def solve(self, axes: Axes) -> None:
-        assert self.dtype in DTYPES, self.dtype
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.dtype in ALL_DTYPES, self.dtype
         axes.dtypes["a"] = self.dtype
 
 
@@ -89,7 +89,7 @@ class Range(Op, sig="-> i[n]", view=True):
 
     length: Dim
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes["n"] = (self.length,)
 
 
@@ -112,12 +112,11 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
 
     fn: str
 
-    def solve(self, axes: Axes) -> None:
-        assert self.fn in POINTWISE, self.fn
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
             raise ShapeError(
-                f"{self.fn} is a function of numbers with a fraction, not of whole numbers",
-                (0,),
+                f"{self.fn} is a function of numbers with a fraction, not of whole numbers", (0,)
             )
 
 
@@ -131,8 +130,8 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
     fn: str
 
-    def solve(self, axes: Axes) -> None:
-        assert self.fn in ARITH, self.fn
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.fn in ARITH_FUNCTIONS, self.fn
         if self.fn == "div" and axes.dtypes["n"] in ("i64", "i32"):
             raise ShapeError("whole numbers are divided with `//`", (0, 1))
 
@@ -144,8 +143,8 @@ class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
 
     fn: str
 
-    def solve(self, axes: Axes) -> None:
-        assert self.fn in COMPARE, self.fn
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.fn in COMPARE_FUNCTIONS, self.fn
 
 
 class And(Op, sig="b[#*s], b[#*s] -> b[*s]"):
@@ -177,8 +176,8 @@ class Cast(Op, sig="a[*s] -> n[*s]"):
 
     to: str
 
-    def solve(self, axes: Axes) -> None:
-        assert self.to in DTYPES, self.to
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.to in ALL_DTYPES, self.to
         axes.dtypes["n"] = self.to
 
 
@@ -189,9 +188,7 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
 
     def rule(self) -> Signature:
         before = " ".join(f"s{n}" for n in range(len(self.order)))
-        return Signature.parse(
-            f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]"
-        )
+        return Signature.parse(f"a[{before}] -> a[{' '.join(f's{n}' for n in self.order)}]")
 
 
 class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
@@ -200,12 +197,12 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
     axis: int
     sizes: tuple[Dim, ...]
 
-    def solve(self, axes: Axes) -> None:
-        if product(self.sizes) != axes.one("t"):
+    def solve(self, axes: AxisBindings) -> None:
+        if multiply_dims(self.sizes) != axes.one("t"):
             raise ShapeError(
                 f"an axis of {axes.one('t')} is not split into {' · '.join(map(str, self.sizes))}",
                 (0,),
-                (axes.one("t"), product(self.sizes)),
+                (axes.one("t"), multiply_dims(self.sizes)),
                 "t",
             )
         axes["u"] = self.sizes
@@ -223,8 +220,8 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
         merged = " ".join(f"t{n}" for n in range(self.count))
         return Signature.parse(f"a[*a {merged} *b] -> a[*a u *b]")
 
-    def solve(self, axes: Axes) -> None:
-        axes["u"] = (product(axes.one(f"t{n}") for n in range(self.count)),)
+    def solve(self, axes: AxisBindings) -> None:
+        axes["u"] = (multiply_dims(axes.one(f"t{n}") for n in range(self.count)),)
 
 
 class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
@@ -232,7 +229,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
 
     axis: int
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes["one"] = (Dim.of(1),)
 
 
@@ -241,11 +238,10 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
 
     axis: int
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if axes.one("one") != 1:
             raise ShapeError(
-                f"only an axis of length 1 can be dropped, this one is {axes.one('one')}",
-                (0,),
+                f"only an axis of length 1 can be dropped, this one is {axes.one('one')}", (0,)
             )
 
 
@@ -255,11 +251,10 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
     axis: int
     length: Dim
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if axes.one("one") != 1:
             raise ShapeError(
-                f"only an axis of length 1 is repeated, this one is {axes.one('one')}",
-                (0,),
+                f"only an axis of length 1 is repeated, this one is {axes.one('one')}", (0,)
             )
         axes["t"] = (self.length,)
 
@@ -272,18 +267,15 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
         joined = [a.shape[self.axis] for a in args if a is not None]
         alike = (
-            a
-            and Type(
-                a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :])
-            )
+            a and Type(a.dtype, (*a.shape[: self.axis], Dim.of(0), *a.shape[self.axis + 1 :]))
             for a in args
         )
         axes = self.signature.match(tuple(alike), self.axis)
-        axes["u"] = (total(joined),)
+        axes["u"] = (sum_dims(joined),)
         return self.signature.results_for(axes)
 
 
-def _below_zero(length: Dim) -> bool:
+def _is_negative_number(length: Dim) -> bool:
     """Whether it is a number, and that below 0."""
     return length.number is not None and length.number < 0
 
@@ -295,13 +287,13 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     start: Dim
     stop: Dim
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         length = axes.one("t")
-        if _below_zero(self.start):
+        if _is_negative_number(self.start):
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
-        if _below_zero(length - self.stop):
+        if _is_negative_number(length - self.stop):
             raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
-        if _below_zero(self.stop - self.start):
+        if _is_negative_number(self.stop - self.start):
             raise ShapeError(
                 f"a slice from {self.start} up to {self.stop} is empty backwards", (0,)
             )
@@ -314,9 +306,9 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
     axis: int
     at: Dim
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         length = axes.one("t")
-        if _below_zero(self.at) or _below_zero(length - self.at - 1):
+        if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
             raise ShapeError(f"there is no row {self.at} in an axis of {length}", (0,))
 
 
@@ -358,7 +350,7 @@ class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
     by: int
     first: float | int | bool
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         if self.by < 0:
             raise ShapeError(f"a delay by {self.by} would read rows to come", (0,))
 
@@ -377,14 +369,12 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
     fn: str
     axis: int
 
-    def solve(self, axes: Axes) -> None:
-        assert self.fn in REDUCE, self.fn
+    def solve(self, axes: AxisBindings) -> None:
+        assert self.fn in REDUCE_FUNCTIONS, self.fn
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
             raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
         if self.fn == "mean" and axes.dtypes["a"] in ("i64", "i32"):
-            raise ShapeError(
-                "the mean of whole numbers is a fraction: cast them first", (0,)
-            )
+            raise ShapeError("the mean of whole numbers is a fraction: cast them first", (0,))
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
@@ -398,7 +388,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
     size: Dim
 
-    def solve(self, axes: Axes) -> None:
+    def solve(self, axes: AxisBindings) -> None:
         axes["n"] = (self.size,)
 
 

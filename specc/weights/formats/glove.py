@@ -1,9 +1,4 @@
-"""Word vectors in GloVe's text format: a word and its numbers on each line, nothing
-else (Pennington et al. 2014).
-
-Nothing the file says is trusted: every line has as many numbers as the first, each
-finite, each word stands once.
-"""
+"""GloVe text vectors."""
 
 import math
 import os
@@ -14,9 +9,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.files.read import Unreadable, open_regular, shown
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
 from specc.ir.array import Array
-from specc.text.diagnostic import fail
 
 MOST_LINE_BYTES = 1 << 20
 MOST_WORDS = 1 << 24
@@ -25,7 +20,7 @@ TENSOR = "embedding.weight"
 
 
 @dataclass(frozen=True)
-class Vectors:
+class WordVectors:
     """`array` is f32[words, d]; row n belongs to `words[n]`."""
 
     words: tuple[str, ...]
@@ -36,7 +31,7 @@ class _Wrong(Exception):
     """What a line breaks."""
 
 
-def read_glove(path: str | Path) -> Vectors:
+def read_glove(path: str | Path) -> WordVectors:
     """The vectors in the order of the file. Fails with E0524 at the first line that is
     none, or E0802.
     """
@@ -47,28 +42,24 @@ def read_glove(path: str | Path) -> Vectors:
         for number, line in _lines(path):
             word, row = _vector(line, rows[0].size if rows else 0)
             if word in words:
-                raise _Wrong(
-                    f"the word `{shown(word)}` stood in line {words[word]} already"
-                )
+                raise _Wrong(f"the word `{escape_text(word)}` stood in line {words[word]} already")
             words[word] = number
             rows.append(row)
     except _Wrong as error:
         _refuse(path, f"line {number}: {error}")
     if not rows:
         _refuse(path, "it is empty")
-    return Vectors(tuple(words), np.stack(rows))
+    return WordVectors(tuple(words), np.stack(rows))
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1, without their ends."""
     try:
-        fd = open_regular(path)
-    except Unreadable as error:
-        title = f"cannot read the vectors `{shown(str(path))}`: {error.reason}"
-        fail(
-            "E0802",
-            title,
-            helps=["check the path; it is taken relative to the folder you are in"],
+        fd = open_regular_file(path)
+    except UnreadableFile as error:
+        title = f"cannot read the vectors `{escape_text(str(path))}`: {error.reason}"
+        raise_error(
+            "E0802", title, helps=["check the path; it is taken relative to the folder you are in"]
         )
     with os.fdopen(fd, "rb") as file:
         number = 0
@@ -76,14 +67,10 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
             number += 1
             try:
                 if len(line) > MOST_LINE_BYTES or number > MOST_WORDS:
-                    raise _Wrong(
-                        f"at most {MOST_WORDS} lines of {MOST_LINE_BYTES} bytes are read"
-                    )
+                    raise _Wrong(f"at most {MOST_WORDS} lines of {MOST_LINE_BYTES} bytes are read")
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                _refuse(
-                    path, f"line {number}: it is not UTF-8 (byte {error.start + 1})"
-                )
+                _refuse(path, f"line {number}: it is not UTF-8 (byte {error.start + 1})")
             except _Wrong as error:
                 _refuse(path, f"line {number}: {error}")
             yield number, text.removesuffix("\n").removesuffix("\r")
@@ -98,16 +85,12 @@ def _vector(line: str, width: int) -> tuple[str, Array]:
     if not width:  # the first line decides
         width = _width(fields)
     if width < 1 or len(fields) <= width:
-        raise _Wrong(
-            f"{max(width, 1)} numbers stand behind each word, here {len(fields) - 1}"
-        )
+        raise _Wrong(f"{max(width, 1)} numbers stand behind each word, here {len(fields) - 1}")
     word = " ".join(fields[:-width])
     # A number inside a word means that a line has one number too many.
     extra = [f for f in fields[1:-width] if _number(f) is not None]
     if extra or not word:
-        counted = (
-            f"a word and {width} numbers belong here, there are {len(fields)} fields"
-        )
+        counted = f"a word and {width} numbers belong here, there are {len(fields)} fields"
         raise _Wrong(counted if extra else "it has no word")
     return word, _row(fields[-width:])
 
@@ -116,9 +99,7 @@ def _width(fields: list[str]) -> int:
     """How many numbers the first line has behind its word."""
     # `400000 300`: how many words, and how many numbers each
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-        raise _Wrong(
-            "this is the header of a word2vec file, which GloVe's format has not"
-        )
+        raise _Wrong("this is the header of a word2vec file, which GloVe's format has not")
     return len(fields) - 1
 
 
@@ -126,7 +107,7 @@ def _row(texts: list[str]) -> Array:
     """The numbers of one word, f32[d]."""
     numbers = [_number(text) for text in texts]
     if None in numbers:
-        raise _Wrong(f"`{shown(texts[numbers.index(None)][:40])}` is no number")
+        raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is no number")
     # 1e39 is a finite double and an infinite float
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
@@ -137,11 +118,7 @@ def _row(texts: list[str]) -> Array:
 
 def _number(text: str) -> float | None:
     """A finite decimal number as `printf` writes one; None for anything else."""
-    if (
-        not text.isascii()
-        or not text.strip("+-.eE")
-        or not set(text) <= set("0123456789+-.eE")
-    ):
+    if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:
         value = float(text)
@@ -151,9 +128,9 @@ def _number(text: str) -> float | None:
 
 
 def _refuse(path: str | Path, why: str) -> NoReturn:
-    fail(
+    raise_error(
         "E0524",
-        f"`{shown(str(path))}` is not a file of word vectors",
+        f"`{escape_text(str(path))}` is not a file of word vectors",
         notes=[why],
         helps=[
             "in GloVe's text format each line is a word and its numbers, with one "

@@ -1,14 +1,4 @@
-"""Reads and writes safetensors files. Nothing the file says is trusted.
-
-A file is an 8-byte little-endian length, that many bytes of JSON (name → dtype, shape,
-data_offsets) and the data, which the tensors fill without hole or overlap. We are
-stricter than the published readers: a name given twice, a field we do not know and an
-empty name are refused.
-
-Data is read with `pread` where it is streamed, so a file that shrinks under us is an
-error and not a killed process; `array` gives a view of the mapped file for those who
-can bear that.
-"""
+"""Read and write safetensors files."""
 
 import hashlib
 import json
@@ -23,23 +13,22 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.files.closing import Closing
-from specc.files.impostor import recognized
-from specc.files.ours import MARK
-from specc.files.place import WEIGHTS, place
-from specc.files.read import Unreadable, open_regular, shown
-from specc.files.system import fill_at, read_at
-from specc.files.write import atomic_write
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.atomic_write import write_file_atomically
+from specc.io.file_signatures import PRODUCER_NAME, identify_foreign_file
+from specc.io.output_paths import WEIGHTS_OUTPUT, resolve_output_path
+from specc.io.platform import read_at_offset, read_into_buffer
+from specc.io.safe_read import Closeable, UnreadableFile, escape_text, open_regular_file
 from specc.ir.array import Array
-from specc.text.diagnostic import fail
-from specc.weights.formats.dtypes import (
+from specc.weights.formats.safetensors_header import (
     BITS,
+    MOST_HEADER_BYTES,
     NATIVE_ONLY,
     NUMPY,
-    file_name_of,
-    of_array,
+    dtype_of_array,
+    read_header,
+    safetensors_dtype,
 )
-from specc.weights.formats.header import MOST_HEADER_BYTES, read_header
 
 AS_SPECIFIED = {"specc.layout": "spec"}
 """Metadata of a file that holds a spec's parameters as the spec has them: no `load`
@@ -51,7 +40,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor of a file: `offset` counts from the start of the file, in bytes."""
 
     name: str
@@ -64,19 +53,19 @@ class Entry:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-class TensorFile(Closing):
+class TensorFile(Closeable):
     """An open safetensors file whose header has been checked."""
 
     def __init__(
         self,
         path: Path,
         fd: int,
-        tensors: dict[str, Entry],
+        tensors: dict[str, TensorEntry],
         metadata: dict[str, str],
         header: bytes,
     ) -> None:
         self.path = path
-        self.tensors: Mapping[str, Entry] = tensors
+        self.tensors: Mapping[str, TensorEntry] = tensors
         self.metadata: Mapping[str, str] = metadata
         self.header_hash = hashlib.sha256(header).hexdigest()
         self._fd = fd
@@ -103,22 +92,18 @@ class TensorFile(Closing):
         self.check_unchanged()
         return _native(raw.view(dtype)).reshape(entry.shape)
 
-    def chunks(
-        self, name: str, offset: int = 0, nbytes: int | None = None
-    ) -> Iterator[memoryview]:
+    def chunks(self, name: str, offset: int = 0, nbytes: int | None = None) -> Iterator[memoryview]:
         """The stored bytes of a tensor, or a run of them. Each chunk is valid until the
         next but one is asked for.
         """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
-        assert 0 <= offset <= offset + count <= entry.nbytes, (
-            f"{name}: bytes outside of the tensor"
-        )
+        assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
         buffers = [memoryview(bytearray(min(CHUNK, count))) for _ in range(2)]
         yield from self._blocks(entry, offset, count, buffers)
 
     def _blocks(
-        self, entry: Entry, offset: int, count: int, buffers: list[memoryview]
+        self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
         """Bytes of a tensor in two buffers in turn, so that one can be worked on while
         the other is filled.
@@ -169,7 +154,7 @@ class TensorFile(Closing):
     def _fill(self, offset: int, view: memoryview) -> None:
         """Reads as many bytes as the view holds."""
         while view:
-            got = fill_at(self._fd, view, offset)
+            got = read_into_buffer(self._fd, view, offset)
             if got == 0:
                 self._changed("it became shorter")
             view, offset = view[got:], offset + got
@@ -178,26 +163,24 @@ class TensorFile(Closing):
     def _map(self) -> mmap.mmap:
         return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
 
-    def _numpy(self, entry: Entry) -> np.dtype[np.generic]:
+    def _numpy(self, entry: TensorEntry) -> np.dtype[np.generic]:
         if entry.dtype not in NUMPY:
-            fail(
+            raise_error(
                 "E0508",
                 f"specc cannot read tensors of dtype {entry.dtype}",
                 notes=[
-                    f"`{shown(entry.name)}` in `{shown(str(self.path))}` is {entry}"
+                    f"`{escape_text(entry.name)}` in `{escape_text(str(self.path))}` is {entry}"
                 ],
                 helps=["use the checkpoint in f32, f16 or bf16"],
             )
         return NUMPY[entry.dtype]
 
     def _changed(self, how: str) -> NoReturn:
-        fail(
+        raise_error(
             "E0512",
-            f"`{shown(str(self.path))}` changed while it was read",
+            f"`{escape_text(str(self.path))}` changed while it was read",
             notes=[how, "nothing was written"],
-            helps=[
-                "wait until whatever writes the file is done, then run the command again"
-            ],
+            helps=["wait until whatever writes the file is done, then run the command again"],
         )
 
 
@@ -205,11 +188,11 @@ def open_tensors(path: str | Path) -> TensorFile:
     """A safetensors file, its header checked. Fails with E0502, E0506 or E0802."""
     path = Path(path)
     try:
-        fd = open_regular(path)
-    except Unreadable as error:
-        fail(
+        fd = open_regular_file(path)
+    except UnreadableFile as error:
+        raise_error(
             "E0802",
-            f"cannot read the weights `{shown(str(path))}`: {error.reason}",
+            f"cannot read the weights `{escape_text(str(path))}`: {error.reason}",
             helps=[
                 "fetch the file again"
                 if path.is_symlink()
@@ -218,11 +201,11 @@ def open_tensors(path: str | Path) -> TensorFile:
         )
     try:
         size = os.fstat(fd).st_size
-        _refuse_impostors(path, read_at(fd, 64, 0))
+        _refuse_impostors(path, read_at_offset(fd, 64, 0))
         raw, metadata, header = read_header(fd, size, str(path))
         start = 8 + len(header)
         tensors = {
-            t.name: Entry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin)
+            t.name: TensorEntry(t.name, t.dtype, t.shape, start + t.begin, t.end - t.begin)
             for t in raw
         }
         return TensorFile(path, fd, tensors, metadata, header)
@@ -243,34 +226,32 @@ def write_safetensors(
 
     A file that specc did not write is replaced with `force` alone (E0833).
 
-    Its metadata say by whom, so that `specc.files.ours` knows it again. `AS_SPECIFIED`
+    Its metadata say by whom, so that `specc.io.file_signatures` knows it again. `AS_SPECIFIED`
     among them says that names and shapes are those of the spec's parameters.
 
     Tensors stand by falling width of their elements and then by name, so that each
     begins at a multiple of its own width; the data begins at a multiple of 64.
     """
-    names = sorted(tensors, key=lambda n: (-BITS[of_array(tensors[n])], n))
+    names = sorted(tensors, key=lambda n: (-BITS[dtype_of_array(tensors[n])], n))
     header: dict[str, object] = {
-        "__metadata__": dict(sorted({MARK: "weights", **(metadata or {})}.items()))
+        "__metadata__": dict(sorted({PRODUCER_NAME: "weights", **(metadata or {})}.items()))
     }
     at = 0
     for name in names:
         array = tensors[name]
         header[name] = {
-            "dtype": file_name_of(of_array(array)),
+            "dtype": safetensors_dtype(dtype_of_array(array)),
             "shape": list(array.shape),
             "data_offsets": [at, at + array.nbytes],
         }
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % 64)
-    real = place(path, WEIGHTS, force=force)
-    atomic_write(real, _file_chunks(text, (tensors[n] for n in names)))
+    real = resolve_output_path(path, WEIGHTS_OUTPUT, force=force)
+    write_file_atomically(real, _file_chunks(text, (tensors[n] for n in names)))
 
 
-def _file_chunks(
-    header: bytes, arrays: Iterable[Array]
-) -> Iterator[bytes | memoryview]:
+def _file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | memoryview]:
     yield len(header).to_bytes(8, "little") + header
     for array in arrays:
         if array.size:
@@ -285,7 +266,7 @@ def _native(array: Array) -> Array:
     NumPy's own dtypes say their byte order; those of ml_dtypes are always the
     machine's.
     """
-    if of_array(array) in NATIVE_ONLY:
+    if dtype_of_array(array) in NATIVE_ONLY:
         return array.byteswap() if sys.byteorder == "big" else array
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
@@ -297,14 +278,13 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 def _refuse_impostors(path: Path, head: bytes) -> None:
     """Says what a file is that cannot be safetensors: after eight bytes of length comes a `{`."""
     possible = (
-        int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES
-        and head[8:].lstrip()[:1] == b"{"
+        int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
     )
-    found = None if possible else recognized(head, shown(path.name))
+    found = None if possible else identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found
-        fail(
+        raise_error(
             "E0502",
-            f"`{shown(str(path))}` is not a safetensors file but {what}",
+            f"`{escape_text(str(path))}` is not a safetensors file but {what}",
             helps=[help],
         )

@@ -30,9 +30,7 @@ def test_reset_before_is_the_unit_of_the_paper() -> None:
     w_r, w_z, w = RNG.normal(size=(3, 4, 3))
     u_r, u_z, u = RNG.normal(size=(3, 4, 4))
     stacked = np.concatenate([w_r, w_z, w]), np.concatenate([u_r, u_z, u])
-    out, last = specc_numpy.evaluate[ops.Gru("before")](
-        ops.Gru("before"), {}, x, *stacked, start=h
-    )
+    out, last = specc_numpy.evaluate[ops.Gru("before")](ops.Gru("before"), {}, x, *stacked, start=h)
     for t in range(5):
         r = logistic(x[:, t] @ w_r.T + h @ u_r.T)
         z = logistic(x[:, t] @ w_z.T + h @ u_z.T)
@@ -41,9 +39,7 @@ def test_reset_before_is_the_unit_of_the_paper() -> None:
     np.testing.assert_allclose(last, h, rtol=1e-12)
 
 
-def test_the_update_gate_that_takes_the_new_state_is_the_other_with_its_sign_changed() -> (
-    None
-):
+def test_the_update_gate_that_takes_the_new_state_is_the_other_with_its_sign_changed() -> None:
     """`h' = (1 - z) h + z h~` (arXiv:1409.0473, app. A.1.1); σ(-a) = 1 - σ(a)."""
     x, w, u, b = (
         RNG.normal(size=(2, 5, 3)),
@@ -71,16 +67,11 @@ def test_peepholes_are_those_of_the_paper() -> None:
         RNG.normal(size=(16, 4)),
         RNG.normal(size=12),
     )
-    out, _, cell = specc_numpy.evaluate[ops.Lstm()](
-        ops.Lstm(), {}, x, w, u, peepholes=p
-    )
+    out, _, cell = specc_numpy.evaluate[ops.Lstm()](ops.Lstm(), {}, x, w, u, peepholes=p)
     h = c = np.zeros(4)
     for t in range(6):
         i, f, g, o = np.split(w @ x[0, t] + u @ h, 4)
-        before, c = (
-            c,
-            logistic(f + p[4:8] * c) * c + logistic(i + p[:4] * c) * np.tanh(g),
-        )
+        before, c = (c, logistic(f + p[4:8] * c) * c + logistic(i + p[:4] * c) * np.tanh(g))
         assert (before != c).all()
         h = logistic(o + p[8:] * c) * np.tanh(c)
         np.testing.assert_allclose(out[0, t], h, rtol=1e-12)
@@ -88,23 +79,15 @@ def test_peepholes_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("example", KEPT, ids=str)
-def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(
-    example: Example,
-) -> None:
+def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: Example) -> None:
     graph, _ = graph_of(example)
     given = {f"x{n}": x for n, x in enumerate(example.draw(RNG)) if x is not None}
     for kept in ([2, 3, 4], [0, 1, 2], [1, 3], [0, 1, 2, 3, 4], []):
         keep = np.isin(np.arange(5), kept)
-        found = specc_numpy.run(graph, {**given, "x5": np.tile(keep, (2, 1))}, {})
-        without = {
-            **given,
-            "x0": given["x0"][:, kept],
-            "x5": np.ones((2, len(kept)), bool),
-        }
+        found = specc_numpy.evaluate_graph(graph, {**given, "x5": np.tile(keep, (2, 1))}, {})
+        without = {**given, "x0": given["x0"][:, kept], "x5": np.ones((2, len(kept)), bool)}
         alone = specc_numpy.evaluate[example.op](
-            example.op,
-            {},
-            *(without.get(f"x{n}") for n in range(len(example.operands))),
+            example.op, {}, *(without.get(f"x{n}") for n in range(len(example.operands)))
         )
         assert not found["y0"][:, ~keep].any()
         np.testing.assert_allclose(found["y0"][:, kept], alone[0], rtol=1e-12)
@@ -113,16 +96,11 @@ def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(
 
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
-def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(
-    example: Example,
-) -> None:
+def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(example: Example) -> None:
     drawn = example.draw(RNG)
     attributes = example.op.attributes()
     other = type(example.op)(**{**attributes, "reverse": not attributes["reverse"]})
-    turned = [
-        None if x is None else x[:, ::-1] if n in (0, 5) else x
-        for n, x in enumerate(drawn)
-    ]
+    turned = [None if x is None else x[:, ::-1] if n in (0, 5) else x for n, x in enumerate(drawn)]
     found = specc_numpy.evaluate[example.op](example.op, {}, *drawn)
     mirrored = specc_numpy.evaluate[other](other, {}, *turned)
     np.testing.assert_allclose(found[0], mirrored[0][:, ::-1], rtol=1e-12)

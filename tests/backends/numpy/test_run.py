@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import specc_numpy
+from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
-from specc.ir.bind import bind
-from specc.ir.dim import Dim, exact
+from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import Type
-from specc.text.diagnostic import Failed
 
 B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")
 
@@ -20,15 +20,11 @@ def lookup() -> Graph:
     build = Builder()
     ids = build.input("ids", Input(Type.of("i64", B, T)))
     scale = build.input("scale", Input(Type.of("f32", B)))
-    table = build.parameter(
-        Parameter(name="table", type=Type.of("f32", 5, 2), initial="normal")
-    )
+    table = build.parameter(Parameter(name="table", type=Type.of("f32", 5, 2), initial="normal"))
     x = build.one(ops.Embedding(), ids, table)
     build.names["embedded"] = x
     wide = build.one(ops.Insert(1), build.one(ops.Insert(1), scale))
-    return build.finish(
-        "main", {"y": build.one(ops.Arith("mul"), x, wide)}, least={"seq": 1}
-    )
+    return build.finish("main", {"y": build.one(ops.Arith("mul"), x, wide)}, least={"seq": 1})
 
 
 TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}
@@ -36,7 +32,7 @@ TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}
 
 def test_floats_are_float64_and_named_values_can_be_had() -> None:
     inputs = {"ids": np.array([[1, 4]]), "scale": np.array([2.0], np.float32)}
-    found = specc_numpy.run(lookup(), inputs, TABLE, wanted=("y", "embedded"))
+    found = specc_numpy.evaluate_graph(lookup(), inputs, TABLE, wanted=("y", "embedded"))
     assert found["y"].dtype == np.float64
     np.testing.assert_array_equal(found["embedded"], [[[2, 3], [8, 9]]])
     np.testing.assert_array_equal(found["y"], [[[4, 6], [16, 18]]])
@@ -49,19 +45,13 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
     ("inputs", "message"),
     [
         ({"ids": GOOD["ids"]}, r"E0910\]: the input `scale` is missing"),
-        (
-            {**GOOD, "more": np.ones(1)},
-            r"E0910\]: the model has no input called `more`",
-        ),
+        ({**GOOD, "more": np.ones(1)}, r"E0910\]: the model has no input called `more`"),
         (
             {**GOOD, "ids": np.ones((1, 2))},
             r"E0907\]: the input `ids` holds float64, whole numbers are expected",
         ),
         ({**GOOD, "ids": np.array([1])}, r"E0911\]: `ids` has 1 axes, 2 are expected"),
-        (
-            {**GOOD, "scale": np.ones(3)},
-            r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`",
-        ),
+        ({**GOOD, "scale": np.ones(3)}, r"E0912\]: `batch` is 1 in `ids` but 3 in `scale`"),
         (
             {**GOOD, "ids": np.ones((1, 0), int)},
             r"E0912\]: `seq` is 0, this model needs at least 1",
@@ -76,20 +66,15 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ),
     ],
 )
-def test_inputs_that_cannot_be_are_named(
-    inputs: dict[str, np.ndarray], message: str
-) -> None:
+def test_inputs_that_cannot_be_are_named(inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(Failed, match=message.replace("[", r"\[")):
-        specc_numpy.run(lookup(), inputs, TABLE)
+        specc_numpy.evaluate_graph(lookup(), inputs, TABLE)
 
 
 def test_lengths_are_solved_from_sums_and_multiples() -> None:
-    given = [
-        ("x", Type.of("f32", 2 * N + 1, T), (9, 3)),
-        ("y", Type.of("f32", N + T), (7,)),
-    ]
-    assert bind(given) == {"n": 4, "seq": 3}
-    assert bind([("x", Type.of("f32", T), (6,))], {"half": exact(T, 2)}) == {
+    given = [("x", Type.of("f32", 2 * N + 1, T), (9, 3)), ("y", Type.of("f32", N + T), (7,))]
+    assert bind_symbols(given) == {"n": 4, "seq": 3}
+    assert bind_symbols([("x", Type.of("f32", T), (6,))], {"half": divide_dims_exactly(T, 2)}) == {
         "seq": 6,
         "half": 3,
     }
@@ -102,11 +87,9 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
         ((9, 2), "`seq` is 2, but `n`, which it must equal, is 4"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(
-    shape: tuple[int, ...], message: str
-) -> None:
+def test_lengths_that_do_not_fit_are_refused(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(Failed, match=message):
-        bind([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
+        bind_symbols([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
 
 
 def counting_body() -> Graph:
@@ -132,9 +115,7 @@ def scanned(reverse: bool) -> Graph:
     return build.finish("main", {"last": last, "every": every})
 
 
-@pytest.mark.parametrize(
-    ("reverse", "expected"), [(False, [[1, 0, 4, 8]]), (True, [[8, 0, 7, 4]])]
-)
+@pytest.mark.parametrize(("reverse", "expected"), [(False, [[1, 0, 4, 8]]), (True, [[8, 0, 7, 4]])])
 def test_a_scan_passes_over_rows_that_are_not_kept(
     reverse: bool, expected: list[list[int]]
 ) -> None:
@@ -143,17 +124,13 @@ def test_a_scan_passes_over_rows_that_are_not_kept(
         "keep": np.array([[True, False, True, True]]),
         "c": np.zeros(1),
     }
-    found = specc_numpy.run(scanned(reverse), inputs, {})
+    found = specc_numpy.evaluate_graph(scanned(reverse), inputs, {})
     np.testing.assert_array_equal(found["every"], expected)
     np.testing.assert_array_equal(found["last"], [8])
 
 
 def test_a_scan_over_nothing_gives_its_first_carry_and_no_rows() -> None:
-    inputs = {
-        "x": np.ones((2, 0)),
-        "keep": np.ones((2, 0), bool),
-        "c": np.array([5.0, 6.0]),
-    }
-    found = specc_numpy.run(scanned(False), inputs, {})
+    inputs = {"x": np.ones((2, 0)), "keep": np.ones((2, 0), bool), "c": np.array([5.0, 6.0])}
+    found = specc_numpy.evaluate_graph(scanned(False), inputs, {})
     np.testing.assert_array_equal(found["last"], [5, 6])
     assert found["every"].shape == (2, 0)

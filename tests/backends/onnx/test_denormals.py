@@ -13,46 +13,46 @@ from support.onnx_models import decoder, parameters
 from support.small import SMALL
 from support.spec_models import opened as spec_opened
 
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.passes import pipeline
-from specc.run.verify import random_inputs, sizes_for
-from specc.text.diagnostic import Failed
-from specc_onnx import build, denormals, run, target
-from specc_onnx.denormals import flushed, mode, smallest
-from specc_onnx.run import RunningModel, open_bytes
+from specc.transforms import pass_pipeline
+from specc.verification.verify_model import random_inputs, sizes_for
+from specc_onnx import build_model, denormals, get_target, ort_session
+from specc_onnx.denormals import compute_half_min_normal, flush_denormals, get_float_mode
+from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
-HERE = pytest.mark.skipif(mode() is None, reason="this platform has no such mode")
+HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no such mode")
 
 
-def opened(graph: Graph, threads: int = 1) -> RunningModel:
-    built = build(graph, target("ort-cpu"))
+def opened(graph: Graph, threads: int = 1) -> OrtModel:
+    built = build_model(graph, get_target("ort-cpu"))
     values = parameters(graph)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
-    return open_bytes(built.model.SerializeToString(), threads=threads)
+    return open_ort_model_bytes(built.model.SerializeToString(), threads=threads)
 
 
 @HERE
 def test_the_mode_is_on_inside_and_off_behind_also_when_nested() -> None:
-    with flushed():
-        assert smallest() == 0
+    with flush_denormals():
+        assert compute_half_min_normal() == 0
         assert np.float32(1e-38) * np.float32(0.5) == 0
-        with flushed():
-            assert smallest() == 0
-        assert smallest() == 0
-    assert smallest() > 0
+        with flush_denormals():
+            assert compute_half_min_normal() == 0
+        assert compute_half_min_normal() == 0
+    assert compute_half_min_normal() > 0
     assert np.float32(1e-38) * np.float32(0.5) > 0
 
 
 @HERE
 def test_an_exception_inside_puts_it_back() -> None:
     def stop() -> None:
-        with flushed():
+        with flush_denormals():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         stop()
-    assert smallest() > 0
+    assert compute_half_min_normal() > 0
 
 
 @HERE
@@ -61,12 +61,12 @@ def test_other_threads_are_left_alone() -> None:
 
     def look() -> None:
         go.wait()
-        seen.append(smallest())
+        seen.append(compute_half_min_normal())
 
     # One that is started inside would inherit the mode.
     thread = threading.Thread(target=look)
     thread.start()
-    with flushed():
+    with flush_denormals():
         go.set()
         thread.join()
     assert seen[0] > 0
@@ -75,13 +75,13 @@ def test_other_threads_are_left_alone() -> None:
 def test_opening_and_running_models_leaves_small_numbers() -> None:
     model = opened(decoder())
     model.run({"tokens": np.array([[1, 2, 3]])})
-    assert smallest() > 0
+    assert compute_half_min_normal() > 0
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
     model.tensors({"tokens": np.array([[1, 2, 3]])})
-    assert smallest() > 0
+    assert compute_half_min_normal() > 0
     with pytest.raises(Failed):
         model.run({"tokens": np.array([[10**6]])})
-    assert smallest() > 0
+    assert compute_half_min_normal() > 0
 
 
 @HERE
@@ -92,13 +92,11 @@ def test_a_model_runs_in_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
         """A session that looks how small numbers are while it runs."""
 
         def run(self, *_: Any) -> list[Any]:
-            seen.append(smallest())
+            seen.append(compute_half_min_normal())
             return []
 
     plain = opened(decoder())
-    model = RunningModel(
-        session=Watching(), name="m", provider="cpu", inputs=plain.inputs, outputs={}
-    )
+    model = OrtModel(session=Watching(), name="m", provider="cpu", inputs=plain.inputs, outputs={})
     model.run({"tokens": np.array([[1]])})
     model.run_interruptibly({"tokens": np.array([[1]])})
     assert seen == [0, 0]
@@ -124,8 +122,8 @@ def test_results_are_the_same_to_the_last_bit(
     if graph == "decoder":
         inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 150))}
     on = opened(made, threads).run(inputs)
-    monkeypatch.setattr(run, "flushed", nothing)
-    monkeypatch.setattr(run, "OPTION", "none.such")
+    monkeypatch.setattr(ort_session, "flush_denormals", nothing)
+    monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
     off = opened(made, threads).run(inputs)
     for name, result in off.items():
         assert result.tobytes() == on[name].tobytes()
@@ -141,20 +139,18 @@ def test_specs_give_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(set(SMALL) - {*FEW}))
-def test_every_spec_gives_the_same_bits(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_spec_gives_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same_bits(spec, monkeypatch)
 
 
 def same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights, inputs of several rows, with the mode and without it."""
     sets = {key.replace(".", "__"): value for key, value in SMALL[spec].items()}
-    graph = pipeline.simplify(spec_opened(spec, **sets).model.graph)
+    graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
     on = opened(graph).run(inputs)
-    monkeypatch.setattr(run, "flushed", nothing)
-    monkeypatch.setattr(run, "OPTION", "none.such")
+    monkeypatch.setattr(ort_session, "flush_denormals", nothing)
+    monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
     off = opened(graph).run(inputs)
     for name, result in off.items():
         assert result.tobytes() == on[name].tobytes(), name
@@ -163,10 +159,10 @@ def same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_platform_without_the_mode_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(denormals, "MODES", {})
-    mode.cache_clear()
-    assert mode() is None
-    with flushed():
-        assert smallest() > 0
+    monkeypatch.setattr(denormals, "FLUSH_CONTROL_BITS", {})
+    get_float_mode.cache_clear()
+    assert get_float_mode() is None
+    with flush_denormals():
+        assert compute_half_min_normal() > 0
     monkeypatch.undo()
-    mode.cache_clear()
+    get_float_mode.cache_clear()

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from specc.cli.main import main
-from specc_onnx.lower.reading import bodies_of
+from specc_onnx.lower.liveness import iterate_node_bodies
 
 LM = [
     "--set",
@@ -28,9 +28,7 @@ LM = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     assert main(["compile", "gpt2", *LM, "-o", str(folder / "m.onnx")]) == 0
-    assert (
-        main(["compile", "gpt2", *LM, "--for", "all", "-o", str(folder / "all")]) == 0
-    )
+    assert main(["compile", "gpt2", *LM, "--for", "all", "-o", str(folder / "all")]) == 0
     return folder
 
 
@@ -59,11 +57,7 @@ def test_operations_say_what_they_compute(folder: Path) -> None:
     assert any("x @ w.T" in text for text in said), said
     # a line each, and not on every node
     assert all("\n" not in text for text in said)
-    assert (
-        0
-        < sum(bool(node.doc_string) for node in model.graph.node)
-        < len(model.graph.node) / 2
-    )
+    assert 0 < sum(bool(node.doc_string) for node in model.graph.node) < len(model.graph.node) / 2
 
 
 def test_every_node_stands_in_a_scope(folder: Path) -> None:
@@ -86,5 +80,5 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Nodes of a graph and of the bodies inside it."""
     for node in graph.node:
         yield node
-        for body in bodies_of(node):
+        for body in iterate_node_bodies(node):
             yield from nodes_of(body)

@@ -18,8 +18,7 @@ LISTS = lists()
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize(
-    "spec",
-    [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL],
+    "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL]
 )
 def test_the_page_tells_what_a_list_lacks(spec: str, name: str) -> None:
     assert LISTS[name].lacks(spec) == LACKING[name].get(spec, [])

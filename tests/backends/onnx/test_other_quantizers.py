@@ -14,12 +14,11 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.run.verify import random_inputs, sizes_for
+from specc.verification.verify_model import random_inputs, sizes_for
 
 WRITTEN_FOR = ("bert", "gpt2", "vit", "llama", "t5", "rnnsearch")
 SOME = [
-    pytest.param(name, marks=() if name == "gpt2" else pytest.mark.slow)
-    for name in WRITTEN_FOR
+    pytest.param(name, marks=() if name == "gpt2" else pytest.mark.slow) for name in WRITTEN_FOR
 ]
 EIGHT_BITS, SIXTEEN_BITS = 0.08, 0.005
 """What such bits may lose of the largest value, of models of random weights this small; a
@@ -29,9 +28,7 @@ model that is misread is off by about 1.
 
 def compiled(spec: str, path: Path, *given: str) -> Path:
     # a score is no text in quotes
-    words = {
-        n: v if isinstance(v, str) else json.dumps(v) for n, v in SMALL[spec].items()
-    }
+    words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in SMALL[spec].items()}
     values = [f"--set={n}={v}" for n, v in words.items()]
     args = ["compile", spec, *values, "--init=0", "--target", "onnx", *given]
     assert main([*args, "--weights-as", "inline", "-o", str(path)]) == 0
@@ -91,9 +88,7 @@ def test_a_dynamic_quantizer_reads_them(spec: str, tmp_path: Path) -> None:
         ("luong_location", {"op_types_to_quantize": ["MatMul", "Gemm"]}),
     ],
 )
-def test_what_it_has_to_be_told(
-    spec: str, given: dict[str, list[str]], tmp_path: Path
-) -> None:
+def test_what_it_has_to_be_told(spec: str, given: dict[str, list[str]], tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
     full = compiled(spec, tmp_path / "full.onnx", "--for-quantizers")
     low = tmp_path / "low.onnx"

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from specc_onnx.picking import joined, numbers, picked
+from specc_onnx.device_tensors import concat_on_device, copy_to_host, gather_on_device
 
 TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_)
 
@@ -17,7 +17,7 @@ def test_it_picks_rows(dtype: type, axis: int) -> None:
     x = (np.random.default_rng(0).standard_normal((3, 3, 3, 2)) * 9).astype(dtype)
     rows = np.array([2, 2, 0], np.int64)
     held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
-    found = picked(held, axis, rows, "cpu").numpy()
+    found = gather_on_device(held, axis, rows, "cpu").numpy()
     np.testing.assert_array_equal(found, np.take(x, rows, axis))
     assert found.dtype == x.dtype
 
@@ -26,7 +26,7 @@ def test_no_rows_and_more_rows() -> None:
     x = np.zeros((2, 4, 0, 8), np.float16)
     held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
     rows = np.array([1, 0, 1, 1, 0])
-    assert picked(held, 0, rows, "cpu").shape() == [5, 4, 0, 8]
+    assert gather_on_device(held, 0, rows, "cpu").shape() == [5, 4, 0, 8]
 
 
 def test_bits_that_numpy_has_no_name_for() -> None:
@@ -34,7 +34,7 @@ def test_bits_that_numpy_has_no_name_for() -> None:
     held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         x.view(np.uint16), TensorProto.BFLOAT16
     )
-    found = picked(held, 0, np.array([2, 0]), "cpu")
+    found = gather_on_device(held, 0, np.array([2, 0]), "cpu")
     assert found.element_type() == TensorProto.BFLOAT16
     assert found.shape() == [2, 2]
 
@@ -44,7 +44,7 @@ def test_it_joins_rows(dtype: type) -> None:
     x = (np.random.default_rng(0).standard_normal((2, 3, 4)) * 9).astype(dtype)
     parts = [x, x[:, :0], x[:, 1:]]
     held = [onnxruntime.OrtValue.ortvalue_from_numpy(part) for part in parts]
-    found = numbers(joined(held, 1, "cpu"), "cpu")
+    found = copy_to_host(concat_on_device(held, 1, "cpu"), "cpu")
     np.testing.assert_array_equal(found, np.concatenate(parts, 1))
     assert found.dtype == x.dtype
 
@@ -54,6 +54,6 @@ def test_bits_come_to_the_host_as_numbers() -> None:
     held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         x.view(np.uint16), TensorProto.BFLOAT16
     )
-    found = numbers(joined([held, held], 0, "cpu"), "cpu")
+    found = copy_to_host(concat_on_device([held, held], 0, "cpu"), "cpu")
     assert found.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(found.view(np.uint16), np.tile(x.view(np.uint16), 2))

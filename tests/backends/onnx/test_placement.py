@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import specc
-from specc.run.verify import verify
-from specc.text.diagnostic import Failed
-from specc_onnx import providers
-from specc_onnx.placement import Key, computing
+from specc.diagnostics.diagnostic import Failed
+from specc.verification.verify_model import verify_model
+from specc_onnx import execution_providers
+from specc_onnx.execution_providers import NodeKey, find_computing_nodes
 
 
 def model(
@@ -29,18 +29,12 @@ def model(
         onnx.numpy_helper.from_array(np.array(n, np.int64), name)
         for name, n in (("one", 1), ("axis", [0]))
     ]
-    outputs = [
-        helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.UNDEFINED, None)
-    ]
-    return helper.make_model(
-        helper.make_graph(list(nodes), "g", inputs, outputs, weights)
-    )
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.UNDEFINED, None)]
+    return helper.make_model(helper.make_graph(list(nodes), "g", inputs, outputs, weights))
 
 
 def node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(
-        kind, inputs.split(), [output], name=f"n/{output}", **attributes
-    )
+    return helper.make_node(kind, inputs.split(), [output], name=f"n/{output}", **attributes)
 
 
 LENGTHS = [
@@ -52,17 +46,17 @@ LENGTHS = [
 REST = [node("MatMul", "x w", "h"), node("Reshape", "h more", "y")]
 
 
-def keys(nodes: list[onnx.NodeProto]) -> list[Key]:
+def keys(nodes: list[onnx.NodeProto]) -> list[NodeKey]:
     return [(n.op_type, n.name) for n in nodes]
 
 
 def test_what_comes_of_lengths_and_single_numbers_alone_may_stay() -> None:
-    assert computing(model(*LENGTHS, *REST), keys(LENGTHS)) == []
+    assert find_computing_nodes(model(*LENGTHS, *REST), keys(LENGTHS)) == []
 
 
 def test_whatever_reads_a_number_of_the_model_is_named_once() -> None:
     left = keys([*LENGTHS, *REST, *REST])
-    assert computing(model(*LENGTHS, *REST), left) == [
+    assert find_computing_nodes(model(*LENGTHS, *REST), left) == [
         ("MatMul", "n/h"),
         ("Reshape", "n/y"),
     ]
@@ -71,13 +65,13 @@ def test_whatever_reads_a_number_of_the_model_is_named_once() -> None:
 def test_an_input_of_several_numbers_is_no_length() -> None:
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
     embedding = node("Gather", "w ids", "y")
-    assert computing(model(embedding, given=[ids]), keys([embedding])) == [
+    assert find_computing_nodes(model(embedding, given=[ids]), keys([embedding])) == [
         ("Gather", "n/y")
     ]
 
 
 def test_a_node_that_nobody_knows_is_named() -> None:
-    assert computing(model(*LENGTHS), [("FusedConv", "made up")]) == [
+    assert find_computing_nodes(model(*LENGTHS), [("FusedConv", "made up")]) == [
         ("FusedConv", "made up")
     ]
 
@@ -93,14 +87,11 @@ def test_the_graphs_inside_a_loop_are_judged_as_well() -> None:
         node("Less", "next limit", "going"),
         node("Mul", "s s", "square"),
     ]
-    results = [
-        helper.make_tensor_value_info(n, t, None)
-        for n, t in (("going", 9), ("square", 1))
-    ]
+    results = [helper.make_tensor_value_info(n, t, None) for n, t in (("going", 9), ("square", 1))]
     body = helper.make_graph(inside, "body", [i, going, state], results)
     loop = node("Loop", "limit  x", "y", body=body)
     left = keys([*inside, loop])
-    assert computing(model(loop), left) == [("Mul", "n/square"), ("Loop", "n/y")]
+    assert find_computing_nodes(model(loop), left) == [("Mul", "n/square"), ("Loop", "n/y")]
 
 
 @dataclass
@@ -121,28 +112,25 @@ class Session:
     left: list[onnx.NodeProto]
 
     def get_provider_graph_assignment_info(self) -> list[Place]:
-        return [
-            Place("CPUExecutionProvider", self.left),
-            Place("CUDAExecutionProvider", REST),
-        ]
+        return [Place("CPUExecutionProvider", self.left), Place("CUDAExecutionProvider", REST)]
 
 
 def test_a_model_of_which_a_part_was_left_to_the_processor_is_refused_by_name() -> None:
     given = model(*LENGTHS, *REST).SerializeToString()
-    providers.check_places(Session(LENGTHS), given, "m.onnx", "cuda")
-    with pytest.raises(
-        Failed, match=r"E0923\]: cuda cannot compute all of `m\.onnx`"
-    ) as caught:
-        providers.check_places(Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda")
-    assert caught.value.diagnostics[0].notes == (
-        "left to the processor: `n/h` (MatMul)",
-    )
+    execution_providers.check_node_placement(Session(LENGTHS), given, "m.onnx", "cuda")
+    with pytest.raises(Failed, match=r"E0923\]: cuda cannot compute all of `m\.onnx`") as caught:
+        execution_providers.check_node_placement(
+            Session([*LENGTHS, REST[0]]), given, "m.onnx", "cuda"
+        )
+    assert caught.value.diagnostics[0].notes == ("left to the processor: `n/h` (MatMul)",)
 
 
-@pytest.mark.skipif(not providers.tells_places(), reason="needs ONNX Runtime 1.24")
+@pytest.mark.skipif(
+    not execution_providers.can_report_placement(), reason="needs ONNX Runtime 1.24"
+)
 def test_onnx_runtime_tells_of_nodes_under_our_names() -> None:
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry(providers.RECORD, "1")
+    options.add_session_config_entry(execution_providers.RECORD_PLACEMENT_OPTION, "1")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
     made = model(node("MatMul", "x w", "y"), given=[x])
     made.ir_version, made.opset_import[0].version = 8, 17
@@ -171,4 +159,4 @@ def test_layers_that_a_card_has_no_kernel_for_become_loops_there(
         specc.compile(spec, path, set=small[spec], init=0, target=target)
         kinds = {n.op_type for n in onnx.load(path).graph.node}
         assert {layer, "Scan"} & kinds == {expected}
-        assert list(verify(specc.load(path, provider="cpu").whole, rounds=2))
+        assert list(verify_model(specc.load(path, provider="cpu").whole, rounds=2))

@@ -16,36 +16,35 @@ import pytest
 from onnx import helper
 from support.onnx_models import decoder, parameters
 
+from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
-from specc.text.diagnostic import Failed
-from specc_onnx import build, target
-from specc_onnx.providers import available
-from specc_onnx.run import RunningModel, open_bytes, open_model
+from specc_onnx import build_model, get_target
+from specc_onnx.execution_providers import get_ort_provider
+from specc_onnx.ort_session import OrtModel, open_ort_model, open_ort_model_bytes
 
 
-def two_inputs() -> RunningModel:
+def two_inputs() -> OrtModel:
     b = Builder()
     n = Dim.symbol("n")
     x = b.input("left", Input(Type.of("f32", n, 2)))
     y = b.input("right", Input(Type.of("f32", n, 2)))
     graph = b.finish(
-        "sum",
-        {"sum": b.one(ops.Arith("add"), x, y), "rest": b.one(ops.Arith("sub"), x, y)},
+        "sum", {"sum": b.one(ops.Arith("add"), x, y), "rest": b.one(ops.Arith("sub"), x, y)}
     )
-    return open_bytes(
-        build(graph, target("onnx")).model.SerializeToString(), name="sum.onnx"
+    return open_ort_model_bytes(
+        build_model(graph, get_target("onnx")).model.SerializeToString(), name="sum.onnx"
     )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are text there")
 def test_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"bad\xff")
-    model = build(Builder().finish("g", {}), target("onnx")).model.SerializeToString()
+    model = build_model(Builder().finish("g", {}), get_target("onnx")).model.SerializeToString()
     with pytest.raises(Failed, match=r"E0923(.|\n)*no UTF-8 text"):
-        open_bytes(model, folder=folder)
+        open_ort_model_bytes(model, folder=folder)
 
 
 def f32(*shape: int) -> np.ndarray:
@@ -55,9 +54,7 @@ def f32(*shape: int) -> np.ndarray:
 def test_outputs_come_by_name_all_or_those_wanted() -> None:
     model = two_inputs()
     assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)})) == {"sum", "rest"}
-    assert set(
-        model.run({"left": f32(3, 2), "right": f32(3, 2)}, wanted=("rest",))
-    ) == {"rest"}
+    assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)}, wanted=("rest",))) == {"rest"}
 
 
 @pytest.mark.parametrize(
@@ -68,27 +65,19 @@ def test_outputs_come_by_name_all_or_those_wanted() -> None:
             {"left": f32(3, 2), "right": f32(3, 2), "rihgt": f32(1)},
             "E0910: the model has no input called `rihgt`",
         ),
-        (
-            {"left": f32(3, 2), "right": f32(1, 2)},
-            "E0912: `n` is 3 in `left` but 1 in `right`",
-        ),
+        ({"left": f32(3, 2), "right": f32(1, 2)}, "E0912: `n` is 3 in `left` but 1 in `right`"),
         (
             {"left": f32(3, 4), "right": f32(3, 2)},
             "E0912: `left` has 4 rows along axis 2, 2 are expected",
         ),
-        (
-            {"left": f32(3), "right": f32(3, 2)},
-            "E0911: `left` has 1 axes, 2 are expected",
-        ),
+        ({"left": f32(3), "right": f32(3, 2)}, "E0911: `left` has 1 axes, 2 are expected"),
         (
             {"left": np.ones((3, 2)), "right": f32(3, 2)},
             "E0907: the input `left` holds float64, float32 is expected",
         ),
     ],
 )
-def test_inputs_that_do_not_fit_are_named(
-    inputs: dict[str, np.ndarray], message: str
-) -> None:
+def test_inputs_that_do_not_fit_are_named(inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(Failed) as caught:
         two_inputs().run(inputs)
     (found,) = caught.value.diagnostics
@@ -103,13 +92,11 @@ def test_byte_order_and_strides_make_no_difference() -> None:
 
 
 def test_a_provider_nobody_knows_is_refused_with_a_guess() -> None:
-    with pytest.raises(
-        Failed, match=r"E0921\]: there is no provider called `cdua`"
-    ) as caught:
-        available("cdua")
+    with pytest.raises(Failed, match=r"E0921\]: there is no provider called `cdua`") as caught:
+        get_ort_provider("cdua")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
     with pytest.raises(Failed) as caught:
-        available("gpu")
+        get_ort_provider("gpu")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
 
 
@@ -117,13 +104,9 @@ def test_a_provider_nobody_knows_is_refused_with_a_guess() -> None:
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="needs an ONNX Runtime without CUDA",
 )
-def test_a_provider_that_is_not_here_is_an_error_and_no_other_is_taken(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(
-        Failed, match=r"E0922\]: the provider `cuda` is not available here"
-    ):
-        open_model(tmp_path / "m.onnx", "cuda")
+def test_a_provider_that_is_not_here_is_an_error_and_no_other_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"E0922\]: the provider `cuda` is not available here"):
+        open_ort_model(tmp_path / "m.onnx", "cuda")
 
 
 def test_what_is_no_model_is_refused_in_one_line(
@@ -132,7 +115,7 @@ def test_what_is_no_model_is_refused_in_one_line(
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no protobuf at all")
     with pytest.raises(Failed, match=r"E0923\]: ONNX Runtime cannot load"):
-        open_model(path)
+        open_ort_model(path)
     assert capfd.readouterr() == ("", "")
 
 
@@ -141,13 +124,11 @@ def test_a_fault_while_running_is_a_diagnostic_and_prints_nothing(
 ) -> None:
     """An id beyond the table: nothing before the run can know it."""
     graph = decoder()
-    built = build(graph, target("onnx"))
+    built = build_model(graph, get_target("onnx"))
     for name, array in parameters(graph).items():
         built.weights[name].raw_data = array.tobytes()
-    model = open_bytes(built.model.SerializeToString(), name="decoder.onnx")
-    with pytest.raises(
-        Failed, match=r"E0924\]: `decoder\.onnx` stopped while running"
-    ) as caught:
+    model = open_ort_model_bytes(built.model.SerializeToString(), name="decoder.onnx")
+    with pytest.raises(Failed, match=r"E0924\]: `decoder\.onnx` stopped while running") as caught:
         model.run({"tokens": np.array([[11]])})
     assert "indices element out of data bounds" in caught.value.diagnostics[0].notes[0]
     assert capfd.readouterr() == ("", "")
@@ -169,10 +150,7 @@ def test_an_interrupt_ends_a_long_run() -> None:
     value = helper.make_tensor_value_info
     turn, more = value("i", onnx.TensorProto.INT64, []), onnx.TensorProto.BOOL
     inside = [turn, value("more", more, []), value("x", onnx.TensorProto.FLOAT, ["n"])]
-    after = [
-        value("more.after", more, []),
-        value("x.after", onnx.TensorProto.FLOAT, ["n"]),
-    ]
+    after = [value("more.after", more, []), value("x.after", onnx.TensorProto.FLOAT, ["n"])]
     nodes = [
         helper.make_node("Identity", ["more"], ["more.after"]),
         helper.make_node("Sin", ["x"], ["x.after"]),
@@ -185,15 +163,11 @@ def test_an_interrupt_ends_a_long_run() -> None:
     ]
     result = [value("end", onnx.TensorProto.FLOAT, ["n"])]
     graph = helper.make_graph([loop], "long", given, result)
-    made = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
-    model = open_bytes(made.SerializeToString())
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = open_ort_model_bytes(made.SerializeToString())
     start = np.ones(1000, np.float32)
     short = {"turns": np.array(3), "start": start}
-    np.testing.assert_array_equal(
-        model.run_interruptibly(short)["end"], model.run(short)["end"]
-    )
+    np.testing.assert_array_equal(model.run_interruptibly(short)["end"], model.run(short)["end"])
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -28,21 +28,17 @@ def grid(
 ) -> NDArray[np.float64]:
     path = folder / "biases.specc"
     path.write_text(SPEC.format(bias=bias))
-    model = elaborated(open_spec(str(path)))
+    model = elaborate_spec(open_spec(str(path)))
     numbers = dict.fromkeys(model.graph.parameters, table)
     given = {"x": np.zeros((1, q, 2)), "y": np.zeros((1, k, 2))}
-    return specc_numpy.run(model.graph, given, numbers)["grid"][0]
+    return specc_numpy.evaluate_graph(model.graph, given, numbers)["grid"][0]
 
 
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 11, 12, 16])
 def test_alibi_slopes_for_any_number_of_heads(tmp_path: Path, heads: int) -> None:
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-    published = (
-        build_alibi_tensor(torch.ones(1, 9), heads, torch.float64)
-        .reshape(heads, 9)
-        .numpy()
-    )
+    published = build_alibi_tensor(torch.ones(1, 9), heads, torch.float64).reshape(heads, 9).numpy()
     found = grid(tmp_path, f"alibi({heads})", 9, 9)
     # the published one counts from the first key; a softmax does not see it
     last = found[:, -1] - found[:, -1, :1]
@@ -57,25 +53,17 @@ def test_buckets_of_t5(tmp_path: Path, both: bool, buckets: int, longest: int) -
     from transformers.models.t5.modeling_t5 import T5Attention
 
     distance = torch.arange(700)[None] - torch.arange(700)[:, None]
-    published = T5Attention._relative_position_bucket(
-        distance, both, buckets, longest
-    ).numpy()
+    published = T5Attention._relative_position_bucket(distance, both, buckets, longest).numpy()
     bias = f"distance_buckets(1, both={str(both).lower()}, buckets={buckets}, longest={longest})"
-    found = grid(
-        tmp_path, bias, 700, 700, np.arange(buckets, dtype=np.float64)[:, None]
-    )
+    found = grid(tmp_path, bias, 700, 700, np.arange(buckets, dtype=np.float64)[:, None])
     np.testing.assert_array_equal(found[0], published)
 
 
 @pytest.mark.parametrize("window", [(3, 4), (2, 2)])
-def test_squares_of_a_grid_with_a_class_token(
-    tmp_path: Path, window: tuple[int, int]
-) -> None:
+def test_squares_of_a_grid_with_a_class_token(tmp_path: Path, window: tuple[int, int]) -> None:
     from transformers.models.beit.modeling_beit import BeitRelativePositionBias
 
-    published = BeitRelativePositionBias.generate_relative_position_index(
-        window
-    ).numpy()
+    published = BeitRelativePositionBias.generate_relative_position_index(window).numpy()
     size = (2 * window[0] - 1) * (2 * window[1] - 1) + 3
     rows = window[0] * window[1] + 1
     bias = f"squares(1, rows={window[0]}, columns={window[1]}, cls=true)"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 
 torch = pytest.importorskip("torch")
@@ -50,9 +50,7 @@ KINDS = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
 
 def inputs(graph: Graph) -> dict[str, object]:
     """Tensors without values for every input, each symbol its own length."""
-    symbols = sorted(
-        {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
-    )
+    symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     lengths = {s: 3 + n for n, s in enumerate(symbols)}
     return {
         name: torch.empty(
@@ -66,28 +64,20 @@ def inputs(graph: Graph) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_spec_stays_on_its_device(name: str) -> None:
-    described = elaborated(open_spec(name, sets=SPECS[name]))
-    module = specc_torch.SpecModule(described.graph, defaults=described.defaults).to(
-        "meta"
-    )
+    described = elaborate_spec(open_spec(name, sets=SPECS[name]))
+    module = specc_torch.SpecModule(described.graph, defaults=described.defaults).to("meta")
     given = inputs(described.graph)
-    absent = (
-        set(described.defaults.outputs) if described.defaults is not None else set()
-    )
+    absent = set(described.defaults.outputs) if described.defaults is not None else set()
     for left_out in (set(), absent):  # the defaults are computed there too
         found = module(**{n: x for n, x in given.items() if n not in left_out})
         assert all(x.is_meta for x in found.values())
         sum(x.sum() for x in found.values() if x.is_floating_point()).backward()
     assert all(
-        p.grad is not None and p.grad.is_meta
-        for p in module.parameters()
-        if math.prod(p.shape)
+        p.grad is not None and p.grad.is_meta for p in module.parameters() if math.prod(p.shape)
     )
 
 
-@pytest.mark.parametrize(
-    ("cell", "options"), [("gru", ", reset=after, update=old"), ("lstm", "")]
-)
+@pytest.mark.parametrize(("cell", "options"), [("gru", ", reset=after, update=old"), ("lstm", "")])
 def test_a_fused_layer_is_told_that_it_learns(
     cell: str, options: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,7 +90,7 @@ def test_a_fused_layer_is_told_that_it_learns(
         "graph f(x: float[batch, n, 3]) -> (y: float[batch, n, 4]) {\n  return "
         f"{cell}(x, hidden=4{options})\n}}\n"
     )
-    module = specc_torch.SpecModule(elaborated(open_spec(str(path))).graph)
+    module = specc_torch.SpecModule(elaborate_spec(open_spec(str(path))).graph)
     module(x=torch.zeros(2, 5, 3))["y"].sum().backward()
     with torch.no_grad():
         module(x=torch.zeros(2, 5, 3))

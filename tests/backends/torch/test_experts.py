@@ -8,26 +8,18 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")
 pytestmark = pytest.mark.parity
 
-SMALL = {
-    "vocab": 17,
-    "d": 16,
-    "heads": 2,
-    "kv_heads": 1,
-    "layers": 2,
-    "hidden": 24,
-    "experts": 4,
-}
+SMALL = {"vocab": 17, "d": 16, "heads": 2, "kv_heads": 1, "layers": 2, "hidden": 24, "experts": 4}
 
 
 def test_what_was_trained_is_what_the_compiled_model_gives(tmp_path: Path) -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
-    graph = elaborated(open_spec("mixtral", sets=sets)).graph
+    graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)
     ids = torch.arange(24).reshape(2, 12) * 5 % 17
     keep = torch.arange(12) < torch.tensor([[12], [7]])
@@ -53,12 +45,7 @@ def test_what_was_trained_is_what_the_compiled_model_gives(tmp_path: Path) -> No
         assert trained[whole].grad is not None
         assert trained[whole].grad.abs().sum() > 0
     model.save(tmp_path / "model.safetensors")
-    specc.compile(
-        "mixtral",
-        tmp_path / "m.onnx",
-        weights=tmp_path / "model.safetensors",
-        set=SMALL,
-    )
+    specc.compile("mixtral", tmp_path / "m.onnx", weights=tmp_path / "model.safetensors", set=SMALL)
     compiled = specc.load(tmp_path / "m.onnx", threads=1)
     found = compiled.run(input_ids=ids.numpy(), attention_mask=keep.numpy())["logits"]
     with torch.no_grad():
@@ -70,7 +57,7 @@ def test_what_was_trained_is_what_the_compiled_model_gives(tmp_path: Path) -> No
 
 def test_experts_that_nobody_chose_are_not_trained() -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
-    graph = elaborated(open_spec("mixtral", sets=sets)).graph
+    graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)
     ids = torch.tensor([[3]])
     made = model(input_ids=ids, attention_mask=torch.ones(1, 1, dtype=torch.bool))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.text.diagnostic import Failed
-from specc.weights.drawn import fill
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_tensors
-from specc.weights.initial import parse
+from specc.weights.initial_values import initial_values
+from specc.weights.initializers import parse_initializer
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")
@@ -33,11 +33,9 @@ graph f(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (logits: float[b
 def module(tmp_path: Path) -> object:
     path = tmp_path / "small.specc"
     path.write_text(SPEC)
-    model = elaborated(open_spec(str(path)))
+    model = elaborate_spec(open_spec(str(path)))
     ties = {"head.weight": "type.train.weight"}
-    return specc_torch.SpecModule(
-        model.graph, seed=5, ties=ties, defaults=model.defaults
-    )
+    return specc_torch.SpecModule(model.graph, seed=5, ties=ties, defaults=model.defaults)
 
 
 IDS = np.array([[3, 1, 0], [2, 10, 4]])
@@ -54,13 +52,11 @@ def test_it_starts_as_the_seed_and_the_names_say(module: object) -> None:
     for name, facts in module.graph.parameter_facts.items():
         if name not in module.ties:
             shape = tuple(d.at({}) for d in facts.type.shape)
-            expected = fill(parse(facts.initial), 5, name, shape)
+            expected = initial_values(parse_initializer(facts.initial), 5, name, shape)
             np.testing.assert_array_equal(module.state_dict()[name], expected)
 
 
-def test_tied_parameters_are_one_and_are_saved_once(
-    module: object, tmp_path: Path
-) -> None:
+def test_tied_parameters_are_one_and_are_saved_once(module: object, tmp_path: Path) -> None:
     parameters = dict(module.named_spec_parameters())
     assert parameters["head.weight"] is parameters["type.train.weight"]
     module.save(tmp_path / "small.safetensors")
@@ -78,7 +74,7 @@ def test_inputs_with_a_default_may_be_left_out(module: object) -> None:
 def test_it_computes_what_the_reference_computes(module: object) -> None:
     module.double()
     numbers = {n: p.detach().numpy() for n, p in module.named_spec_parameters()}
-    expected = specc_numpy.run(module.graph, {"ids": IDS, "keep": IDS != 0}, numbers)[
+    expected = specc_numpy.evaluate_graph(module.graph, {"ids": IDS, "keep": IDS != 0}, numbers)[
         "logits"
     ]
     found = module(ids=IDS)["logits"]
@@ -90,9 +86,7 @@ def test_a_saved_state_loads_again(module: object, tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.25)
-    again = specc_torch.SpecModule(
-        module.graph, ties=module.ties, defaults=module.defaults
-    )
+    again = specc_torch.SpecModule(module.graph, ties=module.ties, defaults=module.defaults)
     again.load_state_dict(module.state_dict())
     assert torch.equal(again(ids=IDS)["logits"], module(ids=IDS)["logits"])
 
@@ -114,9 +108,7 @@ def test_half_precision_is_saved_as_it_is(module: object, tmp_path: Path) -> Non
         ({"ids": IDS + 9}, "E0913"),
     ],
 )
-def test_wrong_inputs_are_diagnostics(
-    module: object, given: dict[str, object], code: str
-) -> None:
+def test_wrong_inputs_are_diagnostics(module: object, given: dict[str, object], code: str) -> None:
     with pytest.raises(Failed) as failed:
         module(**given)
     assert failed.value.diagnostics[0].code == code

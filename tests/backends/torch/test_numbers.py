@@ -45,13 +45,7 @@ def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
 ) -> None:
     files, sets = (
         [],
-        {
-            "width": 16,
-            "heads": 2,
-            "hidden": 16,
-            "encoder": {"layers": 1},
-            "decoder": {"layers": 1},
-        },
+        {"width": 16, "heads": 2, "hidden": 16, "encoder": {"layers": 1}, "decoder": {"layers": 1}},
     )
     for turn in range(2):
         model = specc_torch.module(script.SPEC, init=7, set=sets)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ graph f(x: float[batch, n, 3], keep: keep[batch, n]) -> (out: float[batch, n, _]
 def graph_of(folder: Path, call: str, more: str = "") -> Graph:
     path = folder / "cells.specc"
     path.write_text(SPEC.format(call=call, more=more))
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def ours(graph: Graph, theirs: object, x: object, keep: object) -> dict[str, object]:
@@ -49,9 +49,7 @@ def test_layers_equal_pytorch_on_padded_sequences(
     options = f"hidden=4, layers={layers}, keep=keep, direction={'both' if both else 'forward'}"
     options += ", reset=after" if cell == "gru" else ""
     graph = graph_of(
-        tmp_path,
-        f"{cell}(x, {options})",
-        ", cell: float[batch, _, 4]" if cell == "lstm" else "",
+        tmp_path, f"{cell}(x, {options})", ", cell: float[batch, _, 4]" if cell == "lstm" else ""
     )
     x, lengths = torch.randn(3, 6, 3, dtype=torch.float64), torch.tensor([6, 2, 4])
     packed = torch.nn.utils.rnn.pack_padded_sequence(
@@ -62,9 +60,7 @@ def test_layers_equal_pytorch_on_padded_sequences(
     expected += [e.transpose(0, 1) for e in (ends if cell == "lstm" else (ends,))]
     found = ours(graph, theirs, x, torch.arange(6) < lengths[:, None])
     for mine, reference in zip(found.values(), expected, strict=True):
-        np.testing.assert_allclose(
-            mine.detach(), reference.detach(), rtol=1e-10, atol=1e-12
-        )
+        np.testing.assert_allclose(mine.detach(), reference.detach(), rtol=1e-10, atol=1e-12)
 
 
 def test_a_gru_of_the_papers_resets_before_its_matrix(tmp_path: Path) -> None:
@@ -92,9 +88,7 @@ def test_gradients_go_back_through_time(tmp_path: Path) -> None:
     module = specc_torch.SpecModule(graph).double()
     module.load_state_dict({f"layers.{k}": v for k, v in theirs.state_dict().items()})
     x = torch.randn(2, 5, 3, dtype=torch.float64)
-    module(x=x, keep=torch.ones(2, 5, dtype=torch.bool))[
-        "out"
-    ].square().sum().backward()
+    module(x=x, keep=torch.ones(2, 5, dtype=torch.bool))["out"].square().sum().backward()
     theirs(x)[0].square().sum().backward()
     for name, parameter in theirs.named_parameters():
         mine = dict(module.named_parameters())[f"layers.{name}"].grad

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.compiler.spec import elaborated, open_spec
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import write_safetensors
 
 torch = pytest.importorskip("torch")
@@ -33,7 +33,7 @@ def module_of(name: str) -> Any:
         f"{k}.{n}={m}" if n else f"{k}={str(m).lower()}"
         for k, v in SMALL[name].items() for n, m in (v.items() if isinstance(v, dict) else [("", v)])
     ]  # fmt: skip
-    model = elaborated(open_spec(name, sets=flat))
+    model = elaborate_spec(open_spec(name, sets=flat))
     return specc_torch.SpecModule(model.graph, seed=3, defaults=model.defaults)
 
 
@@ -66,9 +66,7 @@ def test_what_was_trained_is_what_is_compiled(name: str, tmp_path: Path) -> None
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_of_tied_weights_any_that_is_given_counts_and_two_that_differ_are_refused() -> (
-    None
-):
+def test_of_tied_weights_any_that_is_given_counts_and_two_that_differ_are_refused() -> None:
     module = module_of("lstm_lm")
     ((name, root),) = module.ties.items()
     table = np.arange(88, dtype=np.float32).reshape(11, 8)
@@ -77,9 +75,7 @@ def test_of_tied_weights_any_that_is_given_counts_and_two_that_differ_are_refuse
     assert specc_torch.SpecModule(module.graph, {name: table, root: table.copy()}).ties
     with pytest.raises(Failed, match="E0416"):
         specc_torch.SpecModule(module.graph, {name: table, root: table + 1})
-    assert not specc_torch.SpecModule(
-        module.graph, {name: table, root: table + 1}, ties={}
-    ).ties
+    assert not specc_torch.SpecModule(module.graph, {name: table, root: table + 1}, ties={}).ties
 
 
 SQUARE = """specc 1
@@ -96,15 +92,11 @@ def test_a_saved_module_is_not_read_as_a_published_checkpoint(tmp_path: Path) ->
     """
     (tmp_path / "m.specc").write_text(SQUARE)
     module = specc_torch.SpecModule(
-        elaborated(open_spec(str(tmp_path / "m.specc"))).graph, seed=1
+        elaborate_spec(open_spec(str(tmp_path / "m.specc"))).graph, seed=1
     )
     module.save(tmp_path / "saved.safetensors")
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    specc.compile(
-        tmp_path / "m.specc",
-        tmp_path / "m.onnx",
-        weights=tmp_path / "saved.safetensors",
-    )
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", weights=tmp_path / "saved.safetensors")
     numbers = {n: p.detach().numpy() for n, p in module.named_spec_parameters()}
     wanted = x @ numbers["a.weight"].T + numbers["a.bias"]
     assert (
@@ -113,15 +105,10 @@ def test_a_saved_module_is_not_read_as_a_published_checkpoint(tmp_path: Path) ->
     )
     write_safetensors(
         tmp_path / "theirs.safetensors",
-        {
-            "published.kernel": numbers["a.weight"].T,
-            "published.bias": numbers["a.bias"],
-        },
+        {"published.kernel": numbers["a.weight"].T, "published.bias": numbers["a.bias"]},
     )
     specc.compile(
-        tmp_path / "m.specc",
-        tmp_path / "n.onnx",
-        weights=tmp_path / "theirs.safetensors",
+        tmp_path / "m.specc", tmp_path / "n.onnx", weights=tmp_path / "theirs.safetensors"
     )
     assert (
         np.abs(specc.load(tmp_path / "n.onnx").run(x=x)["y"] - wanted).max()

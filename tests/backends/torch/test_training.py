@@ -50,13 +50,9 @@ def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
         model = specc_torch.module(script.SPEC, init=7, set=small)
         pixels, target = script.pictures(model)
         few, shown = pixels[:256], target[:256]
-        before = torch.nn.functional.cross_entropy(
-            model(pixel_values=few)["logits"], shown
-        )
+        before = torch.nn.functional.cross_entropy(model(pixel_values=few)["logits"], shown)
         script.train(model, few, shown, epochs=3)
-        after = torch.nn.functional.cross_entropy(
-            model(pixel_values=few)["logits"], shown
-        )
+        after = torch.nn.functional.cross_entropy(model(pixel_values=few)["logits"], shown)
         assert after.item() < before.item()
         specc_torch.save(model, tmp_path / f"{turn}.safetensors")
         files.append((tmp_path / f"{turn}.safetensors").read_bytes())
@@ -66,7 +62,5 @@ def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
 @pytest.mark.parametrize("name", ["digits", "dates", "numbers", "learned"])
 def test_the_demos_import_nothing_from_inside(name: str) -> None:
     path = ROOT / "docs" / "demos" / name / "train.py"
-    found = re.findall(
-        r"^(?:from|import) (specc\S*)", path.read_text(encoding="utf-8"), re.M
-    )
+    found = re.findall(r"^(?:from|import) (specc\S*)", path.read_text(encoding="utf-8"), re.M)
     assert set(found) <= {"specc", "specc_torch"}

@@ -15,16 +15,8 @@ pytestmark = pytest.mark.parity
 
 DIGITS = Path(__file__).parents[3] / "docs" / "demos" / "digits"
 PICTURES = [("seven", "7"), ("three", "3"), ("nine", "9"), ("two", "2")]
-ROWS = [
-    {"pixel_values": str(DIGITS / f"{n}.png"), "logits": label} for n, label in PICTURES
-]
-TIED = {
-    "width": 16,
-    "heads": 2,
-    "vocab": 20,
-    "encoder": {"layers": 1},
-    "decoder": {"layers": 1},
-}
+ROWS = [{"pixel_values": str(DIGITS / f"{n}.png"), "logits": label} for n, label in PICTURES]
+TIED = {"width": 16, "heads": 2, "vocab": 20, "encoder": {"layers": 1}, "decoder": {"layers": 1}}
 
 
 def test_what_is_trained_is_what_is_compiled(tmp_path: Path) -> None:
@@ -42,17 +34,13 @@ def test_what_is_trained_is_what_is_compiled(tmp_path: Path) -> None:
             losses.append(loss.item())
     assert min(losses[-2:]) < losses[0]
     specc_torch.save(model, tmp_path / "trained.safetensors")
-    specc.compile(
-        "digits", tmp_path / "d.onnx", weights=tmp_path / "trained.safetensors"
-    )
+    specc.compile("digits", tmp_path / "d.onnx", weights=tmp_path / "trained.safetensors")
     inputs, _ = specc_torch.batch(model, ROWS)
-    ours = specc.load(tmp_path / "d.onnx").run(
-        pixel_values=inputs["pixel_values"].numpy()
-    )["logits"]
+    ours = specc.load(tmp_path / "d.onnx").run(pixel_values=inputs["pixel_values"].numpy())[
+        "logits"
+    ]
     theirs = model(**inputs)["logits"].detach().numpy()
-    np.testing.assert_allclose(
-        ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max()
-    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
 def test_the_weights_that_a_spec_names_are_where_it_starts() -> None:
@@ -60,9 +48,7 @@ def test_the_weights_that_a_spec_names_are_where_it_starts() -> None:
     inputs, wanted = specc_torch.batch(model, ROWS)
     assert model(**inputs)["logits"].argmax(-1).tolist() == wanted["logits"].tolist()
     fresh = specc_torch.module("digits", init=0)
-    assert not torch.equal(
-        next(iter(fresh.parameters())), next(iter(model.parameters()))
-    )
+    assert not torch.equal(next(iter(fresh.parameters())), next(iter(model.parameters())))
 
 
 def test_a_seed_gives_the_weights_that_compile_gives(tmp_path: Path) -> None:
@@ -86,7 +72,9 @@ def test_ties_are_kept() -> None:
 
 
 def test_a_text_of_a_spec_is_one(tmp_path: Path) -> None:
-    text = "specc 1\nmodel m\ngraph g(x: float[3]) -> (y: float[2]) { return linear(x, out=2) @ w }\n"
+    text = (
+        "specc 1\nmodel m\ngraph g(x: float[3]) -> (y: float[2]) { return linear(x, out=2) @ w }\n"
+    )
     model = specc_torch.module(text)
     assert {n for n, _ in model.named_parameters()} == {"w.weight", "w.bias"}
     inputs, wanted = specc_torch.batch(
@@ -135,28 +123,20 @@ def test_a_module_inside_another_is_saved(tmp_path: Path) -> None:
     around = torch.nn.DataParallel(model)
     specc_torch.save(around, tmp_path / "a.safetensors")
     specc_torch.save(model, tmp_path / "b.safetensors")
-    assert (tmp_path / "a.safetensors").read_bytes() == (
-        tmp_path / "b.safetensors"
-    ).read_bytes()
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
 def test_what_cannot_be_saved_is_said_before_training(tmp_path: Path) -> None:
     (tmp_path / "mine.safetensors").write_bytes(b"somebody else's")
     specc_torch.check_output(tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
-    for path, code in (
-        ("mine.safetensors", "E0833"),
-        ("x.bin", "E0816"),
-        (".", "E0811"),
-    ):
+    for path, code in (("mine.safetensors", "E0833"), ("x.bin", "E0816"), (".", "E0811")):
         with pytest.raises(specc.Failed, match=code):
             specc_torch.check_output(tmp_path / path)
     specc_torch.check_output(tmp_path / "mine.safetensors", force=True)
 
 
-def test_weights_that_are_still_to_be_learned_are_begun_by_a_seed(
-    tmp_path: Path,
-) -> None:
+def test_weights_that_are_still_to_be_learned_are_begun_by_a_seed(tmp_path: Path) -> None:
     text = "specc: 1\nmodel: m\nextends: xor\nweights:\n  - from: mine.safetensors\n"
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(specc.Failed, match=r"E0802[\s\S]*init=0"):

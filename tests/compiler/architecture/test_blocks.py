@@ -6,26 +6,26 @@ from collections.abc import Iterator
 import pytest
 from support.small import SMALL
 
-from specc.compiler.architecture.blocks import Block, blocks_of
-from specc.compiler.architecture.flow import Flow
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.cost import count_parameters
+from specc.analysis.model_summary import summarize_graph
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.library.files import shipped
-from specc.passes.measure.cost import parameters
-from specc.passes.measure.outline import outline
+from specc.library.spec_files import list_builtin_specs
+from specc.visualize.block_dataflow import BlockFlow
+from specc.visualize.block_tree import Block, build_block_tree
 
 SOME = ("digits", "rnnsearch", "perceiver", "xor", "han")
 ALL = [
     pytest.param(name, marks=[] if name in SOME else pytest.mark.slow)
-    for name in shipped()
+    for name in list_builtin_specs()
 ]
 
 
 def graph_of(name: str, *sets: str) -> Graph:
-    return elaborated(open_spec(name, sets=sets)).graph
+    return elaborate_spec(open_spec(name, sets=sets)).graph
 
 
-def named(flow: Flow) -> Iterator[tuple[str, str]]:
+def named(flow: BlockFlow) -> Iterator[tuple[str, str]]:
     for a, b in flow.edges:
         yield flow.items[a].name, flow.items[b].name
 
@@ -34,13 +34,12 @@ def named(flow: Flow) -> Iterator[tuple[str, str]]:
 def test_blocks_hold_and_cost_what_the_graph_does(name: str) -> None:
     # some have no default for how many words there are
     sets = [
-        f"{k}={v if isinstance(v, str) else json.dumps(v)}"
-        for k, v in SMALL.get(name, {}).items()
+        f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in SMALL.get(name, {}).items()
     ]
     graph = graph_of(name, *([] if name in SOME else sets))
-    root = blocks_of(graph)
-    assert root.weights == parameters(graph)
-    assert root.work == outline(graph).all_work()
+    root = build_block_tree(graph)
+    assert root.weights == count_parameters(graph)
+    assert root.work == summarize_graph(graph).all_work()
     for block in root.all():
         for a, b in block.flow.edges:
             assert {a, b} <= {*range(len(block.flow.items))}
@@ -54,7 +53,7 @@ def block_at(root: Block, path: str) -> Block:
 
 def test_a_layer_of_gpt2_is_as_its_paper_draws_it() -> None:
     """Norms in front, two residual connections (Radford et al., 2019, sec. 2.3)."""
-    layer = block_at(blocks_of(graph_of("gpt2", "layers=3")), "h.0")
+    layer = block_at(build_block_tree(graph_of("gpt2", "layers=3")), "h.0")
     assert (layer.name, layer.times) == ("h.0 … 2", 3)
     assert list(named(layer.flow)) == [
         ("", "ln_1"), ("ln_1", "attn"), ("", "+"), ("attn", "+"), ("+", "ln_2"),
@@ -66,7 +65,7 @@ def test_a_layer_of_gpt2_is_as_its_paper_draws_it() -> None:
 
 
 def test_a_decoder_reads_its_encoder() -> None:
-    root = blocks_of(graph_of("numbers"))
+    root = build_block_tree(graph_of("numbers"))
     assert ("encoder", "decoder") in list(named(root.flow))
     assert ("target", "decoder") in list(named(root.flow))
     cross = block_at(root, "decoder.layers.0.encoder_attn")
@@ -82,7 +81,7 @@ def test_a_decoder_reads_its_encoder() -> None:
 
 
 def test_blocks_name_the_lines_that_say_so() -> None:
-    root = blocks_of(graph_of("digits"))
+    root = build_block_tree(graph_of("digits"))
     lines = [line for block in root.all() for line in block.lines]
     assert {line.file for line in lines} >= {"vit.specc"}
     for line in lines:

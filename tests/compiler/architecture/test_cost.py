@@ -2,9 +2,9 @@
 
 import pytest
 
-from specc.compiler.architecture.cost import LEAST, MOST, WINDOW, cost_of
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
+from specc.visualize.cost_plot import LEAST, MOST, WINDOW, compute_cost_curves
 
 ATTENTION = """specc 1
 model m
@@ -19,11 +19,11 @@ graph g(ids: int[batch, n]) -> (y: float[batch, n, 8]) {
 def graph_of(text: str, tmp_path) -> Graph:
     path = tmp_path / "m.specc"
     path.write_text(text)
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def curves(graph: Graph) -> dict[str, dict[int, float]]:
-    cost = cost_of(graph)
+    cost = compute_cost_curves(graph)
     assert cost is not None
     return {c.name: dict(zip(cost.lengths, c.values, strict=True)) for c in cost.curves}
 
@@ -54,7 +54,7 @@ def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
 
 
 def test_lengths_end_where_the_model_does() -> None:
-    cost = cost_of(elaborated(open_spec("gpt2")).graph)
+    cost = compute_cost_curves(elaborate_spec(open_spec("gpt2")).graph)
     assert cost is not None
     assert cost.lengths[0] == LEAST
     assert cost.lengths[-1] == 1024
@@ -62,4 +62,4 @@ def test_lengths_end_where_the_model_does() -> None:
 
 
 def test_without_a_length_there_is_nothing_to_draw() -> None:
-    assert cost_of(elaborated(open_spec("digits")).graph) is None
+    assert compute_cost_curves(elaborate_spec(open_spec("digits")).graph) is None

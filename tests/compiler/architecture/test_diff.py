@@ -6,8 +6,13 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.compiler.architecture.diff import Change, Difference, Side, difference
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.visualize.architecture_diff import (
+    ArchitectureChange,
+    ArchitectureDifference,
+    DiffSide,
+    diff_architectures,
+)
 
 SPEC = """specc 1
 model m
@@ -25,20 +30,20 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 """
 
 
-def side(text: str, folder: Path, *sets: str) -> Side:
+def side(text: str, folder: Path, *sets: str) -> DiffSide:
     path = folder / "m.specc"
     path.write_text(text)
-    model = elaborated(open_spec(str(path), sets=sets))
-    return Side(name="m", graph=model.graph, config=model.config)
+    model = elaborate_spec(open_spec(str(path), sets=sets))
+    return DiffSide(name="m", graph=model.graph, config=model.config)
 
 
-def replaced(folder: Path, old: str, new: str) -> Difference:
+def replaced(folder: Path, old: str, new: str) -> ArchitectureDifference:
     assert SPEC.count(old) == 1
-    return difference(side(SPEC, folder), side(SPEC.replace(old, new), folder))
+    return diff_architectures(side(SPEC, folder), side(SPEC.replace(old, new), folder))
 
 
 def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
-    assert difference(side(SPEC, tmp_path), side(SPEC, tmp_path)).same
+    assert diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path)).same
     # nor by a comment
     assert replaced(tmp_path, "  return x", "  # the end\n  return x").same
 
@@ -46,18 +51,18 @@ def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("act=gelu", "act=relu", Change(kind="block", where="h.0 … 2.mlp", how="activation gelu → relu")),
-        ("eps=1e-5", "eps=1e-6", Change(kind="block", where="h.0 … 2.norm", how="layer norm eps 1e-05 → 1e-06")),
-        ("causal &", "causal & window(4) &", Change(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → itself and 3 rows before")),
-        ("causal & visible(keep)", "visible(keep)", Change(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → all rows that a mask shows")),
-        ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", Change(kind="removed", where="h.0 … 2.mlp", how="")),
-        ("return x", "return layer_norm(x, eps=1e-5) @ last", Change(kind="added", where="last", how="")),
-        ("size=11", "size=12", Change(kind="block", where="table", how="weight [11 × 8] → [12 × 8]")),
-        ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", Change(kind="input", where="more", how="– → f32[batch, n]")),
+        ("act=gelu", "act=relu", ArchitectureChange(kind="block", where="h.0 … 2.mlp", how="activation gelu → relu")),
+        ("eps=1e-5", "eps=1e-6", ArchitectureChange(kind="block", where="h.0 … 2.norm", how="layer norm eps 1e-05 → 1e-06")),
+        ("causal &", "causal & window(4) &", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → itself and 3 rows before")),
+        ("causal & visible(keep)", "visible(keep)", ArchitectureChange(kind="block", where="h.0 … 2.attn", how="sees itself and all rows before → all rows that a mask shows")),
+        ("(mlp(x, hidden=16, act=gelu) @ mlp)", "x", ArchitectureChange(kind="removed", where="h.0 … 2.mlp", how="")),
+        ("return x", "return layer_norm(x, eps=1e-5) @ last", ArchitectureChange(kind="added", where="last", how="")),
+        ("size=11", "size=12", ArchitectureChange(kind="block", where="table", how="weight [11 × 8] → [12 × 8]")),
+        ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", ArchitectureChange(kind="input", where="more", how="– → f32[batch, n]")),
     ],
 )  # fmt: skip
 def test_each_change_is_told_once(
-    tmp_path: Path, old: str, new: str, said: Change
+    tmp_path: Path, old: str, new: str, said: ArchitectureChange
 ) -> None:
     found = replaced(tmp_path, old, new)
     assert said in found.changes
@@ -65,9 +70,7 @@ def test_each_change_is_told_once(
 
 
 def test_values_of_the_config_and_what_follows_of_them(tmp_path: Path) -> None:
-    found = difference(
-        side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "layers=5")
-    )
+    found = diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "layers=5"))
     told = [(c.kind, c.where, c.how) for c in found.changes]
     assert told[:2] == [("config", "heads", "2 → 4"), ("config", "layers", "3 → 5")]
     assert ("added", "h.3 … 4", "") in told
@@ -86,9 +89,9 @@ def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
 
 def test_unlike_models_are_called_so() -> None:
     a, b = (
-        Side(name=n, graph=elaborated(open_spec(n)).graph) for n in ("rnnsearch", "vit")
+        DiffSide(name=n, graph=elaborate_spec(open_spec(n)).graph) for n in ("rnnsearch", "vit")
     )
-    found = difference(a, b)
+    found = diff_architectures(a, b)
     assert found.unlike.startswith("these are unlike models")
     assert {c.kind for c in found.changes} == {"input", "result", "in all"}
 
@@ -107,7 +110,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_equal_differences_are_told_in_the_same_order(tmp_path: Path) -> None:
     told = [
-        difference(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "d=16"))
+        diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "d=16"))
         for _ in range(2)
     ]
     assert told[0] == told[1]

@@ -10,21 +10,21 @@ from typing import TypeAlias
 import pytest
 from support.small import SMALL
 
-from specc.compiler.architecture.blocks import Block, blocks_of
-from specc.compiler.architecture.expansion import opened_to
-from specc.compiler.architecture.flow import LENGTHS, THROUGH, Item, is_float
-from specc.compiler.architecture.homes import homes_of, is_inside
-from specc.compiler.architecture.layout import drawing_of
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.pictures.drawing import Text
+from specc.drawing.drawing_marks import TextMark
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
-from specc.library.files import shipped
+from specc.library.spec_files import list_builtin_specs
+from specc.visualize.block_dataflow import LENGTHS, THROUGH, FlowItem, is_float_value
+from specc.visualize.block_layout import draw_block
+from specc.visualize.block_tree import Block, build_block_tree
+from specc.visualize.expanded_blocks import expand_blocks
+from specc.visualize.node_scopes import find_node_scopes, is_inside
 
 SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
 ALL = [
     pytest.param(name, marks=[] if name in SOME else pytest.mark.slow)
-    for name in shipped()
+    for name in list_builtin_specs()
 ]
 
 
@@ -32,7 +32,7 @@ def graph_of(name: str) -> Graph:
     """Return the graph of a built-in spec, small."""
     values = SMALL.get(name, {}).items()
     sets = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in values]
-    return elaborated(open_spec(name, sets=sets)).graph
+    return elaborate_spec(open_spec(name, sets=sets)).graph
 
 
 Homes: TypeAlias = Mapping[Node, str]
@@ -45,13 +45,13 @@ class Oracle:
     """
 
     def __init__(
-        self, graph: Graph, part_of: Mapping[Node, Item], outside: Set[Node] = NONE
+        self, graph: Graph, part_of: Mapping[Node, FlowItem], outside: Set[Node] = NONE
     ) -> None:
         self.part_of, self.outside = part_of, outside
         self.results = dict(graph.nodes)
         self.inputs = {*graph.inputs.values()}
 
-    def sources(self, value: Value, *, mask: bool = False) -> Iterator[Item | Value]:
+    def sources(self, value: Value, *, mask: bool = False) -> Iterator[FlowItem | Value]:
         """Yield the parts, and graph inputs, from which a value is computed directly."""
         open_, seen = [(value, mask)], set()
         while open_:
@@ -61,23 +61,23 @@ class Oracle:
             seen.add((value, mask))
             node = value.node
             if node is not None and node in self.part_of:
-                if is_float(value) or not mask:
+                if is_float_value(value) or not mask:
                     yield self.part_of[node]
             elif node is None or node in self.outside:
                 weight = node is None and value not in self.inputs
-                if not weight and (is_float(value) or not mask):
+                if not weight and (is_float_value(value) or not mask):
                     yield value
             elif not isinstance(node.op, LENGTHS):
                 open_ += [(a, mask or self.hides(a, node)) for a in node.args if a]
 
     def hides(self, arg: Value, node: Node) -> bool:
         """Return whether a node reads an operand only to mask others."""
-        return arg.type.dtype == "bool" and is_float(self.results[node][0])
+        return arg.type.dtype == "bool" and is_float_value(self.results[node][0])
 
 
 def is_computed(node: Node, results: tuple[Value, ...]) -> bool:
     """Return whether a node computes floats, rather than a view of some."""
-    return is_float(results[0]) and not isinstance(node.op, THROUGH)
+    return is_float_value(results[0]) and not isinstance(node.op, THROUGH)
 
 
 def shown_blocks(root: Block) -> list[Block]:
@@ -85,7 +85,7 @@ def shown_blocks(root: Block) -> list[Block]:
     return [b for b in root.all() if b.inner]
 
 
-def parts_of(graph: Graph, homes: Mapping[Node, str], block: Block) -> dict[Node, Item]:
+def parts_of(graph: Graph, homes: Mapping[Node, str], block: Block) -> dict[Node, FlowItem]:
     """Return the part of a block that each node is drawn as: an operation by itself, or
     the innermost block that it lies in.
     """
@@ -96,9 +96,7 @@ def parts_of(graph: Graph, homes: Mapping[Node, str], block: Block) -> dict[Node
     return found
 
 
-def members(
-    graph: Graph, homes: Mapping[Node, str], block: Block, name: str
-) -> list[Node]:
+def members(graph: Graph, homes: Mapping[Node, str], block: Block, name: str) -> list[Node]:
     """Return the nodes of a block in another, of all that are alike."""
     inner = block.inner[name]
     return [
@@ -133,7 +131,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
             for a, b in block.flow.edges
             if {items[a].role, items[b].role} <= {"block", "op"}
         }
-        assert drawn == {e for e in read if isinstance(e[0], Item)}, block.path
+        assert drawn == {e for e in read if isinstance(e[0], FlowItem)}, block.path
         fed = {items[b] for a, b in block.flow.edges if items[a].role == "port"}
         fed -= {item for item in fed if item.role == "result"}
         assert fed == {b for a, b in read if isinstance(a, Value)}, block.path
@@ -155,10 +153,7 @@ def check_reachability(graph: Graph, homes: Homes, root: Block) -> None:
                 continue
             for node in members(graph, homes, block, item.name):
                 read = [
-                    s
-                    for a in node.args
-                    if a
-                    for s in oracle.sources(a, mask=oracle.hides(a, node))
+                    s for a in node.args if a for s in oracle.sources(a, mask=oracle.hides(a, node))
                 ]
                 inputs = [v for v in read if v in graph.inputs.values()]
                 assert not inputs, (block.path, item.name)
@@ -188,11 +183,9 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
     for node, _ in graph.nodes:
         if not (isinstance(node.op, ops.Arith) and node.op.fn == "add"):
             continue
-        if not all(a and is_float(a) and reads_inputs(graph, a) for a in node.args):
+        if not all(a and is_float_value(a) and reads_inputs(graph, a) for a in node.args):
             continue
-        if homes[node] not in scopes or any(
-            is_inside(homes[node], s) for s in leaves if s
-        ):
+        if homes[node] not in scopes or any(is_inside(homes[node], s) for s in leaves if s):
             continue
         a, b = node.args
         assert a is not None
@@ -205,8 +198,8 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
 
 def check_labels(graph: Graph, root: Block) -> None:
     """No box is called by a number alone."""
-    drawing = drawing_of(root, opened_to(root, 60), graph.name)
-    labels = [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+    drawing = draw_block(root, expand_blocks(root, 60), graph.name)
+    labels = [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
     numbers = [t for t in labels if t.strip().replace(" … ", "").isdecimal()]
     assert not numbers
 
@@ -214,7 +207,7 @@ def check_labels(graph: Graph, root: Block) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_drawings_are_data_flow(name: str) -> None:
     graph = graph_of(name)
-    homes, root = homes_of(graph), blocks_of(graph)
+    homes, root = find_node_scopes(graph), build_block_tree(graph)
     check_edges(graph, homes, root)
     check_reachability(graph, homes, root)
     check_residuals(graph, homes, root)
@@ -223,11 +216,8 @@ def test_drawings_are_data_flow(name: str) -> None:
 
 def test_a_layer_of_bert_has_its_residual_connections() -> None:
     """Devlin et al., 2018, as published: LayerNorm(x + dense(h)) twice a layer."""
-    root = blocks_of(graph_of("bert"))
-    for path in (
-        "bert.encoder.layer.0.attention.output",
-        "bert.encoder.layer.0.output",
-    ):
+    root = build_block_tree(graph_of("bert"))
+    for path in ("bert.encoder.layer.0.attention.output", "bert.encoder.layer.0.output"):
         flow = next(b for b in root.all() if b.path == path).flow
         names = [(flow.items[a].name, flow.items[b].name) for a, b in flow.edges]
         assert ("dense", "+") in names
@@ -238,7 +228,7 @@ def test_a_layer_of_bert_has_its_residual_connections() -> None:
 @pytest.mark.parametrize("mistake", ["edge", "extra", "lost"])
 def test_the_laws_find_a_planted_mistake(mistake: str) -> None:
     graph = graph_of("bert")
-    homes, root = homes_of(graph), blocks_of(graph)
+    homes, root = find_node_scopes(graph), build_block_tree(graph)
     flow = root.inner["bert"].flow
     _, b = flow.edges[-2]
     blocks = [n for n, item in enumerate(flow.items) if item.role == "block"]

@@ -6,38 +6,31 @@ from xml.etree import ElementTree as Xml
 import pytest
 from support.pages import Read, data_of, page_is_sound
 
-from specc.compiler.architecture.blocks import blocks_of
-from specc.compiler.architecture.expansion import opened_to
-from specc.compiler.architecture.graphs import graphs_of
-from specc.compiler.architecture.layout import drawing_of
-from specc.compiler.architecture.page import (
-    Architecture,
-    architecture_page,
-    architecture_svg,
+from specc.drawing.drawing_marks import BoxMark, LineMark
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.visualize.architecture_page import (
+    ArchitectureView,
+    render_architecture_page,
+    render_architecture_svg,
 )
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.pictures.drawing import Box, Line
+from specc.visualize.block_layout import draw_block
+from specc.visualize.block_tree import build_block_tree, list_model_graphs
+from specc.visualize.expanded_blocks import expand_blocks
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
 
 
-def shown(name: str, **more: object) -> Architecture:
-    model = elaborated(open_spec(name))
-    return Architecture(name=model.name, doc=model.doc, graphs=graphs_of(model), **more)  # type: ignore[arg-type]
+def shown(name: str, **more: object) -> ArchitectureView:
+    model = elaborate_spec(open_spec(name))
+    return ArchitectureView(name=model.name, doc=model.doc, graphs=list_model_graphs(model), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "digits",
-        "numbers",
-        "rnnsearch",
-        "xor",
-        pytest.param("mistral", marks=pytest.mark.slow),
-    ],
+    ["digits", "numbers", "rnnsearch", "xor", pytest.param("mistral", marks=pytest.mark.slow)],
 )
 def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
-    text = architecture_page(shown(name))
+    text = render_architecture_page(shown(name))
     page_is_sound(text)
     read = Read(text)
     ids = [a["id"] for _, a in read.elements if a.get("id")]
@@ -51,7 +44,7 @@ def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
 
 
 def test_a_link_leads_to_the_line_that_is_shown() -> None:
-    text = architecture_page(shown("digits"))
+    text = render_architecture_page(shown("digits"))
     pairs = re.findall(r"<li><code>([^<]*)</code> <a href=\"#(s\d+-\d+)\">", text)
     assert len(pairs) > 5
     for said, place in pairs:
@@ -60,10 +53,10 @@ def test_a_link_leads_to_the_line_that_is_shown() -> None:
 
 
 def test_derived_graphs_stand_beside_the_whole() -> None:
-    text = architecture_page(shown("numbers"))
+    text = render_architecture_page(shown("numbers"))
     assert re.findall(r'data-graph="\d">([^<]*)<', text) == ["whole", "encode", "step"]
     assert len(data_of(text)["graphs"]) == 3
-    assert 'data-graph="' not in architecture_page(shown("digits"))
+    assert 'data-graph="' not in render_architecture_page(shown("digits"))
 
 
 def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
@@ -75,10 +68,10 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
         "graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {\n"
         f"  y = linear(x, out=4) @ w  # {quoted}\n  return y\n}}\n"
     )
-    model = elaborated(open_spec(str(tmp_path / "m.specc")))
-    made = Architecture(name=HOSTILE, doc=model.doc, graphs=graphs_of(model), count="1")
-    page_is_sound(architecture_page(made))
-    tree = Xml.fromstring(architecture_svg(made).encode())
+    model = elaborate_spec(open_spec(str(tmp_path / "m.specc")))
+    made = ArchitectureView(name=HOSTILE, doc=model.doc, graphs=list_model_graphs(model), count="1")
+    page_is_sound(render_architecture_page(made))
+    tree = Xml.fromstring(render_architecture_svg(made).encode())
     assert "alert" in "".join(tree.itertext())
 
 
@@ -86,9 +79,9 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
     "name", ["numbers", "rnnsearch", pytest.param("swin", marks=pytest.mark.slow)]
 )
 def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
-    root = blocks_of(elaborated(open_spec(name)).graph)
-    drawing = drawing_of(root, opened_to(root, 60), name)
-    boxes = [m for m in drawing.marks if isinstance(m, Box)]
+    root = build_block_tree(elaborate_spec(open_spec(name)).graph)
+    drawing = draw_block(root, expand_blocks(root, 60), name)
+    boxes = [m for m in drawing.marks if isinstance(m, BoxMark)]
     for box in boxes:
         assert box.x >= 0
         assert box.y >= 0
@@ -97,13 +90,13 @@ def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
     for n, one in enumerate(boxes):
         for other in boxes[n + 1 :]:
             assert apart(one, other) or within(one, other) or within(other, one)
-    for line in (m for m in drawing.marks if isinstance(m, Line)):
+    for line in (m for m in drawing.marks if isinstance(m, LineMark)):
         for x, y in line.points:
             assert -1 <= x <= drawing.width
             assert -1 <= y <= drawing.height
 
 
-def apart(one: Box, other: Box) -> bool:
+def apart(one: BoxMark, other: BoxMark) -> bool:
     return (
         one.x + one.width <= other.x
         or other.x + other.width <= one.x
@@ -112,7 +105,7 @@ def apart(one: Box, other: Box) -> bool:
     )
 
 
-def within(one: Box, other: Box) -> bool:
+def within(one: BoxMark, other: BoxMark) -> bool:
     return (
         other.x <= one.x
         and other.y <= one.y
@@ -122,10 +115,10 @@ def within(one: Box, other: Box) -> bool:
 
 
 def test_equal_pages_are_equal_bytes() -> None:
-    assert architecture_page(shown("digits")) == architecture_page(shown("digits"))
+    assert render_architecture_page(shown("digits")) == render_architecture_page(shown("digits"))
 
 
 def test_numbers_for_lengths_are_put_in() -> None:
-    text = architecture_page(shown("gpt2", at={"batch": 2, "seq": 128}))
+    text = render_architecture_page(shown("gpt2", at={"batch": 2, "seq": 128}))
     assert "i64[2, 128]" in text
     assert "[2, 128, 768]" in text

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.compiler.profiles.decoder import decoder
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.profiles.hf_decoder import build_decoder
 from specc.ir import ops
-from specc.ir.derived import Derived, State
+from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.types import Type
-from specc.text.diagnostic import Failed
 
 BATCH, NEW, PAST = (Dim.symbol(n) for n in ("batch", "new", "past"))
 CACHES = {
@@ -40,7 +40,7 @@ def from_features(b: Builder, x: Value, rank: int, rows: int) -> Value:
     return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
 
 
-def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derived:
+def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> DerivedGraphs:
     """Words, one attention over all there is, and inputs that are added to the words."""
     kept, rows = CACHES[layout]
     b = Builder()
@@ -53,28 +53,19 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
     for name in beside:
         keep = name.startswith("keep")
         given = b.input(
-            name,
-            Input(
-                Type.of("bool" if keep else "i64", BATCH, NEW),
-                keep="any" if keep else "",
-            ),
+            name, Input(Type.of("bool" if keep else "i64", BATCH, NEW), keep="any" if keep else "")
         )
-        x = b.one(
-            ops.Arith("mul"), x, b.one(ops.Insert(2), b.one(ops.Cast("f32"), given))
-        )
+        x = b.one(ops.Arith("mul"), x, b.one(ops.Insert(2), b.one(ops.Cast("f32"), given)))
     past = {n: b.input(f"past.{n}", Input(kept)) for n in ("key", "value")}
     after = {
-        n: b.one(ops.Concat(rows), p, from_features(b, x, kept.rank, rows))
-        for n, p in past.items()
+        n: b.one(ops.Concat(rows), p, from_features(b, x, kept.rank, rows)) for n, p in past.items()
     }
     k, v = (to_heads(b, a, kept.rank, rows) for a in after.values())
     y = b.one(ops.Attend(1.0), to_heads(b, from_features(b, x, 4, 1), 4, 1), k, v)
     logits = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
-    graph = b.finish(
-        "step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}}
-    )
+    graph = b.finish("step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}})
     states = tuple(
-        State(
+        DecodeState(
             name=f"past.{n}",
             next=f"next.{n}",
             type=kept,
@@ -87,20 +78,18 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
         )  # type: ignore[arg-type]
         for n in ("key", "value")
     )
-    return Derived(
-        encode=None, step=graph, states=states, handed=(), whole=(), growing="ids"
-    )
+    return DerivedGraphs(encode=None, step=graph, states=states, handed=(), whole=(), growing="ids")
 
 
 def run(graph: Graph, **given: Any) -> dict[str, Any]:
     table = np.random.default_rng(1).normal(size=(9, 6)).astype(np.float32)
-    return specc_numpy.run(graph, given, {"table": table})
+    return specc_numpy.evaluate_graph(graph, given, {"table": table})
 
 
 @pytest.mark.parametrize("layout", CACHES)
 def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> None:
     derived = step(layout)
-    graph, states = decoder("hf", derived, "scores")
+    graph, states = build_decoder("hf", derived, "scores")
     heads, features = (1, 6) if layout == "[batch, rows, features]" else (2, 3)
     kind = f"f32[batch_size, {heads}, past_sequence_length, {features}]"
     assert str(graph.inputs["past_key_values.0.key"].type) == kind
@@ -114,10 +103,7 @@ def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> No
         """Heads side by side in one, or as they are."""
         return cache.transpose(0, 2, 1, 3).reshape(2, 1, 4, 6) if heads == 1 else cache
 
-    past = {
-        "past_key_values.0.key": fitting(key),
-        "past_key_values.0.value": fitting(value),
-    }
+    past = {"past_key_values.0.key": fitting(key), "past_key_values.0.value": fitting(value)}
     made = run(graph, input_ids=ids, **past)
     plain = run(step().step, ids=ids, **{"past.key": key, "past.value": value})
     np.testing.assert_allclose(made["logits"], plain["scores"], rtol=1e-12)
@@ -132,30 +118,22 @@ def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> No
 
 
 def test_a_mask_of_which_new_rows_are_wanted_comes_whole_all_the_same() -> None:
-    graph, _ = decoder(
-        "genai", step("[batch, heads, rows, features]", "keep"), "scores"
-    )
+    graph, _ = build_decoder("genai", step("[batch, heads, rows, features]", "keep"), "scores")
     assert (
         str(graph.inputs["attention_mask"].type)
         == "i64[batch_size, past_sequence_length + sequence_length]"
     )
     past = {f"past_key_values.0.{n}": np.ones((1, 2, 2, 3)) for n in ("key", "value")}
     ids = np.array([[4, 5]])
-    seen = run(graph, input_ids=ids, attention_mask=np.array([[0, 0, 1, 1]]), **past)[
-        "logits"
-    ]
-    hidden = run(graph, input_ids=ids, attention_mask=np.array([[1, 1, 1, 0]]), **past)[
-        "logits"
-    ]
-    plain = run(decoder("genai", step(), "scores")[0], input_ids=ids, **past)["logits"]
+    seen = run(graph, input_ids=ids, attention_mask=np.array([[0, 0, 1, 1]]), **past)["logits"]
+    hidden = run(graph, input_ids=ids, attention_mask=np.array([[1, 1, 1, 0]]), **past)["logits"]
+    plain = run(build_decoder("genai", step(), "scores")[0], input_ids=ids, **past)["logits"]
     np.testing.assert_allclose(seen, plain)
     assert not np.allclose(hidden, plain)
 
 
 def test_positions_are_an_input_where_the_spec_has_one() -> None:
-    graph, _ = decoder(
-        "hf", step("[batch, heads, rows, features]", "position_ids"), "scores"
-    )
+    graph, _ = build_decoder("hf", step("[batch, heads, rows, features]", "position_ids"), "scores")
     assert str(graph.inputs["position_ids"].type) == "i64[batch_size, sequence_length]"
 
 
@@ -166,29 +144,25 @@ def test_positions_are_an_input_where_the_spec_has_one() -> None:
         (("keep", "keep_too"), "`keep_too` is a second mask"),
     ],
 )
-def test_an_input_there_is_no_place_for_is_named(
-    beside: tuple[str, ...], why: str
-) -> None:
+def test_an_input_there_is_no_place_for_is_named(beside: tuple[str, ...], why: str) -> None:
     with pytest.raises(Failed, match=rf"E0752\]: .*: {why}"):
-        decoder("hf", step("[batch, heads, rows, features]", *beside), "scores")
+        build_decoder("hf", step("[batch, heads, rows, features]", *beside), "scores")
 
 
 def test_keys_that_are_values_too_are_named() -> None:
     derived = step()
     shared = replace(derived, states=derived.states[:1])
-    with pytest.raises(
-        Failed, match="`key` is kept as keys alone, without values of its own"
-    ):
-        decoder("hf", shared, "scores")
+    with pytest.raises(Failed, match="`key` is kept as keys alone, without values of its own"):
+        build_decoder("hf", shared, "scores")
 
 
 def test_a_step_that_keeps_nothing_has_nothing_to_name() -> None:
     with pytest.raises(Failed, match="a step keeps nothing"):
-        decoder("hf", replace(step(), states=()), "scores")
+        build_decoder("hf", replace(step(), states=()), "scores")
 
 
 def test_a_layout_of_its_own_is_named() -> None:
     derived = step()
     odd = tuple(replace(s, rows=3) for s in derived.states)
     with pytest.raises(Failed, match=r"`key` has the axes f32\[batch, 2, past, 3\]"):
-        decoder("hf", replace(derived, states=odd), "scores")
+        build_decoder("hf", replace(derived, states=odd), "scores")

@@ -10,14 +10,7 @@ from support.spec_models import assert_agrees, by_reference
 
 DECODERS: dict[str, dict[str, object]] = {
     "gpt2": {"layers": 2, "d": 16, "heads": 4, "vocab": 29, "context": 32},
-    "llama": {
-        "layers": 2,
-        "d": 16,
-        "heads": 4,
-        "kv_heads": 2,
-        "hidden": 24,
-        "vocab": 29,
-    },
+    "llama": {"layers": 2, "d": 16, "heads": 4, "kv_heads": 2, "hidden": 24, "vocab": 29},
     "bloom": {"layers": 2, "d": 16, "heads": 4, "vocab": 29},
 }
 TRANSLATORS: dict[str, dict[str, object]] = {
@@ -37,15 +30,14 @@ def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> No
     model = in_profile("hf", name, **DECODERS[name])
     ids = np.random.default_rng(1).integers(1, 29, (3, 9))
     mask = np.arange(9) >= np.array([[0], [2], [5]])
-    want = by_reference(
-        model.spec, model.weights, {"input_ids": ids, "attention_mask": mask}
-    )["logits"]
+    want = by_reference(model.spec, model.weights, {"input_ids": ids, "attention_mask": mask})[
+        "logits"
+    ]
     sessions = InSessions(model)
     for pieces in PIECES:
         for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
             got = np.concatenate(
-                list(decoder_only(run, model.made.graphs["model"], ids, mask, pieces)),
-                axis=1,
+                list(decoder_only(run, model.made.graphs["model"], ids, mask, pieces)), axis=1
             )
             assert_agrees(got[mask], want[mask], f"{name} in {pieces}", within)
 
@@ -68,14 +60,10 @@ def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) ->
     for pieces in PIECES:
         for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
             made = encoder_decoder(run, model.made.graphs, source, kept, target, pieces)
-            assert_agrees(
-                np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within
-            )
+            assert_agrees(np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within)
 
 
-def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> (
-    None
-):
+def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> None:
     graphs = in_profile("hf", "transformer", **TRANSLATORS["transformer"]).made.graphs
     linear = {
         name: sum(node.op.name == "linear" for node, _ in graph.nodes)
@@ -85,9 +73,7 @@ def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone(
     assert linear["encoder_model"] == 6 * layers
     assert linear["decoder_with_past_model"] == 8 * layers + 1
     assert linear["decoder_model"] == 10 * layers + 1
-    whole = in_profile(
-        "hf", "transformer", **TRANSLATORS["transformer"]
-    ).spec.model.graph
+    whole = in_profile("hf", "transformer", **TRANSLATORS["transformer"]).spec.model.graph
     assert (
         sum(n.op.name == "linear" for n, _ in whole.nodes)
         == linear["encoder_model"] + linear["decoder_model"]

@@ -4,7 +4,7 @@ import pytest
 from support.dressed_models import in_profile
 
 from specc.ir.graph import Graph
-from specc.ir.verify import verify
+from specc.ir.ir_verifier import find_graph_errors
 
 GPT2 = {"layers": 2, "d": 8, "heads": 2, "vocab": 20, "context": 16}
 TRANSFORMER = {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16}
@@ -12,7 +12,7 @@ TRANSFORMER = {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16}
 
 def told(graph: Graph) -> tuple[list[str], list[str]]:
     """Inputs and outputs with their types."""
-    verify(graph)
+    find_graph_errors(graph)
     return [f"{n}: {v.type}" for n, v in graph.inputs.items()], [
         f"{n}: {v.type}" for n, v in graph.outputs.items()
     ]
@@ -96,17 +96,10 @@ def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
     config = made.files["genai_config.json"]
     assert isinstance(config, dict)
     model = config["model"]
-    assert (model["type"], model["vocab_size"], model["context_length"]) == (
-        "decoder",
-        20,
-        16,
-    )
+    assert (model["type"], model["vocab_size"], model["context_length"]) == ("decoder", 20, 16)
     assert (model["eos_token_id"], model["pad_token_id"]) == (7, 7)
     assert model["decoder"]["filename"] == "model.onnx"
-    assert (model["decoder"]["num_key_value_heads"], model["decoder"]["head_size"]) == (
-        2,
-        4,
-    )
+    assert (model["decoder"]["num_key_value_heads"], model["decoder"]["head_size"]) == (2, 4)
     assert config["search"] == {
         "do_sample": False,
         "max_length": 16,
@@ -115,9 +108,9 @@ def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
 
 
 def test_a_model_without_a_table_of_positions_says_a_long_context_to_genai() -> None:
-    config = in_profile(
-        "genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20
-    ).made.files["genai_config.json"]
+    config = in_profile("genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20).made.files[
+        "genai_config.json"
+    ]
     assert isinstance(config, dict)
     assert config["model"]["context_length"] == 131072
     assert config["model"]["eos_token_id"] == 2

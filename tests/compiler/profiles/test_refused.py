@@ -5,8 +5,8 @@ each with what is in the way.
 import pytest
 from support.dressed_models import in_profile
 
-from specc.compiler.profiles.dress import check_profile
-from specc.text.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.driver.profiles.export_profile import check_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},
@@ -32,17 +32,9 @@ def refused(profile: str, spec: str) -> Diagnostic:
     ("profile", "spec", "why"),
     [
         ("genai", "lstm_lm", "a step keeps `rnn.state`, the state of a loop or a sum"),
-        (
-            "hf",
-            "rnnsearch",
-            "a step keeps `decoder.rnn.state`, the state of a loop or a sum",
-        ),
+        ("hf", "rnnsearch", "a step keeps `decoder.rnn.state`, the state of a loop or a sum"),
         ("genai", "transformer", "`source_keep` stays the same from step to step"),
-        (
-            "hf",
-            "encoder_decoder",
-            "`decoder.layers.0.self_attn.key` keeps the newest 3 rows alone",
-        ),
+        ("hf", "encoder_decoder", "`decoder.layers.0.self_attn.key` keeps the newest 3 rows alone"),
     ],
 )
 def test_what_is_in_the_way_is_named(profile: str, spec: str, why: str) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from support.looks import HOSTILE, attention, axis, looks, over
 
-from specc.compiler.architecture.graphs import graphs_of
-from specc.compiler.architecture.page import Architecture, architecture_page
-from specc.compiler.spec import elaborated, open_spec
-from specc.data.pictures.attention_page import attention_page
+from specc.drawing.attention_html import render_attention_html
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.visualize.architecture_page import ArchitectureView, render_architecture_page
+from specc.visualize.block_tree import list_model_graphs
 
 pytestmark = pytest.mark.slow
 
@@ -42,15 +42,11 @@ def visit(text: str, folder: Path, *steps: str, scheme: str = "light") -> Seen:
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
     )
     if not python.exists() or not chromium:
-        pytest.skip(
-            "needs Chromium, and playwright: run `make readers`, or set SPECC_CHROMIUM"
-        )
+        pytest.skip("needs Chromium, and playwright: run `make readers`, or set SPECC_CHROMIUM")
     page = folder / "page.html"
     page.write_text(text, encoding="utf-8")
     words = [str(python), str(SCRIPT), str(page), chromium, scheme, *steps]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert not done.returncode, done.stderr
     found = Seen(**json.loads(done.stdout))
     assert not found.said, "a violation of the policy, an error or a dialog"
@@ -61,28 +57,13 @@ def visit(text: str, folder: Path, *steps: str, scheme: str = "light") -> Seen:
 def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 4))
     made = looks(
-        attention(
-            weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.0.attn"
-        ),
-        attention(
-            weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.1.attn"
-        ),
+        attention(weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.0.attn"),
+        attention(weights, axis(list("abcd"), "written"), axis(list("xyz")), "layers.1.attn"),
     )
-    steps = [
-        "text #scope",
-        "fill #which 0",
-        "fill #head 1",
-        "text #scope",
-        "text #headname",
-    ]
-    steps += [
-        "hover #map 40 50",
-        "text #told",
-        "count '#heads button'",
-        "count '#tokens span'",
-    ]
+    steps = ["text #scope", "fill #which 0", "fill #head 1", "text #scope", "text #headname"]
+    steps += ["hover #map 40 50", "text #told", "count '#heads button'", "count '#tokens span'"]
     first, _, _, scope, head, _, told, heads, tokens = visit(
-        attention_page(made), tmp_path, *steps
+        render_attention_html(made), tmp_path, *steps
     ).read
     assert (first, scope, head) == ("layers.1.attn", "layers.0.attn", "1")
     assert (heads, tokens) == (3, 3)
@@ -93,7 +74,7 @@ def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     ("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 22, 27)")]
 )
 def test_pages_are_light_and_dark(scheme: str, paper: str, tmp_path: Path) -> None:
-    text = attention_page(over())
+    text = render_attention_html(over())
     assert visit(text, tmp_path, scheme=scheme).paper == paper
     assert visit(text, tmp_path, "click #theme", scheme=scheme).paper != paper
 
@@ -101,7 +82,7 @@ def test_pages_are_light_and_dark(scheme: str, paper: str, tmp_path: Path) -> No
 def test_hostile_tokens_are_text(tmp_path: Path) -> None:
     count = len(HOSTILE)
     made = attention(np.eye(count)[None], axis(HOSTILE), axis(HOSTILE), HOSTILE[0])
-    text = attention_page(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
+    text = render_attention_html(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
     steps = ("text h1", "count img", "text '#tokens span'", "count script")
     name, images, token, scripts = visit(text, tmp_path, *steps).read
     assert (name, images, token, scripts) == (HOSTILE[0], 0, HOSTILE[0][:120], 2)
@@ -110,13 +91,8 @@ def test_hostile_tokens_are_text(tmp_path: Path) -> None:
 def test_what_is_masked_is_said(tmp_path: Path) -> None:
     weights = np.tril(np.full((1, 3, 3), 0.5))
     hidden = ~np.tril(np.ones((1, 3, 3), np.bool_))
-    text = attention_page(looks(attention(weights, hidden=hidden)))
-    steps = (
-        "shown #masked",
-        "hover #map 90 40",
-        "text #told",
-        "count '#tokens .masked'",
-    )
+    text = render_attention_html(looks(attention(weights, hidden=hidden)))
+    steps = ("shown #masked", "hover #map 90 40", "text #told", "count '#tokens .masked'")
     legend, _, told, struck = visit(text, tmp_path, *steps).read
     assert legend
     assert str(told).endswith("masked")
@@ -125,15 +101,15 @@ def test_what_is_masked_is_said(tmp_path: Path) -> None:
 
 def test_a_patch_is_asked(tmp_path: Path) -> None:
     steps = ("text #who", "click #picture", "text #who", "check #log")
-    before, _, after, _ = visit(attention_page(over()), tmp_path, *steps).read
+    before, _, after, _ = visit(render_attention_html(over()), tmp_path, *steps).read
     assert str(before).startswith("[CLS] looks at 4 × 4 patches")
     assert str(after).startswith("patch ")
 
 
 def test_an_architecture_opens_and_closes(tmp_path: Path) -> None:
-    model = elaborated(open_spec("numbers"))
-    text = architecture_page(
-        Architecture(name="numbers", doc=HOSTILE[0], graphs=graphs_of(model))
+    model = elaborate_spec(open_spec("numbers"))
+    text = render_architecture_page(
+        ArchitectureView(name="numbers", doc=HOSTILE[0], graphs=list_model_graphs(model))
     )
     steps = [
         "text '#g0 .panel:not([hidden]) .path'",

@@ -8,24 +8,24 @@ import pytest
 from support.looks import HOSTILE, attention, axis, looks, over
 from support.pages import Read, data_of, page_is_sound
 
-from specc.data.pictures.attention_page import MOST_CELLS, attention_page
-from specc.data.pictures.drawing import visible
-from specc.data.pictures.page import as_data
+from specc.drawing.attention_html import MOST_CELLS, render_attention_html
+from specc.drawing.drawing_marks import printable_label
+from specc.drawing.html_page import escape_json
 
 
 def test_a_page_is_sound_whatever_the_tokens_are():
     count = len(HOSTILE)
     made = attention(np.eye(count)[None], axis(HOSTILE), axis(HOSTILE), HOSTILE[0])
-    text = attention_page(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
+    text = render_attention_html(looks(made, model=HOSTILE[0], given=HOSTILE[1]))
     page_is_sound(text)
     data = data_of(text)
-    assert data["axes"][0]["labels"] == [visible(t, 120) for t in HOSTILE]
+    assert data["axes"][0]["labels"] == [printable_label(t, 120) for t in HOSTILE]
     assert Read(text).inside["h1"] == [HOSTILE[0]]
     text.encode("utf-8")
 
 
 def test_a_mistake_in_the_policy_would_be_seen():
-    text = attention_page(looks(attention(np.eye(2)[None])))
+    text = render_attention_html(looks(attention(np.eye(2)[None])))
     for broken in (
         text.replace('"use strict";', '"use strict"; ', 1),
         text.replace("<h1>", "<script>1</script><h1>"),
@@ -44,7 +44,7 @@ def test_the_numbers_in_a_page_are_those_of_the_model():
     hidden[:, 0, 3:] = True
     weights[hidden] = 0
     weights[1, 1, 1] = np.nan
-    data = data_of(attention_page(looks(attention(weights, hidden=hidden))))
+    data = data_of(render_attention_html(looks(attention(weights, hidden=hidden))))
     (made,) = data["maps"]
     found = np.frombuffer(base64.b64decode(made["weights"]), "<f4")
     found = found.reshape(len(made["heads"]), made["rows"], made["columns"])
@@ -55,7 +55,7 @@ def test_the_numbers_in_a_page_are_those_of_the_model():
 def test_a_large_page_is_pooled_and_says_so():
     weights = np.zeros((2, 900, 900))
     weights[1, 700, 701] = 0.5
-    text = attention_page(looks(attention(weights)))
+    text = render_attention_html(looks(attention(weights)))
     data = data_of(text)
     (made,) = data["maps"]
     assert data["step"] == 2
@@ -64,19 +64,19 @@ def test_a_large_page_is_pooled_and_says_so():
     assert found.max() == 0.5
     assert "the greatest weight of 2 × 2" in text
     assert len(text) < 7_000_000
-    small = attention_page(looks(attention(weights[:, :30, :30])))
+    small = render_attention_html(looks(attention(weights[:, :30, :30])))
     assert "the greatest weight of" not in small
 
 
 def test_a_picture_is_in_the_page():
     given = over()
-    text = attention_page(given)
+    text = render_attention_html(given)
     page_is_sound(text)
     picture = data_of(text)["picture"]
     pixels = np.frombuffer(base64.b64decode(picture["pixels"]), np.uint8)
     np.testing.assert_array_equal(pixels.reshape(8, 8, 3), given.picture)
     assert data_of(text)["axes"][0]["grid"] == [4, 4, 1]
-    assert data_of(attention_page(looks(*given.maps)))["picture"] is None
+    assert data_of(render_attention_html(looks(*given.maps)))["picture"] is None
 
 
 def test_axes_that_several_maps_share_are_there_once():
@@ -85,13 +85,13 @@ def test_axes_that_several_maps_share_are_there_once():
         attention(np.ones((1, 2, 2)), one, one, "enc"),
         attention(np.ones((1, 3, 2)), other, one, "cross"),
     )
-    data = data_of(attention_page(looks(*maps)))
+    data = data_of(render_attention_html(looks(*maps)))
     assert len(data["axes"]) == 2
     assert [(m["queries"], m["keys"]) for m in data["maps"]] == [(0, 0), (1, 0)]
 
 
 def test_data_ends_no_element():
     for text in HOSTILE:
-        made = as_data([text])
+        made = escape_json([text])
         assert not set("<>&") & set(made)
         assert json.loads(made) == [text]

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 from support.looks import HOSTILE, attention, axis, looks, over
 
-from specc.data.pictures.drawing import Cells, Drawing, Text, visible
-from specc.data.pictures.maps import pooled
-from specc.data.pictures.raster import DENSITY, lacking, png
-from specc.data.pictures.scale import HIDDEN, Scale
-from specc.data.pictures.sheet import MOST_LEGIBLE, sheet
-from specc.data.pictures.svg import MOST_PATHS, svg
+from specc.drawing.attention_maps import max_pool_map
+from specc.drawing.attention_sheet import MOST_LEGIBLE, draw_attention_maps
+from specc.drawing.color_scale import HIDDEN, ColorScale
+from specc.drawing.drawing_marks import CellsMark, Drawing, TextMark, printable_label
+from specc.drawing.png import DENSITY, find_missing_glyphs, render_png
+from specc.drawing.svg import MOST_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
 
 
 def texts(drawing: Drawing) -> list[str]:
-    return [mark.text for mark in drawing.marks if isinstance(mark, Text)]
+    return [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
 
 
-def cells(drawing: Drawing) -> list[Cells]:
+def cells(drawing: Drawing) -> list[CellsMark]:
     """The tables of colors, without those of the scale."""
-    return [m for m in drawing.marks if isinstance(m, Cells) and m.width > 12]
+    return [m for m in drawing.marks if isinstance(m, CellsMark) and m.width > 12]
 
 
 def painted(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
@@ -50,15 +50,17 @@ def test_every_cell_is_painted_once_in_its_color(rows, columns, seed):
     rng = np.random.default_rng(seed)
     colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
     drawing = Drawing(width=100, height=100)
-    drawing.add([Cells(x=0, y=0, width=90, height=90, colors=colors)])
-    (group,) = Xml.fromstring(svg(drawing)).iter(f"{SVG}g")
+    drawing.add([CellsMark(x=0, y=0, width=90, height=90, colors=colors)])
+    (group,) = Xml.fromstring(render_svg(drawing)).iter(f"{SVG}g")
     np.testing.assert_array_equal(painted(group, colors.shape), colors)
 
 
 def test_a_large_table_is_a_picture_inside():
     side = int(MOST_PATHS**0.5) + 1
-    drawing = sheet(looks(attention(np.random.default_rng(0).random((1, side, side)))))
-    data = svg(drawing)
+    drawing = draw_attention_maps(
+        looks(attention(np.random.default_rng(0).random((1, side, side))))
+    )
+    data = render_svg(drawing)
     assert data.count("data:image/png;base64,") == 1
     assert len(data) < 3_000_000
 
@@ -66,21 +68,21 @@ def test_a_large_table_is_a_picture_inside():
 def test_hostile_labels_are_text():
     count = len(HOSTILE)
     weights = np.eye(count)[None]
-    drawing = sheet(
+    drawing = draw_attention_maps(
         looks(
             attention(weights, axis(HOSTILE), axis(HOSTILE), scope=HOSTILE[0]),
             model=HOSTILE[0],
             given=HOSTILE[1],
         )
     )
-    data = svg(drawing)
+    data = render_svg(drawing)
     tree = Xml.fromstring(data.encode())
     names = {element.tag.removeprefix(SVG) for element in tree.iter()}
     assert names <= {"svg", "title", "rect", "text", "g", "path", Xml.Comment}
     shown = [element.text for element in tree.iter(f"{SVG}text")]
     for label in HOSTILE:
-        assert shown.count(visible(label)) >= 2, ascii(label)
-    assert png(drawing).startswith(b"\x89PNG")
+        assert shown.count(printable_label(label)) >= 2, ascii(label)
+    assert render_png(drawing).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30, MOST_LEGIBLE])
@@ -88,7 +90,7 @@ def test_hostile_labels_are_text():
 def test_every_label_of_a_short_text_is_there(count, heads):
     names = [f"token {n}" for n in range(count)]
     given_ = attention(np.ones((heads, count, count)), axis(names), axis(names))
-    drawing = sheet(looks(given_))
+    drawing = draw_attention_maps(looks(given_))
     for name in names:
         assert texts(drawing).count(name) >= 2
     assert not any("is named" in text for text in texts(drawing))
@@ -97,7 +99,7 @@ def test_every_label_of_a_short_text_is_there(count, heads):
 @pytest.mark.parametrize("count", [MOST_LEGIBLE + 50, 400, 3000])
 def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
     names = [f"t{n}" for n in range(count)]
-    drawing = sheet(looks(attention(np.ones((1, count, 2)), axis(names), axis(2))))
+    drawing = draw_attention_maps(looks(attention(np.ones((1, count, 2)), axis(names), axis(2))))
     (said,) = [t for t in texts(drawing) if t.startswith("query: ")]
     every = int(re.search(r"every (\d+)", said)[1])
     there = [t for t in texts(drawing) if re.fullmatch(r"t\d+", t)]
@@ -108,12 +110,12 @@ def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
 def test_labels_do_not_touch():
     """A row that is named has room for its letters."""
     for count in (5, 60, 500):
-        drawing = sheet(looks(attention(np.ones((4, count, count)))))
+        drawing = draw_attention_maps(looks(attention(np.ones((4, count, count)))))
         down = sorted(
             {
                 round(m.y, 3)
                 for m in drawing.marks
-                if isinstance(m, Text) and m.anchor == "end" and not m.upright
+                if isinstance(m, TextMark) and m.anchor == "end" and not m.upright
             }
         )
         assert min(np.diff(down), default=99) >= 7.5
@@ -123,12 +125,12 @@ def test_what_a_mask_hides_is_no_zero():
     weights = np.tril(np.full((1, 4, 4), 0.25))
     weights[0, 3, 0] = 0
     hidden = ~np.tril(np.ones((1, 4, 4), np.bool_))
-    drawing = sheet(looks(attention(weights, hidden=hidden)))
+    drawing = draw_attention_maps(looks(attention(weights, hidden=hidden)))
     (table,) = cells(drawing)
     gray = (table.colors == HIDDEN).all(-1)
     np.testing.assert_array_equal(gray, hidden[0])
     assert "masked" in texts(drawing)
-    assert "masked" not in texts(sheet(looks(attention(weights))))
+    assert "masked" not in texts(draw_attention_maps(looks(attention(weights))))
 
 
 def test_a_weight_that_the_mask_should_hide_is_shown():
@@ -139,21 +141,21 @@ def test_a_weight_that_the_mask_should_hide_is_shown():
 
 def test_a_logarithmic_scale_tells_small_weights_apart():
     values = np.array([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
-    scale = Scale.over([values], log=True)
+    scale = ColorScale.over([values], log=True)
     np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
-    assert Scale.over([values]).shares(values)[3] == pytest.approx(1e-3)
-    text = texts(sheet(looks(attention(values[None, None])), log=True))
+    assert ColorScale.over([values]).shares(values)[3] == pytest.approx(1e-3)
+    text = texts(draw_attention_maps(looks(attention(values[None, None])), log=True))
     assert "≤ 0.0001" in text
 
 
 def test_large_maps_keep_their_peaks():
     weights = np.zeros((1, 3000, 3000))
     weights[0, 1234, 2345] = 1.0
-    small, step = pooled(weights, 1024)
+    small, step = max_pool_map(weights, 1024)
     assert small.shape == (1, 1000, 1000)
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0
-    said = texts(sheet(looks(attention(weights[:, :30, :1100]))))
+    said = texts(draw_attention_maps(looks(attention(weights[:, :30, :1100]))))
     assert any("a cell is the greatest of 2 × 2" in text for text in said)
 
 
@@ -161,9 +163,9 @@ def test_large_maps_keep_their_peaks():
     "shape", [(1, 1, 1), (1, 3, 1), (3, 1, 40), (1, 200, 300), (12, 7, 7), (70, 2, 2)]
 )
 def test_any_size_gives_a_picture_with_a_margin(shape):
-    drawing = sheet(looks(attention(np.random.default_rng(0).random(shape))))
-    Xml.fromstring(svg(drawing))
-    with Pillow.open(io.BytesIO(png(drawing))) as picture:
+    drawing = draw_attention_maps(looks(attention(np.random.default_rng(0).random(shape))))
+    Xml.fromstring(render_svg(drawing))
+    with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
     size = (round(drawing.height * DENSITY), round(drawing.width * DENSITY), 3)
     assert found.shape == size
@@ -172,8 +174,8 @@ def test_any_size_gives_a_picture_with_a_margin(shape):
 
 
 def test_a_png_has_the_colors_where_the_drawing_has_them():
-    drawing = sheet(looks(attention(np.random.default_rng(0).random((2, 3, 5)))))
-    with Pillow.open(io.BytesIO(png(drawing))) as picture:
+    drawing = draw_attention_maps(looks(attention(np.random.default_rng(0).random((2, 3, 5)))))
+    with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
     for table in cells(drawing):
         rows, columns = table.colors.shape[:2]
@@ -185,28 +187,31 @@ def test_a_png_has_the_colors_where_the_drawing_has_them():
 
 
 def test_equal_pictures_are_equal_bytes():
-    made = [sheet(looks(attention(np.eye(3)[None]))) for _ in range(2)]
-    assert svg(made[0]) == svg(made[1])
-    assert png(made[0]) == png(made[1])
+    made = [draw_attention_maps(looks(attention(np.eye(3)[None]))) for _ in range(2)]
+    assert render_svg(made[0]) == render_svg(made[1])
+    assert render_png(made[0]) == render_png(made[1])
 
 
 def test_what_no_font_has_is_written_by_number():
     drawing = Drawing(width=200, height=40)
     # a private character: nobody's font has it
-    drawing.add([Text(x=5, y=20, text="a\ue123b")])
-    assert lacking(drawing.marks) == "\ue123"
-    assert not lacking([Text(x=0, y=0, text="plain")])
-    assert png(drawing).startswith(b"\x89PNG")
+    drawing.add([TextMark(x=5, y=20, text="a\ue123b")])
+    assert find_missing_glyphs(drawing.marks) == "\ue123"
+    assert not find_missing_glyphs([TextMark(x=0, y=0, text="plain")])
+    assert render_png(drawing).startswith(b"\x89PNG")
 
 
 def test_a_model_of_pictures_is_asked_through_its_first_token():
     given_ = over()
-    drawing = sheet(given_)
+    drawing = draw_attention_maps(given_)
     said = texts(drawing)
     assert "layers.0.attn: [CLS] looks at 4 × 4 patches" in said
-    assert [
-        t for t in said if t in ("what it saw", "mean of heads") or "head " in t
-    ] == ["what it saw", "mean of heads", "head 0", "head 1"]
+    assert [t for t in said if t in ("what it saw", "mean of heads") or "head " in t] == [
+        "what it saw",
+        "mean of heads",
+        "head 0",
+        "head 1",
+    ]
     tables = cells(drawing)
     assert len(tables) == 4
     np.testing.assert_array_equal(tables[0].colors[:: len(tables[0].colors) // 8, 0], given_.picture[:, 0])  # fmt: skip
@@ -217,7 +222,7 @@ def test_the_patch_that_was_looked_at_is_the_brightest():
     given_.maps[0].weights[:] = 0
     given_.maps[0].weights[0, 0, 2] = 1  # behind [CLS], row 0, column 1
     given_.picture[:] = 0
-    table = cells(sheet(given_))[-1].colors.astype(int)
+    table = cells(draw_attention_maps(given_))[-1].colors.astype(int)
     half = len(table) // 2
     yellow = (table[:, :, 0] > 150) & (table[:, :, 2] < 80)
     np.testing.assert_array_equal(yellow[:half, half:], True)
@@ -235,6 +240,6 @@ def test_a_caption_says_how_many():
 def test_pictures_of_any_size(shape):
     made = over()
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    drawing = sheet(looks(*made.maps, picture=pixels))
-    assert len(svg(drawing)) < 4_000_000
-    assert png(drawing).startswith(b"\x89PNG")
+    drawing = draw_attention_maps(looks(*made.maps, picture=pixels))
+    assert len(render_svg(drawing)) < 4_000_000
+    assert render_png(drawing).startswith(b"\x89PNG")

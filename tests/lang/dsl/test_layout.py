@@ -1,16 +1,16 @@
 """Long lines: broken where it hurts least, under the bracket that is open."""
 
-from specc.lang.dsl.layout import SPACE, Pieces, lines
+from specc.syntax.dsl.line_breaking import SPACE_BREAK, Pieces, break_lines
 
-CALL: Pieces = ["x = f", "(", "first,", SPACE, "second", ")"]
+CALL: Pieces = ["x = f", "(", "first,", SPACE_BREAK, "second", ")"]
 
 
 def test_short_lines_stay() -> None:
-    assert lines(CALL, 2) == ["  x = f(first, second)"]
+    assert break_lines(CALL, 2) == ["  x = f(first, second)"]
 
 
 def test_arguments_stand_under_the_first() -> None:
-    assert lines(CALL, 0, width=16) == ["x = f(first,", "      second)"]
+    assert break_lines(CALL, 0, width=16) == ["x = f(first,", "      second)"]
 
 
 def test_outer_breaks_are_preferred() -> None:
@@ -19,16 +19,16 @@ def test_outer_breaks_are_preferred() -> None:
         "f",
         "(",
         "a,",
-        SPACE,
+        SPACE_BREAK,
         "b",
         ")",
-        SPACE,
+        SPACE_BREAK,
         "+ c",
-        SPACE,
+        SPACE_BREAK,
         "+ d",
     ]
-    assert lines(pieces, 0, width=18) == ["return f(a, b) + c", "    + d"]
+    assert break_lines(pieces, 0, width=18) == ["return f(a, b) + c", "    + d"]
 
 
 def test_what_cannot_be_broken_stays_long() -> None:
-    assert lines(["a" * 200], 4) == ["    " + "a" * 200]
+    assert break_lines(["a" * 200], 4) == ["    " + "a" * 200]

@@ -11,27 +11,28 @@ import pytest
 from lark import Lark, Token, Tree
 from lark.exceptions import LarkError
 
-from specc.lang.dsl import table
-from specc.lang.dsl.build import RULES
-from specc.lang.dsl.fragment import whole
-from specc.lang.dsl.lalr import Rule, load
-from specc.lang.dsl.lexer import lex
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.dsl.standing import standing
-from specc.text.diagnostic import Failed
-from specc.text.source import Source
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.syntax.dsl import lalr_table_generator
+from specc.syntax.dsl.ast_builder import RULE_CALLBACKS
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.dsl.expected_tokens import find_expected_tokens
+from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
+from specc.syntax.dsl.lexer import make_file_fragment, tokenize_fragment
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
 
 
 @pytest.fixture(scope="module")
 def lark() -> Lark:
-    return table.grammar()
+    return lalr_table_generator.load_grammar()
 
 
 def test_shipped_table_is_that_of_the_grammar() -> None:
-    assert (table.HERE / "grammar.json").read_text() == table.text(), (
-        "run `python -m specc.lang.dsl.table`"
+    assert (
+        lalr_table_generator.GRAMMAR_DIRECTORY / "grammar.json"
+    ).read_text() == lalr_table_generator.render_grammar_json(), (
+        "run `python -m specc.syntax.dsl.lalr_table_generator`"
     )
 
 
@@ -42,10 +43,10 @@ def test_strict_mode_would_find_a_conflict() -> None:
 
 def test_every_rule_has_a_callback() -> None:
     inline = {
-        r.callback for r in load().rules if not (r.origin.startswith("_") or r.alone)
+        r.callback for r in load_lalr_table().rules if not (r.origin.startswith("_") or r.alone)
     }
-    assert inline <= set(RULES), sorted(inline - set(RULES))
-    assert set(RULES) <= {r.callback for r in load().rules}
+    assert inline <= set(RULE_CALLBACKS), sorted(inline - set(RULE_CALLBACKS))
+    assert set(RULE_CALLBACKS) <= {r.callback for r in load_lalr_table().rules}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
@@ -54,17 +55,17 @@ def test_our_driver_makes_the_reductions_that_lark_makes(
 ) -> None:
     text = path.read_text(encoding="utf-8")
     seen: list[tuple[str, int]] = []
-    from specc.lang.dsl import lalr
+    from specc.syntax.dsl import lalr
 
-    value = lalr.Run.value
+    value = lalr.ParseRun.value
 
-    def noted(self: lalr.Run, rule: Rule, parts: list[lalr.Part]) -> lalr.Part:
+    def noted(self: lalr.ParseRun, rule: LalrRule, parts: list[lalr.StackEntry]) -> lalr.StackEntry:
         whole = value(self, rule, parts)
         if not rule.origin.startswith("_") and not (rule.alone and rule.length == 1):
             seen.append((rule.callback, whole.last - whole.first + 1))
         return whole
 
-    monkeypatch.setattr(lalr.Run, "value", noted)
+    monkeypatch.setattr(lalr.ParseRun, "value", noted)
     parse_dsl(Source(path.name, text))
     theirs = [
         node.data
@@ -76,8 +77,7 @@ def test_our_driver_makes_the_reductions_that_lark_makes(
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["specc 1 model m mask a = i +", "specc 1 model", "specc 1 model m block f() {}"],
+    "text", ["specc 1 model m mask a = i +", "specc 1 model", "specc 1 model m block f() {}"]
 )
 def test_what_lark_refuses_is_refused(text: str, lark: Lark) -> None:
     with pytest.raises(LarkError):
@@ -88,7 +88,7 @@ def test_what_lark_refuses_is_refused(text: str, lark: Lark) -> None:
 
 def test_reading_needs_neither_lark_nor_yaml() -> None:
     code = (
-        "import sys, specc.lang.dsl.parse; print([m for m in ('lark', 'yaml', "
+        "import sys, specc.syntax.dsl.dsl_parser; print([m for m in ('lark', 'yaml', "
         "'pickle') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -96,17 +96,17 @@ def test_reading_needs_neither_lark_nor_yaml() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=table.HERE.parents[1],
+        cwd=lalr_table_generator.GRAMMAR_DIRECTORY.parents[1],
     )
     assert done.stdout == "[]\n"
 
 
 def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
     """A repetition may be empty; what is behind it in a rule is in `*rest` too."""
-    for r in load().rules:
+    for r in load_lalr_table().rules:
         if r.origin.startswith("_") or (r.alone and r.length == 1):
             continue
-        parameters = list(inspect.signature(RULES[r.callback]).parameters.values())
+        parameters = list(inspect.signature(RULE_CALLBACKS[r.callback]).parameters.values())
         plain = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
         rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         repeated = any(n is not None and n < 0 for n in r.children)
@@ -119,11 +119,13 @@ def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
 @pytest.mark.parametrize("path", EXAMPLES[:3], ids=lambda p: p.stem)
 def test_what_may_stand_at_a_place_is_what_lark_says(path: Path, lark: Lark) -> None:
     text = path.read_text(encoding="utf-8")
-    tokens = lex(whole(Source(path.name, text)), load().words).tokens[:-1]
+    tokens = tokenize_fragment(
+        make_file_fragment(Source(path.name, text)), load_lalr_table().words
+    ).tokens[:-1]
     theirs = lark.parse_interactive("", start="file")
     for n, token in enumerate(tokens):
         if n % 7 == 0:  # each place takes lark some milliseconds
-            ours = standing(text, token.start)
+            ours = find_expected_tokens(text, token.start)
             assert ours is not None
             assert ours.fits == theirs.accepts(), text[: token.start][-60:]
         theirs.feed_token(Token(token.kind, token.text))

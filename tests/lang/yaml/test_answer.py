@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.read import answered
-from specc.lang.yaml.answer import in_yaml
-from specc.lang.yaml.read import parse_yaml
-from specc.text.diagnostic import Diagnostic, Label
-from specc.text.source import Source, Span
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Source, Span
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.parse import translate_advice
+from specc.syntax.yaml.yaml_advice import rewrite_as_yaml
+from specc.syntax.yaml.yaml_parser import parse_yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -45,17 +45,17 @@ ALIKE = [
 
 @pytest.mark.parametrize("piece", AS_YAML)
 def test_what_yaml_writes_otherwise(piece: str) -> None:
-    assert in_yaml(piece) == AS_YAML[piece]
+    assert rewrite_as_yaml(piece) == AS_YAML[piece]
 
 
 @pytest.mark.parametrize("piece", ALIKE)
 def test_what_both_write_alike(piece: str) -> None:
-    assert in_yaml(piece) == piece
+    assert rewrite_as_yaml(piece) == piece
 
 
 def test_a_call_written_as_text_has_its_options_as_text() -> None:
-    assert in_yaml("mask=causal", mapped=False) == "mask=causal"
-    assert in_yaml("@ name", mapped=False) == "@ name"
+    assert rewrite_as_yaml("mask=causal", mapped=False) == "mask=causal"
+    assert rewrite_as_yaml("@ name", mapped=False) == "@ name"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_call_written_as_text_has_its_options_as_text() -> None:
     ],
 )
 def test_what_is_written_is_the_same_tree(item: str, key: str | None) -> None:
-    text = in_yaml(item)
+    text = rewrite_as_yaml(item)
     if key:
         text = f"{key}:\n  {text}"
     read = parse_yaml(Source("m.yaml", f"specc: 1\nmodel: m\n{text}\n"))
@@ -80,12 +80,8 @@ def test_what_is_written_is_the_same_tree(item: str, key: str | None) -> None:
 
 def test_every_piece_of_advice_there_is_can_be_read_as_yaml() -> None:
     said = "".join(p.read_text() for p in GOLDEN.glob("errors*/*.txt"))
-    pieces = {
-        p
-        for h in re.findall(r"= help: (.*)", said)
-        for p in re.findall(r"`([^`]+)`", h)
-    }
-    changed = {p: made for p in pieces if (made := in_yaml(p)) != p}
+    pieces = {p for h in re.findall(r"= help: (.*)", said) for p in re.findall(r"`([^`]+)`", h)}
+    changed = {p: made for p in pieces if (made := rewrite_as_yaml(p)) != p}
     assert len(changed) > 20
     for made in changed.values():
         yaml.safe_load(made.replace("…", "x"))
@@ -94,7 +90,7 @@ def test_every_piece_of_advice_there_is_can_be_read_as_yaml() -> None:
 def test_the_file_says_which_syntax_is_answered_in() -> None:
     for name, help_ in (("m.specc", "`x = 3`"), ("m.yaml", "`x: 3`")):
         span = Span(Source(name, "x"), 0, 1)
-        (said,) = answered([Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))])
+        (said,) = translate_advice([Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))])
         assert said.helps == (help_,)
-    (placeless,) = answered([Diagnostic("E0000", "t", helps=("`x = 3`",))])
+    (placeless,) = translate_advice([Diagnostic("E0000", "t", helps=("`x = 3`",))])
     assert placeless.helps == ("`x = 3`",)

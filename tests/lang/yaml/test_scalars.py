@@ -4,29 +4,27 @@ are places in the file.
 
 import pytest
 
-from specc.lang import tree
-from specc.lang.dsl.parse import parse_dsl
-from specc.lang.yaml.read import parse_yaml
-from specc.text.source import Source
+from specc.diagnostics.source import Source
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_parser import parse_dsl
+from specc.syntax.yaml.yaml_parser import parse_yaml
 
 HEAD = "specc: 1\nmodel: m\n"
 
 
-def value(text: str) -> tree.Expr:
+def value(text: str) -> ast.Expr:
     """What the config value `a` is."""
     config = parse_yaml(Source("a.yaml", f"{HEAD}config:\n  a: {text}\n")).items[0]
-    assert isinstance(config, tree.Config)
+    assert isinstance(config, ast.Config)
     entry = config.entries[0]
-    assert isinstance(entry, tree.Assign)
+    assert isinstance(entry, ast.Assign)
     return entry.value
 
 
-@pytest.mark.parametrize(
-    "text", ["1e-5", "'1e-5'", '"1e-5"', "1\\x65-5", ">-\n    1e-5"]
-)
+@pytest.mark.parametrize("text", ["1e-5", "'1e-5'", '"1e-5"', "1\\x65-5", ">-\n    1e-5"])
 def test_numbers_stay_as_written(text: str) -> None:
     given = f'"{text}"' if "\\" in text else text
-    assert value(given) == tree.Num("1e-5")
+    assert value(given) == ast.NumberLiteral("1e-5")
 
 
 def test_times_and_dates_are_no_values_of_their_own() -> None:
@@ -34,14 +32,13 @@ def test_times_and_dates_are_no_values_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["causal & window(128)", "'causal & window(128)'", '"causal \\x26 window(128)"'],
+    "text", ["causal & window(128)", "'causal & window(128)'", '"causal \\x26 window(128)"']
 )
 def test_every_node_points_into_the_file(text: str) -> None:
     expr = value(text)
-    assert isinstance(expr, tree.Binary)
+    assert isinstance(expr, ast.Binary)
     call = expr.right
-    assert isinstance(call, tree.Call)
+    assert isinstance(call, ast.Call)
     assert call.span is not None
     assert call.span.text == "window(128)"
     assert call.args[0].span is not None
@@ -53,10 +50,10 @@ def test_every_node_points_into_the_file(text: str) -> None:
 def test_places_behind_letters_outside_the_basic_plane() -> None:
     text = f"# \U0001f600 é\n{HEAD}doc: '\U0001f600'\nconfig: {{a: left + right}}\n"
     config = parse_yaml(Source("a.yaml", text)).items[0]
-    assert isinstance(config, tree.Config)
+    assert isinstance(config, ast.Config)
     entry = config.entries[0]
-    assert isinstance(entry, tree.Assign)
-    assert isinstance(entry.value, tree.Binary)
+    assert isinstance(entry, ast.Assign)
+    assert isinstance(entry.value, ast.Binary)
     assert entry.value.right.span is not None
     assert entry.value.right.span.text == "right"
 
@@ -75,18 +72,15 @@ def test_places_behind_letters_outside_the_basic_plane() -> None:
     ],
 )
 def test_inputs_of_a_call(given: str, meant: str) -> None:
-    yaml = parse_yaml(
-        Source("a", f"{HEAD}items:\n  - mask: m\n    is: {{f: {{{given}}}}}\n")
-    )
+    yaml = parse_yaml(Source("a", f"{HEAD}items:\n  - mask: m\n    is: {{f: {{{given}}}}}\n"))
     assert yaml == parse_dsl(Source("a", f"specc 1 model m mask m = {meant}"))
 
 
 def test_values_of_return() -> None:
-    def returns(text: str) -> tree.File:
+    def returns(text: str) -> ast.File:
         return parse_yaml(
             Source(
-                "a",
-                f"{HEAD}items:\n  - block: f\n    out: float\n    do: [{{return: {text}}}]\n",
+                "a", f"{HEAD}items:\n  - block: f\n    out: float\n    do: [{{return: {text}}}]\n"
             )
         )
 
@@ -103,9 +97,4 @@ def test_top_keys_keep_their_order_as_items() -> None:
             "i}\nrequire: [a > 0]\n",
         )
     )
-    assert [type(i).__name__ for i in file.items] == [
-        "Dims",
-        "Config",
-        "Definition",
-        "Require",
-    ]
+    assert [type(i).__name__ for i in file.items] == ["Dims", "Config", "Definition", "Require"]

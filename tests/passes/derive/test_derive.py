@@ -3,33 +3,25 @@
 from collections import Counter
 from typing import Any
 
-from specc.compiler.given import _texts as texts
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.python_arguments import _texts as texts
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
-from specc.ir.derived import Derived
+from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
-from specc.passes.derive.derive import derive
-from specc.passes.simplify.fuse_scan import fuse_scan
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
 
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32}
-TRANSLATOR = {
-    "vocab": 17,
-    "width": 16,
-    "heads": 2,
-    "encoder.layers": 1,
-    "decoder.layers": 2,
-}
+TRANSLATOR = {"vocab": 17, "width": 16, "heads": 2, "encoder.layers": 1, "decoder.layers": 2}
 
 
-def of(name: str, rows: Any = "newest", **sets: Any) -> Derived:
-    model = elaborated(
-        open_spec(name, sets=[f"{key}={text}" for key, text in texts("", sets)])
-    )
+def of(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
+    model = elaborate_spec(open_spec(name, sets=[f"{key}={text}" for key, text in texts("", sets)]))
     assert model.generation
-    graph = rewrite(model.graph, [fuse_scan, split_scan])
-    return derive(graph, model.generation.growing, {model.generation.source: rows})
+    graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
+    return derive_encoder_and_step(graph, model.generation.growing, {model.generation.source: rows})
 
 
 def kinds(graph: Graph) -> Counter[str]:
@@ -62,11 +54,7 @@ def test_only_the_newest_logits_are_computed_where_only_they_are_asked_for() -> 
     newest, every = of("gpt2", **GPT2), of("gpt2", "new", **GPT2)
     assert str(newest.step.outputs["logits"].type) == "f32[batch, 1, 17]"
     assert str(every.step.outputs["logits"].type) == "f32[batch, new, 17]"
-    rows = [
-        r[0].type.shape[1]
-        for node, r in newest.step.nodes
-        if isinstance(node.op, ops.Linear)
-    ]
+    rows = [r[0].type.shape[1] for node, r in newest.step.nodes if isinstance(node.op, ops.Linear)]
     assert [str(d) for d in rows] == ["new"] * 5 + [
         "1"
     ] * 4  # the last layer's keys are the last that need all rows
@@ -82,15 +70,10 @@ def test_keys_of_the_source_are_projected_once() -> None:
         "decoder.layers.1.encoder_attn.key",
         "decoder.layers.1.encoder_attn.value",
     )
-    full = elaborated(
-        open_spec(
-            "encoder_decoder", sets=[f"{k}={t}" for k, t in texts("", TRANSLATOR)]
-        )
+    full = elaborate_spec(
+        open_spec("encoder_decoder", sets=[f"{k}={t}" for k, t in texts("", TRANSLATOR)])
     ).graph
-    assert (
-        kinds(full)["linear"]
-        == kinds(made.encode)["linear"] + kinds(made.step)["linear"]
-    )
+    assert kinds(full)["linear"] == kinds(made.encode)["linear"] + kinds(made.step)["linear"]
     # self-attention, q and out of the other, mlp; the words
     assert kinds(made.step)["linear"] == 2 * (4 + 2 + 2) + 1
 
@@ -109,13 +92,10 @@ def test_additive_attention_projects_the_source_once() -> None:
 
 
 def test_a_window_keeps_no_row_that_no_query_sees() -> None:
-    made = of(
-        "encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"}
-    )
+    made = of("encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"})
     assert [s.most for s in made.states] == [2, 2, 2, 2]
     assert (
-        str(made.step.outputs[made.states[0].next].type)
-        == "f32[batch, 2, min(2, new + past), 8]"
+        str(made.step.outputs[made.states[0].next].type) == "f32[batch, 2, min(2, new + past), 8]"
     )
 
 

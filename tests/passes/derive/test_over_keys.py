@@ -10,11 +10,11 @@ from support.steps import steps
 
 import specc
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.causality import check_causality
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.graph import Graph
-from specc.ir.verify import verify
-from specc.passes.derive.derive import derive
-from specc.passes.prove.causality import prove
+from specc.ir.ir_verifier import find_graph_errors
 
 HEAD = """specc 1
 model m
@@ -73,13 +73,13 @@ IDS = np.array([[3, 1, 4, 1, 5, 2, 0], [2, 2, 0, 3, 5, 1, 4]])
 def graph_of(tmp_path: Path, body: str) -> Graph:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + body + TAIL)
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_steps_equal_the_full_pass(tmp_path: Path, way: str) -> None:
     graph = graph_of(tmp_path, WAYS[way])
-    assert prove(graph, "n", "ids", ["logits"]) == []
+    assert check_causality(graph, "n", "ids", ["logits"]) == []
     assert_steps_follow(graph)
 
 
@@ -87,12 +87,11 @@ def assert_steps_follow(graph: Graph) -> None:
     """In one piece, row by row, and in unequal pieces."""
     rng = np.random.default_rng(0)
     weights = {
-        n: rng.normal(size=[d.at({}) for d in p.type.shape])
-        for n, p in graph.parameters.items()
+        n: rng.normal(size=[d.at({}) for d in p.type.shape]) for n, p in graph.parameters.items()
     }
-    full = specc_numpy.run(graph, {"ids": IDS}, weights)["logits"]
-    derived = derive(graph, "ids", {"logits": "new"})
-    assert verify(derived.step) == []
+    full = specc_numpy.evaluate_graph(graph, {"ids": IDS}, weights)["logits"]
+    derived = derive_encoder_and_step(graph, "ids", {"logits": "new"})
+    assert find_graph_errors(derived.step) == []
     for plan in ([7], [1] * 7, [3, 4], [2, 1, 4]):
         made = steps(derived, graph, {"ids": IDS}, weights, plan)
         got = np.concatenate([m["logits"] for m in made], axis=1)
@@ -117,20 +116,16 @@ generate text of ids from logits { max_tokens = 6 }
 
 
 @pytest.mark.parametrize("normalize", ["sparsemax", "entmax15", "topk(2)"])
-def test_sorted_keys_may_begin_with_rows_of_a_head(
-    tmp_path: Path, normalize: str
-) -> None:
+def test_sorted_keys_may_begin_with_rows_of_a_head(tmp_path: Path, normalize: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(BEHIND)
-    graph = elaborated(open_spec(str(path), sets=[f"normalize={normalize}"])).graph
-    assert prove(graph, "n", "ids", ["logits"]) == []
+    graph = elaborate_spec(open_spec(str(path), sets=[f"normalize={normalize}"])).graph
+    assert check_causality(graph, "n", "ids", ["logits"]) == []
     assert_steps_follow(graph)
 
 
 @pytest.mark.parametrize("way", ["the third greatest", "the greatest, picked"])
-def test_a_package_and_one_file_write_what_recomputing_writes(
-    tmp_path: Path, way: str
-) -> None:
+def test_a_package_and_one_file_write_what_recomputing_writes(tmp_path: Path, way: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + WAYS[way] + TAIL)
     specc.compile(path, tmp_path / "package", init=3, parts=["score", "step"])
@@ -186,8 +181,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_says_what_to_write(tmp_path: Path, case: str) -> None:
     body, what, mend, mended = REFUSED[case]
-    fault, *_ = prove(graph_of(tmp_path, body), "n", "ids", ["logits"])
+    fault, *_ = check_causality(graph_of(tmp_path, body), "n", "ids", ["logits"])
     assert fault.code == "E0711"
     assert fault.title == f"`logits` cannot be generated along `n`: {what}"
     assert fault.helps == (mend,)
-    assert prove(graph_of(tmp_path, mended), "n", "ids", ["logits"]) == []
+    assert check_causality(graph_of(tmp_path, mended), "n", "ids", ["logits"]) == []

@@ -11,12 +11,16 @@ from support.turns import in_two
 import specc_numpy
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Input, Node, Parameter, Value
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.passes import pipeline
-from specc.passes.narrow.kinds import PRODUCTS, follows
-from specc.passes.narrow.narrow import narrow, narrow_derived
-from specc.run.verify import random_inputs, sizes_for
+from specc.transforms import pass_pipeline
+from specc.transforms.mixed_precision import (
+    ALWAYS_HALF_OPS,
+    can_follow_operand_dtype,
+    convert_derived_to_half,
+    convert_graph_to_half,
+)
+from specc.verification.verify_model import random_inputs, sizes_for
 
 SOME = ("bert", "conformer", "gpt2", "t5", "mixtral", "rnnsearch", "vit")
 WRITING = ("gpt2", "mixtral", "rnnsearch", "t5", "transformer_xl")
@@ -35,14 +39,14 @@ def thin_nodes(graph: Graph) -> Iterator[Node]:
 def check_meaning(name: str) -> None:
     """In float64 a cast is nothing, so both graphs are one function."""
     found = small(name)
-    graph = pipeline.simplify(found.model.graph)
-    thin = narrow(graph, "f16")
-    assert not verify(thin)
+    graph = pass_pipeline.simplify_graph(found.model.graph)
+    thin = convert_graph_to_half(graph, "f16")
+    assert not find_graph_errors(thin)
     assert any(True for _ in thin_nodes(thin))
     weights = random_weights(found)
     inputs = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(3))
-    want = specc_numpy.run(graph, inputs, weights)
-    got = specc_numpy.run(thin, inputs, weights)
+    want = specc_numpy.evaluate_graph(graph, inputs, weights)
+    got = specc_numpy.evaluate_graph(thin, inputs, weights)
     for key, value in want.items():
         np.testing.assert_array_equal(got[key], value)
 
@@ -55,31 +59,29 @@ def test_it_means_the_same(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_every_spec_means_the_same(name: str) -> None:
-    graph = narrow(pipeline.simplify(small(name).model.graph), "bf16")
-    assert not verify(graph)
+    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "bf16")
+    assert not find_graph_errors(graph)
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_only_what_the_table_names_is_thin(name: str) -> None:
     """By a second reading: no node of 16 bits sums, divides or exponentiates."""
-    graph = narrow(pipeline.simplify(small(name).model.graph), "f16")
+    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "f16")
     for node in thin_nodes(graph):
-        assert isinstance(node.op, PRODUCTS) or follows(node.op)
+        assert isinstance(node.op, ALWAYS_HALF_OPS) or can_follow_operand_dtype(node.op)
         assert not isinstance(node.op, ops.Softmax | ops.Reduce | ops.Scan | ops.Lstm)
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_inputs_and_results_stay(name: str) -> None:
-    graph = pipeline.simplify(small(name).model.graph)
-    thin = narrow(graph, "bf16")
+    graph = pass_pipeline.simplify_graph(small(name).model.graph)
+    thin = convert_graph_to_half(graph, "bf16")
     for old, new in (
         (graph.inputs, thin.inputs),
         (graph.outputs, thin.outputs),
         (graph.parameters, thin.parameters),
     ):
-        assert {n: v.type for n, v in old.items()} == {
-            n: v.type for n, v in new.items()
-        }
+        assert {n: v.type for n, v in old.items()} == {n: v.type for n, v in new.items()}
 
 
 def maker_of(value: Value) -> Node:
@@ -94,14 +96,14 @@ def maker_of(value: Value) -> Node:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "mixtral"])
 def test_logits_are_of_32_bits(name: str) -> None:
     """The table that is both is read in 16 bits for tokens, in 32 for logits."""
-    graph = narrow(pipeline.simplify(small(name).model.graph), "f16")
+    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "f16")
     head = maker_of(graph.outputs["logits"])
     assert isinstance(head.op, ops.Linear)
     assert all(a.type.dtype == "f32" for a in head.args if a is not None)
 
 
 def test_scores_of_experts_are_of_32_bits() -> None:
-    graph = narrow(pipeline.simplify(small("mixtral").model.graph), "f16")
+    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small("mixtral").model.graph), "f16")
     routes = [node for node, _ in graph.nodes if isinstance(node.op, ops.TopK)]
     assert routes
     for node in routes:
@@ -116,14 +118,14 @@ def test_scores_of_experts_are_of_32_bits() -> None:
 @pytest.mark.parametrize("name", WRITING)
 def test_keys_and_values_are_kept_thin(name: str) -> None:
     found = small(name)
-    graph = pipeline.simplify(found.model.graph)
+    graph = pass_pipeline.simplify_graph(found.model.graph)
     generation = found.model.generation
     assert generation is not None
-    whole = pipeline.derive(
-        pipeline.Work(graph=graph, defaults=found.model.defaults, generation=generation)
+    whole = pass_pipeline.derive_with_passes(
+        pass_pipeline.PassState(graph=graph, defaults=found.model.defaults, generation=generation)
     )
-    thin = narrow_derived(whole, "f16")
-    assert not verify(thin.step)
+    thin = convert_derived_to_half(whole, "f16")
+    assert not find_graph_errors(thin.step)
     for state in thin.states:
         wanted = "f16" if state.role in ("key", "value") else state.type.dtype
         assert state.type.dtype == wanted
@@ -149,6 +151,6 @@ def test_a_number_that_does_not_fit_stays_wide() -> None:
         small = made.one(ops.Constant(number, "f32"))
         total = made.one(ops.Arith("add"), product, small)
         again = made.one(ops.Linear(), total, w)
-        graph = narrow(made.finish("g", {"y": again}), half)  # type: ignore[arg-type]
+        graph = convert_graph_to_half(made.finish("g", {"y": again}), half)  # type: ignore[arg-type]
         (added,) = (r for n, r in graph.nodes if isinstance(n.op, ops.Arith))
         assert added[0].type.dtype == wanted

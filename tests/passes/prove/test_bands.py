@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from specc.analysis import mask_bands, memoized_traversal
+from specc.analysis.mask_bands import find_band_interval, find_mask_band
+from specc.analysis.query_key_grids import make_grid
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Value
 from specc.ir.types import Type
-from specc.passes.prove import bands, once
-from specc.passes.prove.bands import band, found_band
-from specc.passes.prove.grids import grid_of
 
 T = Dim.symbol("seq")
 
@@ -37,9 +37,7 @@ class Rows:
         return self.build.one(ops.Compare(fn), a, b)
 
     def arith(self, fn: str, a: Value, b: Value | int) -> Value:
-        return self.build.one(
-            ops.Arith(fn), a, self.number(b) if isinstance(b, int) else b
-        )
+        return self.build.one(ops.Arith(fn), a, self.number(b) if isinstance(b, int) else b)
 
     def causal(self) -> Value:
         return self.compare("le", self.j, self.i)
@@ -52,22 +50,14 @@ MASKS: dict[str, Callable[[Rows], Value]] = {
     "[0, ∞]": lambda r: r.causal(),
     "[1, ∞]": lambda r: r.compare("gt", r.i, r.j),
     "[-∞, ∞]": lambda r: r.keep,
-    "[0, 3]": lambda r: r.build.one(
-        ops.And(), r.causal(), r.compare("lt", r.apart(), r.number(4))
-    ),
-    "[-2, 2]": lambda r: r.compare(
-        "le", r.build.one(ops.Pointwise("abs"), r.apart()), r.number(2)
-    ),
+    "[0, 3]": lambda r: r.build.one(ops.And(), r.causal(), r.compare("lt", r.apart(), r.number(4))),
+    "[-2, 2]": lambda r: r.compare("le", r.build.one(ops.Pointwise("abs"), r.apart()), r.number(2)),
     "[0, 0]": lambda r: r.compare("eq", r.i, r.j),
-    "[-3, 3]": lambda r: r.compare(
-        "eq", r.arith("floordiv", r.i, 4), r.arith("floordiv", r.j, 4)
-    ),
+    "[-3, 3]": lambda r: r.compare("eq", r.arith("floordiv", r.i, 4), r.arith("floordiv", r.j, 4)),
     "[-∞, -1]": lambda r: r.build.one(ops.Not(), r.causal()),
     "[1, 2]": lambda r: r.build.one(
         ops.Not(),
-        r.build.one(
-            ops.Or(), r.compare("ge", r.j, r.i), r.compare("gt", r.apart(), r.number(2))
-        ),
+        r.build.one(ops.Or(), r.compare("ge", r.j, r.i), r.compare("gt", r.apart(), r.number(2))),
     ),
     "[5, ∞]": lambda r: r.compare(
         "ge", r.arith("mul", r.i, 2), r.arith("add", r.arith("mul", r.j, 2), 9)
@@ -79,37 +69,36 @@ MASKS: dict[str, Callable[[Rows], Value]] = {
 @pytest.mark.parametrize("expected", MASKS)
 def test_the_band_of_a_mask(expected: str) -> None:
     rows = Rows()
-    assert str(band(MASKS[expected](rows), 0, 1)) == expected
+    assert str(find_band_interval(MASKS[expected](rows), 0, 1)) == expected
 
 
 def test_it_is_seen_through_new_axes_and_reordered_ones() -> None:
     rows = Rows()
     mask = rows.build.one(ops.Insert(0), rows.causal())
-    assert str(band(mask, 1, 2)) == "[0, ∞]"
+    assert str(find_band_interval(mask, 1, 2)) == "[0, ∞]"
     turned = rows.build.one(ops.Transpose((1, 0)), rows.causal())
-    assert str(band(turned, 0, 1)) == "[-∞, 0]"
-    assert str(band(turned, 1, 0)) == "[0, ∞]"
+    assert str(find_band_interval(turned, 0, 1)) == "[-∞, 0]"
+    assert str(find_band_interval(turned, 1, 0)) == "[0, ∞]"
 
 
 def test_weights_have_the_band_of_their_mask() -> None:
     rows = Rows()
     scores = rows.build.one(ops.Cast("f32"), rows.apart())
     weights = rows.build.one(ops.MaskedSoftmax(), scores, rows.causal())
-    assert str(band(weights, 0, 1)) == "[0, ∞]"
+    assert str(find_band_interval(weights, 0, 1)) == "[0, ∞]"
     assert (
-        str(band(rows.build.one(ops.Arith("mul"), scores, weights), 0, 1)) == "[0, ∞]"
+        str(find_band_interval(rows.build.one(ops.Arith("mul"), scores, weights), 0, 1)) == "[0, ∞]"
     )
     assert (
-        str(band(rows.build.one(ops.Arith("add"), scores, weights), 0, 1)) == "[-∞, ∞]"
+        str(find_band_interval(rows.build.one(ops.Arith("add"), scores, weights), 0, 1))
+        == "[-∞, ∞]"
     )
 
 
 def test_data_and_fractions_prove_nothing() -> None:
     rows = Rows()
-    half = rows.compare(
-        "le", rows.build.one(ops.Cast("f64"), rows.apart()), rows.number(0.5)
-    )
-    assert str(band(half, 0, 1)) == "[-∞, ∞]"
+    half = rows.compare("le", rows.build.one(ops.Cast("f64"), rows.apart()), rows.number(0.5))
+    assert str(find_band_interval(half, 0, 1)) == "[-∞, ∞]"
 
 
 def test_each_value_of_a_mask_is_looked_at_once() -> None:
@@ -119,7 +108,7 @@ def test_each_value_of_a_mask_is_looked_at_once() -> None:
     for _ in range(300):
         late = rows.build.one(ops.Or(), mask, rows.build.one(ops.Not(), mask))
         mask = rows.build.one(ops.And(), late, mask)
-    assert str(band(mask, 0, 1)) == "[0, ∞]"
+    assert str(find_band_interval(mask, 0, 1)) == "[0, ∞]"
 
 
 def test_where_upon_where_takes_steps_in_proportion() -> None:
@@ -136,27 +125,25 @@ def test_where_upon_where_takes_steps_in_proportion() -> None:
             rows.build.one(ops.Where(), above, high, middle),
         )
     gate = rows.build.one(ops.Where(), seen, low, rows.number(0.0))
-    budget = once.Budget()
-    grid = grid_of(gate, 0, 1)
-    assert str(found_band(gate, 0, 1).interval) == "[0, ∞]"
-    assert not found_band(gate, 0, 1).spent
-    search = bands._Search(budget)
+    budget = memoized_traversal.TraversalBudget()
+    grid = make_grid(gate, 0, 1)
+    assert str(find_mask_band(gate, 0, 1).interval) == "[0, ∞]"
+    assert not find_mask_band(gate, 0, 1).spent
+    search = mask_bands._BandSearch(budget)
     search.holds(grid, False)
-    assert once.MOST_STEPS - budget.steps < 5_000
+    assert memoized_traversal.MAX_TRAVERSAL_STEPS - budget.steps < 5_000
 
 
-def test_what_was_not_looked_through_is_said_to_be_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     mask = rows.causal()
     for width in range(400):
         near = rows.compare("lt", rows.apart(), rows.number(width))
         mask = rows.build.one(ops.And(), mask, near)
-    assert not found_band(mask, 0, 1).spent
-    found_band.cache_clear()
-    monkeypatch.setattr(once.Budget.__init__, "__defaults__", (100,))
-    found = found_band(mask, 0, 1)
-    found_band.cache_clear()
+    assert not find_mask_band(mask, 0, 1).spent
+    find_mask_band.cache_clear()
+    monkeypatch.setattr(memoized_traversal.TraversalBudget.__init__, "__defaults__", (100,))
+    found = find_mask_band(mask, 0, 1)
+    find_mask_band.cache_clear()
     assert found.spent
     assert found.interval.lo == -float("inf")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.passes.prove.batch import batch_symbol, mixing
 
 SPEC = """specc 1
 model m
@@ -24,18 +24,17 @@ N = 3
 
 def graph_of(folder: Path, body: str, shape: str = "batch, n, 4") -> Graph:
     text = SPEC.format(
-        shape=shape,
-        body=body.replace("; ", "\n  ").replace("{ ", "{\n").replace(" }", "\n}"),
+        shape=shape, body=body.replace("; ", "\n  ").replace("{ ", "{\n").replace(" }", "\n}")
     )
     (folder / "m.specc").write_text(text, encoding="utf-8")
-    return elaborated(open_spec(str(folder / "m.specc"))).graph
+    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
 
 
 def alone_is_the_same(graph: Graph) -> bool:
     """Whether each example of three gives alone what it gives among the others."""
     x = np.random.default_rng(0).normal(size=(3, N, 4))
-    together = specc_numpy.run(graph, {"x": x}, {})["y"]
-    alone = [specc_numpy.run(graph, {"x": x[n : n + 1]}, {})["y"] for n in range(3)]
+    together = specc_numpy.evaluate_graph(graph, {"x": x}, {})["y"]
+    alone = [specc_numpy.evaluate_graph(graph, {"x": x[n : n + 1]}, {})["y"] for n in range(3)]
     return np.allclose(np.concatenate(alone), together, rtol=1e-12)
 
 
@@ -62,21 +61,15 @@ def alone_is_the_same(graph: Graph) -> bool:
 )
 def test_blocks_of_examples_stay_apart(body: str, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, body)
-    assert mixing(graph, "batch") == []
+    assert check_batch_independence(graph, "batch") == []
     assert alone_is_the_same(graph)
 
 
 @pytest.mark.parametrize(
     ("body", "op"),
     [
-        (
-            "return x * insert(insert(float(range(length(x, axis=0))), axis=1), axis=2)",
-            "range",
-        ),
-        (
-            "return x * insert(insert(float(positions(x, axis=0)), axis=1), axis=2)",
-            "extent",
-        ),
+        ("return x * insert(insert(float(range(length(x, axis=0))), axis=1), axis=2)", "range"),
+        ("return x * insert(insert(float(positions(x, axis=0)), axis=1), axis=2)", "extent"),
         ("return flip(x, axis=0)", "flip"),
         ("return x - insert(mean(x, axis=0), axis=0)", "mean"),
         (
@@ -102,7 +95,7 @@ def test_blocks_of_examples_stay_apart(body: str, tmp_path: Path) -> None:
 )
 def test_what_mixes_is_told_and_does(body: str, op: str, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, body)
-    assert [d.title.split("`")[1] for d in mixing(graph, "batch")] == [op]
+    assert [d.title.split("`")[1] for d in check_batch_independence(graph, "batch")] == [op]
     assert not alone_is_the_same(graph)
 
 
@@ -110,11 +103,11 @@ def test_a_body_that_meets_other_examples_is_told_where_it_does(tmp_path: Path) 
     loop = "scan r in x along n carry h { h = r + insert(sum(h, axis=0), axis=0) }"
     body = f"h = zeros(shape=[batch, 4]); {loop}; return x + insert(h, axis=1)"
     graph = graph_of(tmp_path, body)
-    (warning,) = mixing(graph, "batch")
+    (warning,) = check_batch_independence(graph, "batch")
     assert warning.primary
     assert warning.primary.span.text == "sum(h, axis=0)"
     assert not alone_is_the_same(graph)
 
 
 def test_the_batch_is_the_first_axis_of_every_input(tmp_path: Path) -> None:
-    assert batch_symbol(graph_of(tmp_path, "return x")) == "batch"
+    assert find_batch_symbol(graph_of(tmp_path, "return x")) == "batch"

@@ -5,17 +5,17 @@ from collections.abc import Callable
 import pytest
 from support.op_examples import along
 
+from specc.analysis import masked_values
+from specc.analysis.causality import check_causality, find_time_symbol
+from specc.analysis.mask_bands import find_mask_band
+from specc.analysis.memoized_traversal import TraversalBudget
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.diagnostics.source import Source, Span
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.types import Type
-from specc.passes.prove import beyond
-from specc.passes.prove.bands import found_band
-from specc.passes.prove.causality import growing_symbol, prove
-from specc.passes.prove.flow import flow
-from specc.passes.prove.once import Budget
-from specc.text.diagnostic import Diagnostic
-from specc.text.source import Source, Span
 
 B, T = Dim.symbol("batch"), Dim.symbol("tgt")
 SOURCE = Source("decoder.specc", "target: f32[batch, tgt]\ny = op(target)\n")
@@ -28,7 +28,7 @@ def start() -> tuple[Builder, Value]:
 
 
 def faults(build: Builder, output: Value) -> list[Diagnostic]:
-    return prove(finish(build, output), "tgt", "target", ["logits"])
+    return check_causality(finish(build, output), "tgt", "target", ["logits"])
 
 
 def finish(build: Builder, output: Value) -> Graph:
@@ -53,15 +53,11 @@ def test_a_causal_attention_is_proved_and_its_field_is_the_window() -> None:
     build, x = start()
     i, j = rows(build, x)
     near = build.one(
-        ops.Compare("lt"),
-        build.one(ops.Arith("sub"), i, j),
-        build.one(ops.Constant(3, "i64")),
+        ops.Compare("lt"), build.one(ops.Arith("sub"), i, j), build.one(ops.Constant(3, "i64"))
     )
-    y = attention(
-        build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near)
-    )
+    y = attention(build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near))
     assert faults(build, y) == []
-    assert str(flow(finish(build, y), "tgt").state(y).axes[1]) == "[0, 2]"
+    assert str(trace_time_dataflow(finish(build, y), "tgt").state(y).axes[1]) == "[0, 2]"
 
 
 def test_an_attention_without_a_mask() -> None:
@@ -80,9 +76,7 @@ def test_a_mask_that_is_one_too_wide_says_by_how_much() -> None:
     build, x = start()
     i, j = rows(build, x)
     ahead = build.one(ops.Arith("add"), i, build.one(ops.Constant(1, "i64")))
-    (fault,) = faults(
-        build, attention(build, x, build.one(ops.Compare("le"), j, ahead))
-    )
+    (fault,) = faults(build, attention(build, x, build.one(ops.Compare("le"), j, ahead)))
     assert fault.title.endswith("its mask lets a position see 1 later position")
     assert fault.notes == ("q - k can be as low as -1 here",)
     assert fault.helps == ("add `& causal` to the mask",)
@@ -107,10 +101,7 @@ def widened(build: Builder, x: Value, row: Value) -> Value:
 
 
 CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
-    "this mean reads every position": (
-        "E0711",
-        lambda b, x: b.one(ops.Reduce("mean", 1), x),
-    ),
+    "this mean reads every position": ("E0711", lambda b, x: b.one(ops.Reduce("mean", 1), x)),
     "this softmax divides by a sum over every position": (
         "E0711",
         lambda b, x: b.one(ops.Softmax(1), x),
@@ -126,16 +117,12 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
     ),
     "this is the final length of `tgt`, which is not known while generating": (
         "E0714",
-        lambda b, x: b.one(
-            ops.Arith("mul"), x, b.one(ops.Cast("f32"), b.one(ops.Size(T)))
-        ),
+        lambda b, x: b.one(ops.Arith("mul"), x, b.one(ops.Cast("f32"), b.one(ops.Size(T)))),
     ),
     "this scan runs backwards": ("E0715", lambda b, x: scanned(b, x, True)),
     "its rows hold values for later positions": (
         "E0712",
-        lambda b, x: b.one(
-            ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x
-        ),
+        lambda b, x: b.one(ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
     ),
     "this takes as many of every position, which at first there are not": (
         "E0711",
@@ -185,19 +172,14 @@ def test_an_output_that_does_not_depend_on_the_growing_input() -> None:
     build, _ = start()
     other = build.input("other", Input(Type.of("f32", B, 4)))
     (fault,) = faults(build, build.one(ops.Pointwise("tanh"), other))
-    assert (fault.code, fault.title.endswith("it does not depend on `target`")) == (
-        "E0716",
-        True,
-    )
+    assert (fault.code, fault.title.endswith("it does not depend on `target`")) == ("E0716", True)
 
 
 def test_an_attention_map_is_causal_when_its_mask_is() -> None:
     build, x = start()
     i, j = rows(build, x)
     heads = build.one(ops.Insert(1), x)
-    mask = build.one(
-        ops.Insert(0), build.one(ops.Insert(0), build.one(ops.Compare("le"), j, i))
-    )
+    mask = build.one(ops.Insert(0), build.one(ops.Insert(0), build.one(ops.Compare("le"), j, i)))
     assert faults(build, build.add(ops.Attend(1.0), heads, heads, heads, mask)[1]) == []
     (fault,) = faults(build, build.one(ops.Einsum("b q d, b k d -> b q k"), x, x))
     assert fault.title.endswith("its rows hold values for later positions")
@@ -205,7 +187,7 @@ def test_an_attention_map_is_causal_when_its_mask_is() -> None:
 
 def test_the_growing_axis_is_the_one_behind_the_batch() -> None:
     build, x = start()
-    assert growing_symbol(finish(build, x), "target") == "tgt"
+    assert find_time_symbol(finish(build, x), "target") == "tgt"
 
 
 def test_what_the_proof_did_not_look_through_is_said_to_be_so(
@@ -225,16 +207,15 @@ def test_what_the_proof_did_not_look_through_is_said_to_be_so(
     head = b.one(ops.Insert(1), x)
     y = b.one(ops.Attend(0.5), head, head, head, mask)
     graph = b.finish("g", {"y": y})
-    assert prove(graph, "tgt", "x", ["y"]) == []
-    for cached in (found_band, flow, beyond.beyond):
+    assert check_causality(graph, "tgt", "x", ["y"]) == []
+    for cached in (find_mask_band, trace_time_dataflow, masked_values.find_masked_values):
         cached.cache_clear()
-    monkeypatch.setattr(Budget.__init__, "__defaults__", (40,))
-    monkeypatch.setattr(beyond, "MOST_GRIDS", 10)
-    (fault,) = prove(graph, "tgt", "x", ["y"])
-    for cached in (found_band, flow, beyond.beyond):
+    monkeypatch.setattr(TraversalBudget.__init__, "__defaults__", (40,))
+    monkeypatch.setattr(masked_values, "MAX_GRIDS", 10)
+    (fault,) = check_causality(graph, "tgt", "x", ["y"])
+    for cached in (find_mask_band, trace_time_dataflow, masked_values.find_masked_values):
         cached.cache_clear()
     assert fault.code == "E0712"
     assert fault.title.endswith(
-        "it was not found out whether its mask hides later positions: "
-        "50 000 values were looked at"
+        "it was not found out whether its mask hides later positions: 50 000 values were looked at"
     )

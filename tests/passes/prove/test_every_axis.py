@@ -2,20 +2,15 @@
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes.prove.facts import report
+from specc.analysis.analysis_report import analyze_graph
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
-SMALL = {
-    "bert": ["layers=1", "d=16", "heads=2"],
-    "gpt2": ["layers=1", "d=16", "heads=2"],
-}
+SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "heads=2"]}
 
 
-def lines(
-    name: str, *, growing: str | None = None, source: str | None = None
-) -> list[str]:
-    graph = elaborated(open_spec(name, sets=SMALL.get(name, []))).graph
-    return report(graph, growing, source).lines()
+def lines(name: str, *, growing: str | None = None, source: str | None = None) -> list[str]:
+    graph = elaborate_spec(open_spec(name, sets=SMALL.get(name, []))).graph
+    return analyze_graph(graph, growing, source).lines()
 
 
 def test_an_encoder_is_not_causal_and_is_told_where() -> None:

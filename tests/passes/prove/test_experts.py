@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.batch_independence import check_batch_independence
+from specc.analysis.causality import check_causality
+from specc.analysis.cost import count_multiply_adds
+from specc.analysis.padding_check import check_padding
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.passes.measure.cost import multiply_adds
-from specc.passes.prove.batch import mixing
-from specc.passes.prove.causality import prove
-from specc.passes.prove.padding import padding
 
 SPEC = """
 specc 1
@@ -28,7 +28,9 @@ graph main(ids: int[batch, seq], keep: keep[batch, seq] = ids >= 0) -> (y: float
 
 generate text of ids from y {{ stop = [1] }}
 """
-ROUTE = "route(x, chosen, softmax(best), to=gated_mlp(hidden=6, act=silu), experts=experts{}) @ experts"
+ROUTE = (
+    "route(x, chosen, softmax(best), to=gated_mlp(hidden=6, act=silu), experts=experts{}) @ experts"
+)
 
 
 def graph_of(
@@ -37,32 +39,30 @@ def graph_of(
     path = folder / "m.specc"
     path.write_text(SPEC.format(route=result, rows=rows, scored=scored))
     given = [f"{name}={value}" for name, value in sets.items()]
-    return elaborated(open_spec(str(path), sets=given)).graph
+    return elaborate_spec(open_spec(str(path), sets=given)).graph
 
 
 def test_rows_of_a_text_and_of_a_batch_stay_apart(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, f"return {ROUTE.format('')}")
-    assert not mixing(graph, "batch")
-    assert not padding(graph)
-    assert not prove(graph, "seq", "ids", ["y"])
+    assert not check_batch_independence(graph, "batch")
+    assert not check_padding(graph)
+    assert not check_causality(graph, "seq", "ids", ["y"])
 
 
 def test_who_is_chosen_by_later_rows_cannot_be_written(tmp_path: Path) -> None:
     """The numbers of experts are read like any other operand."""
     mean = "x + insert(mean(x, axis=1), axis=1)"
     graph = graph_of(tmp_path, f"return {ROUTE.format('')}", scored=mean)
-    codes = [d.code for d in prove(graph, "seq", "ids", ["y"])]
+    codes = [d.code for d in check_causality(graph, "seq", "ids", ["y"])]
     assert codes
     assert set(codes) == {"E0711"}
 
 
 @pytest.mark.parametrize(("keep", "clean"), [(", keep=keep", True), ("", False)])
-def test_rows_that_are_not_kept_are_zero(
-    keep: str, clean: bool, tmp_path: Path
-) -> None:
+def test_rows_that_are_not_kept_are_zero(keep: str, clean: bool, tmp_path: Path) -> None:
     result = f"return sum({ROUTE.format(keep)}, axis=1)"
     graph = graph_of(tmp_path, result, rows="")
-    assert [d.code for d in padding(graph)] == ([] if clean else ["W0601"])
+    assert [d.code for d in check_padding(graph)] == ([] if clean else ["W0601"])
 
 
 @pytest.mark.parametrize("experts", [2, 8, 512])
@@ -70,12 +70,10 @@ def test_the_work_is_that_of_the_experts_of_a_row(experts: int, tmp_path: Path) 
     graph = graph_of(tmp_path, f"return {ROUTE.format('')}", experts=experts)
     (node,) = (n for n, _ in graph.nodes if n.op.name == "route")
     rows = Dim.symbol("batch") * Dim.symbol("seq")
-    assert multiply_adds(node) == rows * 2 * (3 * 4 * 6)
+    assert count_multiply_adds(node) == rows * 2 * (3 * 4 * 6)
 
 
 def test_a_spec_is_as_long_whatever_the_number_of_experts(tmp_path: Path) -> None:
-    few, many = (
-        graph_of(tmp_path, f"return {ROUTE.format('')}", experts=n) for n in (2, 4096)
-    )
+    few, many = (graph_of(tmp_path, f"return {ROUTE.format('')}", experts=n) for n in (2, 4096))
     assert len(few.nodes) == len(many.nodes)
     assert len(few.parameters) == len(many.parameters)

@@ -4,11 +4,11 @@ from typing import Literal
 
 import pytest
 
+from specc.analysis.padding_check import check_padding
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Value
 from specc.ir.types import Type
-from specc.passes.prove.padding import padding
 
 B, S = Dim.symbol("batch"), Dim.symbol("src")
 Side = Literal["left", "right", "any"]
@@ -26,22 +26,16 @@ class Model:
         return self.build.one(op, *args)  # type: ignore[arg-type]  # any op
 
     def warnings(self, output: Value) -> list[str]:
-        return [d.title for d in padding(self.build.finish("main", {"y": output}))]
+        return [d.title for d in check_padding(self.build.finish("main", {"y": output}))]
 
     def attend(self, masked: bool) -> Value:
-        mask = (
-            self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep))
-            if masked
-            else None
-        )
+        mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep)) if masked else None
         heads = self.one(ops.Insert(1), self.x)
         return self.one(ops.Attend(0.5), heads, heads, heads, mask)
 
     def zeroed(self) -> Value:
         return self.one(
-            ops.Arith("mul"),
-            self.x,
-            self.one(ops.Cast("f32"), self.one(ops.Insert(2), self.keep)),
+            ops.Arith("mul"), self.x, self.one(ops.Cast("f32"), self.one(ops.Insert(2), self.keep))
         )
 
 
@@ -69,34 +63,22 @@ def test_a_maximum_is_clean_where_padded_rows_are_very_low() -> None:
     assert len(model.warnings(model.one(ops.Reduce("max", 1), model.x))) == 1
 
 
-@pytest.mark.parametrize(
-    ("side", "clean"), [("right", True), ("left", False), ("any", False)]
-)
-def test_the_first_row_exists_only_when_padding_is_on_the_right(
-    side: Side, clean: bool
-) -> None:
+@pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
+def test_the_first_row_exists_only_when_padding_is_on_the_right(side: Side, clean: bool) -> None:
     model = Model(side)
     assert (model.warnings(model.one(ops.Index(1, Dim.of(0)), model.x)) == []) is clean
 
 
-@pytest.mark.parametrize(
-    ("side", "clean"), [("right", False), ("left", True), ("any", False)]
-)
-def test_the_newest_row_exists_only_when_padding_is_on_the_left(
-    side: Side, clean: bool
-) -> None:
+@pytest.mark.parametrize(("side", "clean"), [("right", False), ("left", True), ("any", False)])
+def test_the_newest_row_exists_only_when_padding_is_on_the_left(side: Side, clean: bool) -> None:
     model = Model(side)
     assert (model.warnings(model.one(ops.Last(1), model.x)) == []) is clean
 
 
-@pytest.mark.parametrize(
-    ("side", "clean"), [("right", True), ("left", False), ("any", False)]
-)
+@pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
 def test_row_numbers_count_padding_on_the_left(side: Side, clean: bool) -> None:
     model = Model(side)
-    table = model.one(
-        ops.Sinusoid(Dim.of(4), "halves"), model.one(ops.Extent(1), model.x)
-    )
+    table = model.one(ops.Sinusoid(Dim.of(4), "halves"), model.one(ops.Extent(1), model.x))
     found = model.warnings(model.one(ops.Arith("add"), model.x, table))
     assert (found == []) is clean
     if found:
@@ -116,9 +98,7 @@ class Biased(Model):
         self.mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep))
 
     def attended(self, bias: Value, sinks: Value | None = None) -> Value:
-        return self.one(
-            ops.Attend(0.5), self.heads, self.heads, self.heads, self.mask, bias, sinks
-        )
+        return self.one(ops.Attend(0.5), self.heads, self.heads, self.heads, self.mask, bias, sinks)
 
 
 def test_a_bias_that_moves_all_scores_alike_is_clean() -> None:
@@ -143,20 +123,14 @@ def test_a_bias_that_moves_scores_apart_is_not() -> None:
     )
     for bias in (squared, by_key, model.one(ops.Pointwise("tanh"), model.rows)):
         assert (
-            len(
-                model.warnings(
-                    model.attended(model.one(ops.Arith("mul"), model.slopes, bias))
-                )
-            )
+            len(model.warnings(model.attended(model.one(ops.Arith("mul"), model.slopes, bias))))
             == 1
         )
     sinks = model.build.input("sinks", Input(Type.of("f32", 2)))
     assert (
         len(
             model.warnings(
-                model.attended(
-                    model.one(ops.Arith("mul"), model.slopes, model.rows), sinks
-                )
+                model.attended(model.one(ops.Arith("mul"), model.slopes, model.rows), sinks)
             )
         )
         == 1
@@ -178,6 +152,4 @@ def test_rotating_both_sides_by_row_numbers_is_clean() -> None:
     turned = model.one(ops.Rotate("half"), heads, cos, sin)
     mask = model.one(ops.Insert(1), model.one(ops.Insert(1), model.keep))
     assert model.warnings(model.one(ops.Attend(0.5), turned, turned, heads, mask)) == []
-    assert (
-        len(model.warnings(model.one(ops.Attend(0.5), turned, heads, heads, mask))) == 1
-    )
+    assert len(model.warnings(model.one(ops.Attend(0.5), turned, heads, heads, mask))) == 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.spec_models import by_reference, opened
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes.prove.padding import padding
+from specc.analysis.padding_check import check_padding
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 SPEC = """\
 specc 1
@@ -26,7 +26,7 @@ graph g(x: float[batch, n, 4], x_keep: keep[batch, n] right,
 
 def warned(path: Path, made: str) -> bool:
     path.write_text(SPEC.replace("MADE", made), encoding="utf-8")
-    return bool(padding(elaborated(open_spec(str(path))).graph))
+    return bool(check_padding(elaborate_spec(open_spec(str(path))).graph))
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_the_order_of_an_axis_without_padding_counts_none(
 ) -> None:
     path = tmp_path / "m.specc"
     path.write_text(PICKED.replace("MADE", made), encoding="utf-8")
-    assert bool(padding(elaborated(open_spec(str(path))).graph)) is bad
+    assert bool(check_padding(elaborate_spec(open_spec(str(path))).graph)) is bad

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.padding_said import ONE, ROWS, graph_of
 
-from specc.passes.prove.padding import padding
-from specc.text.diagnostic import Diagnostic
+from specc.analysis.padding_check import check_padding
+from specc.diagnostics.diagnostic import Diagnostic
 
 CASES = (
     ("sum(x, axis=1)", ONE, ""),
@@ -38,9 +38,7 @@ CASES = (
     ("sum(f * log(cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
     ("sum(f * (1.0 / cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
 )  # fmt: skip
-FIRST = (
-    "mem = ones(shape=[batch, 2, 4]) * 0.5; f = insert(cast(keep, to=float), axis=2); "
-)
+FIRST = "mem = ones(shape=[batch, 2, 4]) * 0.5; f = insert(cast(keep, to=float), axis=2); "
 
 
 def apply_help(body: str, said: Diagnostic, side: str) -> tuple[str, str]:
@@ -54,10 +52,7 @@ def apply_help(body: str, said: Diagnostic, side: str) -> tuple[str, str]:
         case "keep" if ":" in code:
             return body, f" {code.rsplit(' ', 1)[1]}"
         case "keep":
-            return (
-                f"{before}r, _ = {value.replace('conv(x', f'conv(x, {code}')}; return r",
-                side,
-            )
+            return (f"{before}r, _ = {value.replace('conv(x', f'conv(x, {code}')}; return r", side)
         case "where" if ", y," in code:
             return body.replace(marked, code.replace(", y,", f", {marked},")), side
         case "where":
@@ -71,15 +66,13 @@ def apply_help(body: str, said: Diagnostic, side: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("value", "shape", "side"), CASES)
-def test_the_help_is_accepted(
-    value: str, shape: str, side: str, tmp_path: Path
-) -> None:
+def test_the_help_is_accepted(value: str, shape: str, side: str, tmp_path: Path) -> None:
     attended = value.startswith("attend")
     body = FIRST + (f"y, _ = {value}; return y" if attended else f"return {value}")
-    found = padding(graph_of(tmp_path, body, shape, side))
+    found = check_padding(graph_of(tmp_path, body, shape, side))
     assert found
     for _ in range(2):  # two ops may be at fault, one after the other
         if found:
             body, side = apply_help(body, found[0], side)
-            found = padding(graph_of(tmp_path, body, shape, side))
+            found = check_padding(graph_of(tmp_path, body, shape, side))
     assert not found

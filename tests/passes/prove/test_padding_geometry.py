@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.padding_said import ONE, ROWS, graph_of, moves
 
-from specc.passes.prove.padding import padding
+from specc.analysis.padding_check import check_padding
 
 SIDES = (" left", " right", "")
 ADDED = (
@@ -47,7 +47,7 @@ FIRST = "k = insert(keep, axis=2); w = cast(k, to=float); z = x * w; "
 def compare(body: str, shape: str, side: str, folder: Path) -> tuple[bool, bool]:
     """Return whether `check` warns and whether padding shows."""
     graph = graph_of(folder, FIRST + body, shape, side)
-    return bool(padding(graph)), moves(graph, side)
+    return bool(check_padding(graph)), moves(graph, side)
 
 
 @pytest.mark.parametrize(("added", "side"), list(product(ADDED, SIDES)))
@@ -76,9 +76,7 @@ def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
         ("[:, :-2]", (" left",)),
     ],
 )
-def test_a_slice_with_its_mask(
-    part: str, sides: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_slice_with_its_mask(part: str, sides: tuple[str, ...], tmp_path: Path) -> None:
     for side in SIDES:
         body = f"return masked_mean(x{part}, keep{part})"
         assert compare(body, ONE, side, tmp_path) == ((side not in sides,) * 2)
@@ -88,9 +86,7 @@ def test_a_slice_with_its_mask(
 def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
     merged = "m = relu(merge(x, axis=0)); return split(m, into=[batch, n], axis=0)"
     assert compare(merged, ROWS, side, tmp_path) == (False, False)
-    summed = merged.replace(
-        "relu(merge(x, axis=0))", "cumsum(merge(x, axis=0), axis=0)"
-    )
+    summed = merged.replace("relu(merge(x, axis=0))", "cumsum(merge(x, axis=0), axis=0)")
     assert compare(summed, ROWS, side, tmp_path)[0]
 
 
@@ -99,12 +95,10 @@ def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("side", SIDES)
 def test_own_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -> None:
-    layer = (
-        "x, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), normalize={}); "
-    )
+    layer = "x, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), normalize={}); "
     names = ["mine", "sparsemax", "entmax15"]
     for name in names:
         body = 2 * layer.format(name) + "return x"
         graph = graph_of(tmp_path, body, ROWS, side, f"normalizer mine(s) = {rule}")
-        assert not padding(graph)
+        assert not check_padding(graph)
         assert not moves(graph, side)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes.prove.padding import padding
+from specc.analysis.padding_check import check_padding
+from specc.driver.spec_loader import elaborate_spec, open_spec
 
 SPEC = """\
 specc 1
@@ -28,7 +28,7 @@ def warnings(folder: Path, body: str) -> list[tuple[str, str]]:
     (folder / "m.specc").write_text(
         SPEC.format(body=body.replace("; ", "\n    ")), encoding="utf-8"
     )
-    found = padding(elaborated(open_spec(str(folder / "m.specc"))).graph)
+    found = check_padding(elaborate_spec(open_spec(str(folder / "m.specc"))).graph)
     return [(d.title, d.primary.span.text if d.primary else "") for d in found]
 
 
@@ -59,8 +59,5 @@ def test_clean(body: str, tmp_path: Path) -> None:
 )
 def test_padded_rows_get_in(body: str, op: str, where: str, tmp_path: Path) -> None:
     ((title, text),) = warnings(tmp_path, body)
-    assert (
-        title
-        == f"padded positions reach `found`: `{op}` reads them, no mask stands between"
-    )
+    assert title == f"padded positions reach `found`: `{op}` reads them, no mask stands between"
     assert text == where

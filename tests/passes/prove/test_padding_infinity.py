@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.padding_said import ONE, graph_of, moves
 
-from specc.ir.ops.tensor import POINTWISE
-from specc.passes.prove.padding import padding
+from specc.analysis.padding_check import check_padding
+from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 
 INFINITIES = ("inf", "-inf")
 FEW = ("neg", "abs", "exp", "silu", "sin", "sigmoid")
@@ -39,13 +39,13 @@ CLEAN = (
 def found(folder: Path, value: str) -> tuple[bool, bool]:
     """Whether padding is said to reach the result, and whether it does."""
     graph = graph_of(folder, f"k = insert(keep, axis=2); return {value}", ONE, "")
-    return bool(padding(graph)), moves(graph, "")
+    return bool(check_padding(graph)), moves(graph, "")
 
 
 @pytest.mark.parametrize(("form", "filled"), list(product(FORMS, INFINITIES)))
 def test_what_is_said_to_be_clean_is(form: str, filled: str, tmp_path: Path) -> None:
     told = 0
-    for word in POINTWISE if form == FORMS[0] else FEW:
+    for word in POINTWISE_FUNCTIONS if form == FORMS[0] else FEW:
         value = form.format(f"{word}(where(k, x, {filled}))")
         said, moved = found(tmp_path, value)
         assert said or not moved, value

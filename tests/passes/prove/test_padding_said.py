@@ -10,7 +10,7 @@ import pytest
 from support.padding_said import ONE, ROWS, graph_of, moves
 from support.spec_models import by_reference, opened, random_weights
 
-from specc.passes.prove.padding import padding
+from specc.analysis.padding_check import check_padding
 
 HIDDEN = 's = einsum("b q d, b k d -> b q k", x, x); e = where({mask}, s, {low}); '
 STABLE = "w = exp(e - insert(max(e, axis=2), axis=2)); w = w / insert(sum(w, axis=2), axis=2); "
@@ -37,22 +37,14 @@ CASES = [
     (SCAN.format(keep="other"), ONE, "", False),
     (SCAN.format(keep="other"), ONE, " right", False),
     (
-        HIDDEN.format(mask="insert(keep, axis=1)", low="-1e30")
-        + STABLE
-        + "return matmul(w, x)",
+        HIDDEN.format(mask="insert(keep, axis=1)", low="-1e30") + STABLE + "return matmul(w, x)",
         ROWS,
         "",
         True,
     ),
+    (HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return matmul(w, x)", ROWS, "", True),
     (
-        HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return matmul(w, x)",
-        ROWS,
-        "",
-        True,
-    ),
-    (
-        HIDDEN.format(mask=CAUSAL, low="-1e30")
-        + "return matmul(softmax(e, axis=2), x)",
+        HIDDEN.format(mask=CAUSAL, low="-1e30") + "return matmul(softmax(e, axis=2), x)",
         ROWS,
         "",
         True,
@@ -66,47 +58,26 @@ CASES = [
         None,
     ),
     (
-        HIDDEN.format(mask="insert(keep, axis=1)", low="-10.0")
-        + STABLE
-        + "return matmul(w, x)",
+        HIDDEN.format(mask="insert(keep, axis=1)", low="-10.0") + STABLE + "return matmul(w, x)",
         ROWS,
         "",
         False,
     ),
     (
-        HIDDEN.format(mask=CAUSAL, low="-inf")
-        + STABLE
-        + "return masked_mean(matmul(w, x), keep)",
+        HIDDEN.format(mask=CAUSAL, low="-inf") + STABLE + "return masked_mean(matmul(w, x), keep)",
         ONE,
         "",
         False,
     ),
     (
-        HIDDEN.format(mask=CAUSAL, low="-1e30")
-        + STABLE
-        + "return masked_mean(matmul(w, x), keep)",
+        HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return masked_mean(matmul(w, x), keep)",
         ONE,
         "",
         True,
     ),
-    (
-        "y, _ = attend(x, x, x, mask=strided & visible(keep)); return y",
-        ROWS,
-        " left",
-        False,
-    ),
-    (
-        "y, _ = attend(x, x, x, mask=shifted & visible(keep)); return y",
-        ROWS,
-        " left",
-        True,
-    ),
-    (
-        "y, _ = attend(x, x, x, mask=chunked(2) & visible(keep)); return y",
-        ROWS,
-        " left",
-        False,
-    ),
+    ("y, _ = attend(x, x, x, mask=strided & visible(keep)); return y", ROWS, " left", False),
+    ("y, _ = attend(x, x, x, mask=shifted & visible(keep)); return y", ROWS, " left", True),
+    ("y, _ = attend(x, x, x, mask=chunked(2) & visible(keep)); return y", ROWS, " left", False),
     (
         "at = 2 * positions(x) - positions(x); return x * insert(float(at), axis=1)",
         ROWS,
@@ -135,7 +106,7 @@ def test_what_is_said_is_what_numbers_show(
 ) -> None:
     """None: told, although these numbers do not show it; other ones would."""
     graph = graph_of(tmp_path, body, shape, side)
-    assert (padding(graph) == []) == bool(clean)
+    assert (check_padding(graph) == []) == bool(clean)
     assert clean is None or moves(graph, side) != clean
 
 
@@ -161,7 +132,7 @@ def test_rows_made_longer_are_as_alone_where_it_says_so(
         f"  return conv_transpose(x, out=3, {window}) @ c\n}}\n"
     )
     spec = opened(str(path))
-    (said,) = padding(spec.model.graph)
+    (said,) = check_padding(spec.model.graph)
     assert f"the {rows} are then as they are alone" in said.helps[0]
     weights, rng = random_weights(spec), np.random.default_rng(0)
     x, keep = rng.normal(size=(1, 5, 4)), np.arange(5)[None] < 3

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import specc_numpy
+from specc.analysis import local_attention as module
+from specc.analysis.local_attention import GlobalTokenCondition, MaskParts, decompose_mask
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Value
-from specc.ir.interval import ALL, EMPTY, Interval
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 from specc.ir.types import Type
-from specc.passes.prove import parts as module
-from specc.passes.prove.parts import Alone, Parts, parts_of
 
 ROWS = Dim.symbol("n")
 
@@ -69,14 +69,14 @@ class Masks:
         return self.b.one(ops.Compare("lt"), rows, number)
 
 
-def unseen(masks: Masks, mask: Value, found: Parts) -> int:
+def unseen(masks: Masks, mask: Value, found: MaskParts) -> int:
     """How many pairs a mask shows that no part holds, for one drawing of the inputs."""
     alone = [*found.keys, *found.queries]
     outputs = {"mask": mask, **{f"{n}": a.value for n, a in enumerate(alone)}}
     graph = masks.b.finish("mask", outputs)
     rng = np.random.default_rng(masks.random.randint(0, 99))
     flags = {name: rng.random(7) < 0.4 for name in graph.inputs}
-    results = specc_numpy.run(graph, flags, {})
+    results = specc_numpy.evaluate_graph(graph, flags, {})
     i, j = np.arange(7)[:, None], np.arange(7)
     covered = (i - j >= found.band.lo) & (i - j <= found.band.hi)
     for n, one in enumerate(alone):
@@ -90,7 +90,7 @@ def drawn(seed: int) -> int:
     masks = Masks(seed)
     mask = masks.mask(seed % 4)
     padded = masks.flags[2:] if seed % 2 else ()
-    return unseen(masks, mask, parts_of(mask, 0, 1, padded))
+    return unseen(masks, mask, decompose_mask(mask, 0, 1, padded))
 
 
 def test_what_no_part_holds_is_not_seen() -> None:
@@ -103,7 +103,7 @@ def test_what_no_part_holds_is_not_seen_in_many_masks() -> None:
 
 
 def test_unions_that_are_cut_instead_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.Parts, "__or__", module.Parts.__and__)
+    monkeypatch.setattr(module.MaskParts, "__or__", module.MaskParts.__and__)
     assert sum(drawn(seed) > 0 for seed in range(200)) > 20
 
 
@@ -115,12 +115,16 @@ def test_a_window_with_rows_that_see_all_and_are_seen_by_all() -> None:
     queries = one(ops.Insert(1), first)
     union = one(ops.Or(), one(ops.Or(), near, first), queries)
     mask = one(ops.And(), union, keep)
-    wanted = Parts(
-        Interval(-4, 4), (Alone(first, 0, False),), (Alone(queries, 0, False),)
+    wanted = MaskParts(
+        Interval(-4, 4),
+        (GlobalTokenCondition(first, 0, False),),
+        (GlobalTokenCondition(queries, 0, False),),
     )
-    assert parts_of(mask, 0, 1) == wanted
-    assert parts_of(one(ops.And(), keep, union), 0, 1, [keep]) == wanted
+    assert decompose_mask(mask, 0, 1) == wanted
+    assert decompose_mask(one(ops.And(), keep, union), 0, 1, [keep]) == wanted
     only = one(ops.And(), queries, keep)
-    assert parts_of(only, 0, 1) == Parts(EMPTY, queries=(Alone(queries, 0, False),))
+    assert decompose_mask(only, 0, 1) == MaskParts(
+        EMPTY_INTERVAL, queries=(GlobalTokenCondition(queries, 0, False),)
+    )
     padding = one(ops.And(), one(ops.Insert(1), keep), keep)
-    assert parts_of(padding, 0, 1, [keep]) == Parts(ALL)
+    assert decompose_mask(padding, 0, 1, [keep]) == MaskParts(FULL_INTERVAL)

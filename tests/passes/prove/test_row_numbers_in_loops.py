@@ -9,14 +9,14 @@ import pytest
 from support.op_examples import along
 from support.steps import steps
 
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.causality import check_causality
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.passes.derive.derive import derive
-from specc.passes.prove.causality import prove
 
 SPEC = """specc 1
 model m
@@ -39,7 +39,7 @@ def graph_of(folder: Path, body: str) -> Graph:
     body = body.replace("{ ", "{\n").replace(" }", "\n}")
     text = SPEC.format(body=body, wide="wide" if "wide" in body else "4")
     (folder / "m.specc").write_text(text, encoding="utf-8")
-    return elaborated(open_spec(str(folder / "m.specc"))).graph
+    return elaborate_spec(open_spec(str(folder / "m.specc"))).graph
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,16 @@ def test_row_numbers_of_the_growing_axis_do_not_begin_anew(
     body: str, by_hand: object, tmp_path: Path
 ) -> None:
     graph = graph_of(tmp_path, body)
-    assert verify(graph) == []
-    assert prove(graph, "seq", "x", ["y"]) == []
+    assert find_graph_errors(graph) == []
+    assert check_causality(graph, "seq", "x", ["y"]) == []
     rng = np.random.default_rng(0)
     x, memory = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 3, 4))
     wanted = x
     for n in range(3):
         wanted = by_hand(wanted, memory[:, n : n + 1], np.arange(6.0)[None, :, None])  # type: ignore[operator]
-    derived = derive(graph, "x", {"y": "new"})
+    derived = derive_encoder_and_step(graph, "x", {"y": "new"})
     for plan in ([6], [1] * 6, [2, 3, 1]):
-        made = [
-            r["y"] for r in steps(derived, graph, {"x": x, "memory": memory}, {}, plan)
-        ]
+        made = [r["y"] for r in steps(derived, graph, {"x": x, "memory": memory}, {}, plan)]
         np.testing.assert_allclose(np.concatenate(made, axis=1), wanted, rtol=1e-12)
 
 
@@ -94,9 +92,7 @@ class Body:
     def __init__(self) -> None:
         self.type = Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)
         self.inner = Builder()
-        self.row = self.inner.input(
-            "row", Input(Type.of("f64", Dim.symbol("batch"), 3))
-        )
+        self.row = self.inner.input("row", Input(Type.of("f64", Dim.symbol("batch"), 3)))
         self.carry = self.inner.input("y", Input(self.type))
 
     def scan(self, after: Value) -> Graph:
@@ -113,19 +109,17 @@ class Body:
         """What the proof says of it."""
         return [
             f"{d.code} {d.title.partition(': ')[2]}"
-            for d in prove(self.scan(after), "seq", "x", ["y"])
+            for d in check_causality(self.scan(after), "seq", "x", ["y"])
         ]
 
 
 def test_a_body_that_makes_row_numbers_is_refused_and_is_no_sound_graph() -> None:
     body = Body()
     at = body.inner.one(ops.Cast("f64"), body.inner.one(ops.Extent(1), body.carry))
-    after = body.inner.one(
-        ops.Arith("add"), body.carry, body.inner.one(ops.Insert(1), at)
-    )
+    after = body.inner.one(ops.Arith("add"), body.carry, body.inner.one(ops.Insert(1), at))
     why = "row numbers are made inside this loop; they would begin anew in every step"
     assert body.faults(after) == [f"E0717 {why}"]
-    (fault,) = verify(body.scan(after))
+    (fault,) = find_graph_errors(body.scan(after))
     assert "the body of a loop makes row numbers" in fault
 
 
@@ -137,12 +131,10 @@ def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None
     after = body.inner.one(ops.Delay(1, 1, 0.0), ahead)
     outer = Builder()
     given = [outer.input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]
-    memory = outer.input(
-        "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
-    )
+    memory = outer.input("memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3)))
     op = ops.Scan(body.inner.finish("body", {"y": after}), 1, 1, 1)
     graph = outer.finish("g", {"y": outer.one(op, memory, *given)})
-    assert [d.code for d in prove(graph, "seq", "y", ["y"])] == ["E0711"]
+    assert [d.code for d in check_causality(graph, "seq", "y", ["y"])] == ["E0711"]
 
 
 def test_rows_that_a_body_makes_itself_are_seen() -> None:
@@ -151,23 +143,14 @@ def test_rows_that_a_body_makes_itself_are_seen() -> None:
     """
     inner = Builder()
     row, carry = (
-        inner.input(n, Input(Type.of("f64", Dim.symbol("batch"), 3)))
-        for n in ("row", "h")
+        inner.input(n, Input(Type.of("f64", Dim.symbol("batch"), 3))) for n in ("row", "h")
     )
-    copies = inner.one(
-        ops.Expand(1, Dim.symbol("seq")), inner.one(ops.Insert(1), carry)
-    )
+    copies = inner.one(ops.Expand(1, Dim.symbol("seq")), inner.one(ops.Insert(1), carry))
     after = inner.one(ops.Arith("add"), row, inner.one(ops.Reduce("sum", 1), copies))
     outer = Builder()
-    x = outer.input(
-        "x", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3))
-    )
-    memory = outer.input(
-        "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
-    )
+    x = outer.input("x", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)))
+    memory = outer.input("memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3)))
     first = outer.input("first", Input(Type.of("f64", Dim.symbol("batch"), 3)))
     h = outer.one(ops.Scan(inner.finish("body", {"h": after}), 1, 1, 1), memory, first)
-    graph = outer.finish(
-        "g", {"y": outer.one(ops.Arith("add"), x, outer.one(ops.Insert(1), h))}
-    )
-    assert [d.code for d in prove(graph, "seq", "x", ["y"])] == ["E0714"]
+    graph = outer.finish("g", {"y": outer.one(ops.Arith("add"), x, outer.one(ops.Insert(1), h))})
+    assert [d.code for d in check_causality(graph, "seq", "x", ["y"])] == ["E0714"]

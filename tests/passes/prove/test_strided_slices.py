@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.analysis.padding_check import check_padding
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.passes.prove.padding import padding
-from specc.text.diagnostic import Failed
 
 Array = NDArray[Any]
 SLICES = ("::2", "1::2", "2::2", "0:n - 1:2", "1:n - 1:2", "::3", "2::3", "0:n - 2:3")
@@ -27,7 +27,7 @@ def graph_of(folder: Path, side: str, value: str) -> Graph:
         f"graph g(x: float[batch, n, 2], keep: keep[batch, n] {side}) -> (y: float[batch, 2])"
         f" {{ return {value} }}\n"
     )
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def leaks(graph: Graph, side: str) -> bool:
@@ -41,7 +41,7 @@ def leaks(graph: Graph, side: str) -> bool:
             beside = {"x": np.concatenate(order, 1), "keep": there}
             alone = {"x": x, "keep": np.ones((1, rows), bool)}
             found, wanted = (
-                specc_numpy.run(graph, given, {})["y"] for given in (beside, alone)
+                specc_numpy.evaluate_graph(graph, given, {})["y"] for given in (beside, alone)
             )
             if not np.allclose(found, wanted, atol=1e-9):
                 return True
@@ -57,7 +57,7 @@ def test_what_is_said_to_be_clean_is(side: str, tmp_path: Path) -> None:
             graph = graph_of(tmp_path, side, value)
         except Failed:
             continue  # not as many of one as of the other
-        if not padding(graph):
+        if not check_padding(graph):
             clean.add((rows, seen))
             assert not leaks(graph, side), value
     to_the_end = {(s, s) for s in SLICES if s.count("n") == 0}
@@ -67,15 +67,13 @@ def test_what_is_said_to_be_clean_is(side: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["mean(x[:, ::2], axis=1)", "max(x[:, ::2], axis=1)", "last(x[:, ::2])"]
 )
-def test_without_what_says_which_rows_exist_padding_is_read(
-    value: str, tmp_path: Path
-) -> None:
+def test_without_what_says_which_rows_exist_padding_is_read(value: str, tmp_path: Path) -> None:
     graph = graph_of(tmp_path, "right", value)
     assert leaks(graph, "right")
-    assert [d.code for d in padding(graph)] == ["W0601"]
+    assert [d.code for d in check_padding(graph)] == ["W0601"]
 
 
 def test_what_only_looks_back_needs_no_more(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, "right", "cumsum(x[:, ::2])[:, 0]")
-    assert not padding(graph)
+    assert not check_padding(graph)
     assert not leaks(graph, "right")

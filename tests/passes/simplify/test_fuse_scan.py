@@ -9,11 +9,11 @@ from support.spec_models import Opened, assert_agrees, opened, random_weights
 import specc_numpy
 from specc.ir import ops
 from specc.ir.graph import Graph
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import Op
-from specc.ir.verify import verify
-from specc.passes.simplify.fuse_scan import fuse_scan
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
 
 SPEC = """\
 specc 1
@@ -45,21 +45,17 @@ CELLS = {
 def model(folder: Path, cell: str, collect: str = "h", options: str = "") -> Opened:
     carry = "h, c" if ", c" in cell.split("=")[0] else "h"
     body = f"earlier = h\n    {cell} @ cell\n    y = {collect}"
-    (folder / "m.specc").write_text(
-        SPEC.format(carry=carry, options=options, body=body)
-    )
+    (folder / "m.specc").write_text(SPEC.format(carry=carry, options=options, body=body))
     return opened(str(folder / "m.specc"))
 
 
 def fused(graph: Graph) -> Graph:
-    return rewrite(graph, [fuse_scan, split_scan])
+    return rewrite_graph(graph, [fuse_scan, split_scan])
 
 
 def layers(graph: Graph) -> list[Op]:
     return [
-        n.op
-        for n, _ in graph.nodes
-        if isinstance(n.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan)
+        n.op for n, _ in graph.nodes if isinstance(n.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan)
     ]
 
 
@@ -69,8 +65,8 @@ def assert_means_the_same(spec: Opened, found: Graph) -> None:
     shapes = {"x": (3, 4, 3), "h": (3, 5), "c": (3, 5)}
     given = {n: rng.standard_normal(s) for n, s in shapes.items()} | {"keep": keep}
     weights = random_weights(spec)
-    wanted = specc_numpy.run(spec.model.graph, given, weights)
-    for name, array in specc_numpy.run(found, given, weights).items():
+    wanted = specc_numpy.evaluate_graph(spec.model.graph, given, weights)
+    for name, array in specc_numpy.evaluate_graph(found, given, weights).items():
         assert_agrees(array, wanted[name], name, 1e-12)
 
 
@@ -79,7 +75,7 @@ def assert_means_the_same(spec: Opened, found: Graph) -> None:
 def test_a_standard_cell_is_seen(cell: str, options: str, tmp_path: Path) -> None:
     spec = model(tmp_path, cell, options=options)
     found = fused(spec.model.graph)
-    assert verify(found) == []
+    assert find_graph_errors(found) == []
     (layer,) = layers(found)
     assert layer == type(CELLS[cell])(
         **{**CELLS[cell].attributes(), "reverse": "reverse" in options}
@@ -93,9 +89,7 @@ def test_a_standard_cell_is_seen(cell: str, options: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("options", ["", "keep keep"])
 def test_what_else_is_collected_follows_the_layer(options: str, tmp_path: Path) -> None:
     readout = "linear(concat([h, row]), out=7) @ out"
-    spec = model(
-        tmp_path, "h = gru_cell(row, h, reset=after, update=old)", readout, options
-    )
+    spec = model(tmp_path, "h = gru_cell(row, h, reset=after, update=old)", readout, options)
     found = fused(spec.model.graph)
     assert layers(found) == [ops.Gru("after")]
     assert sum(isinstance(n.op, ops.Linear) for n, _ in found.nodes) == 1

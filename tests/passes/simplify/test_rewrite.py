@@ -1,23 +1,26 @@
 """Rules are plain functions with a `match`; names and places follow what replaces a node."""
 
+from specc.analysis.analysis_report import analyze_graph
+from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import Op
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.ir.write import write
-from specc.passes.prove.batch import batch_symbol, mixing
-from specc.passes.prove.facts import report
-from specc.passes.simplify.rewrite import Args, Values, rewrite, settle
+from specc.transforms.graph_rewrite import (
+    NodeOperands,
+    NodeResults,
+    rewrite_graph,
+    rewrite_until_stable,
+)
 
 
-def merge_transposes(build: Builder, op: Op, args: Args) -> Values | None:
+def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Two transposes in a row are one."""
     match op, args:
-        case ops.Transpose(order=order), (Value() as x,) if order == tuple(
-            range(len(order))
-        ):
+        case ops.Transpose(order=order), (Value() as x,) if order == tuple(range(len(order))):
             return (x,)
         case ops.Transpose(order=outer), (
             Value(node=Node(op=ops.Transpose(order=inner), args=(Value() as x,))),
@@ -33,22 +36,20 @@ def turned_thrice() -> Graph:
     for n in range(3):
         y = build.one(ops.Transpose((1, 2, 0)), y, scope=f"turn.{n}")
         build.names[f"turn.{n}"] = y
-    return build.finish(
-        "main", {"y": build.one(ops.Pointwise("tanh"), y)}, least={"a": 1}
-    )
+    return build.finish("main", {"y": build.one(ops.Pointwise("tanh"), y)}, least={"a": 1})
 
 
 def test_three_turns_are_none_and_names_stay() -> None:
-    once = rewrite(turned_thrice(), [merge_transposes])
-    done = settle(turned_thrice(), [merge_transposes])
-    assert verify(once) == verify(done) == []
+    once = rewrite_graph(turned_thrice(), [merge_transposes])
+    done = rewrite_until_stable(turned_thrice(), [merge_transposes])
+    assert find_graph_errors(once) == find_graph_errors(done) == []
     assert [n.op for n, _ in done.nodes] == [ops.Pointwise("tanh")]
     assert done.names["turn.2"] is done.inputs["x"]
     assert done.least == {"a": 1}
 
 
 def test_without_rules_nothing_changes() -> None:
-    assert write(rewrite(turned_thrice(), [])) == write(turned_thrice())
+    assert format_ir(rewrite_graph(turned_thrice(), [])) == format_ir(turned_thrice())
 
 
 def test_verify_names_what_is_wrong() -> None:
@@ -64,7 +65,7 @@ def test_verify_names_what_is_wrong() -> None:
         outputs=graph.outputs,
         made={node: graph.made[node]},
     )
-    said = verify(wrong)
+    said = find_graph_errors(wrong)
     assert any("operand 1 is not made before it is used" in s for s in said)
     assert any("something is said about a node that is not there" in s for s in said)
 
@@ -75,26 +76,22 @@ def test_rows_of_the_batch_are_seen_to_mix() -> None:
     x = build.input("x", Input(Type.of("f32", b, t)))
     mean = build.one(ops.Reduce("mean", 0), x)
     graph = build.finish("main", {"y": build.one(ops.Arith("sub"), x, mean)})
-    assert batch_symbol(graph) == "batch"
-    (warning,) = mixing(graph, "batch")
+    assert find_batch_symbol(graph) == "batch"
+    (warning,) = check_batch_independence(graph, "batch")
     assert (warning.code, warning.severity) == ("W0602", "warning")
-    assert (
-        warning.title
-        == "`mean` mixes the rows of `batch`: what one gives depends on the others"
-    )
+    assert warning.title == "`mean` mixes the rows of `batch`: what one gives depends on the others"
     apart = build.finish("main", {"y": build.one(ops.Reduce("sum", 1), x)})
-    assert mixing(apart, "batch") == []
+    assert check_batch_independence(apart, "batch") == []
 
 
 def test_the_report_puts_the_facts_together() -> None:
     build = Builder()
     x = build.input("x", Input(Type.of("f32", Dim.symbol("batch"), Dim.symbol("seq"))))
     build.input(
-        "keep",
-        Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), keep="right"),
+        "keep", Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), keep="right")
     )
     graph = build.finish("main", {"y": build.one(ops.Delay(1, 2, 0.0), x)})
-    assert report(graph, "x", "y").lines() == [
+    assert analyze_graph(graph, "x", "y").lines() == [
         "causal along seq",
         "  y reads its own row and 2 before it",
         "rows of batch stay apart",

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.passes.simplify.rewrite import rewrite
-from specc.passes.simplify.split_scan import split_scan
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.split_scan import split_scan
 
 SEARCH = """
 specc 1
@@ -38,17 +38,14 @@ graph g(memory: float[batch, src, hid], keep: keep[batch, src], target: int[batc
 def graph(tmp_path: Path) -> Graph:
     path = tmp_path / "search.specc"
     path.write_text(SEARCH.lstrip(), encoding="utf-8")
-    return elaborated(open_spec(str(path))).graph
+    return elaborate_spec(open_spec(str(path))).graph
 
 
 def contractions(graph: Graph) -> tuple[int, int]:
     """Heavy operations outside and inside the loop."""
     outside = sum(n.op.heavy for n, _ in graph.nodes if not isinstance(n.op, ops.Scan))
     inside = sum(
-        b.op.heavy
-        for n, _ in graph.nodes
-        if isinstance(n.op, ops.Scan)
-        for b, _ in n.op.body.nodes
+        b.op.heavy for n, _ in graph.nodes if isinstance(n.op, ops.Scan) for b, _ in n.op.body.nodes
     )
     return outside, inside
 
@@ -58,7 +55,7 @@ def test_only_what_the_carry_needs_stays_inside(graph: Graph) -> None:
     assert contractions(graph) == (1, 8)
     # inside stay W s, v tanh(…), the weighted sum, and s's and the context's way into
     # the next s
-    assert contractions(rewrite(graph, [split_scan])) == (4, 5)
+    assert contractions(rewrite_graph(graph, [split_scan])) == (4, 5)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -76,8 +73,8 @@ def test_the_meaning_stays(graph: Graph, batch: int) -> None:
         "target_keep": np.arange(5) < lengths,
         "start": rng.normal(size=(batch, 8)),
     }
-    before = specc_numpy.run(graph, inputs, weights)
-    after = specc_numpy.run(rewrite(graph, [split_scan]), inputs, weights)
+    before = specc_numpy.evaluate_graph(graph, inputs, weights)
+    after = specc_numpy.evaluate_graph(rewrite_graph(graph, [split_scan]), inputs, weights)
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, rtol=0, atol=1e-12)
 
@@ -90,7 +87,7 @@ def test_a_loop_with_nothing_to_move_is_left_alone(tmp_path: Path) -> None:
         " s = start scan r in x along t carry s collect y { s = s + r  y = s } return y }",
         encoding="utf-8",
     )
-    graph = elaborated(open_spec(str(path))).graph
-    assert [n.op for n, _ in rewrite(graph, [split_scan]).nodes] == [
+    graph = elaborate_spec(open_spec(str(path))).graph
+    assert [n.op for n, _ in rewrite_graph(graph, [split_scan]).nodes] == [
         n.op for n, _ in graph.nodes
     ]

@@ -6,10 +6,14 @@ import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
+from specc.ir.ir_printer import format_ir
+from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.ir.verify import verify
-from specc.ir.write import write
-from specc.passes.simplify.turn import of_products, straight, turn
+from specc.transforms.transpose_weights import (
+    find_linear_weights,
+    restore_transposed_weights,
+    transpose_stored_weights,
+)
 
 
 def graph(out: int, width: int, *, shown: bool = False) -> Graph:
@@ -29,26 +33,28 @@ def test_results_stay_and_the_graph_is_sound() -> None:
     rng = np.random.default_rng(0)
     for out, width in rng.integers(1, 6, (8, 2)):
         whole = graph(int(out), int(width))
-        assert of_products(whole) == {"w"}
-        turned = turn(whole, {"w"})
-        assert not verify(turned)
+        assert find_linear_weights(whole) == {"w"}
+        turned = transpose_stored_weights(whole, {"w"})
+        assert not find_graph_errors(turned)
         assert [d.number for d in turned.parameters["w"].type.shape] == [width, out]
         given = {"x": rng.normal(size=(3, width))}
         weights = {
             n: rng.normal(size=[d.number for d in v.type.shape])
             for n, v in whole.parameters.items()
         }
-        wanted = specc_numpy.run(whole, given, weights)
-        found = specc_numpy.run(turned, given, {**weights, "w": weights["w"].T})
+        wanted = specc_numpy.evaluate_graph(whole, given, weights)
+        found = specc_numpy.evaluate_graph(turned, given, {**weights, "w": weights["w"].T})
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array)
 
 
 def test_it_can_be_taken_back() -> None:
     whole = graph(2, 3)
-    assert write(straight(turn(whole, {"w"}))) == write(whole)
-    assert straight(whole) is whole
+    assert format_ir(
+        restore_transposed_weights(transpose_stored_weights(whole, {"w"}))
+    ) == format_ir(whole)
+    assert restore_transposed_weights(whole) is whole
 
 
 def test_a_matrix_that_is_a_result_is_left_as_it_is() -> None:
-    assert not of_products(graph(2, 3, shown=True))
+    assert not find_linear_weights(graph(2, 3, shown=True))

@@ -13,9 +13,7 @@ def main(folder: str, prompts: str, most: str, beams: str = "1") -> None:
     """Greedy, or by beams; prompts of equal length."""
     ids = np.array(json.loads(prompts), np.int32)
     params = og.GeneratorParams(og.Model(folder))
-    options = (
-        {"num_beams": int(beams), "num_return_sequences": 1} if beams != "1" else {}
-    )
+    options = {"num_beams": int(beams), "num_return_sequences": 1} if beams != "1" else {}
     params.set_search_options(
         max_length=ids.shape[1] + int(most),
         batch_size=len(ids),
@@ -29,10 +27,7 @@ def main(folder: str, prompts: str, most: str, beams: str = "1") -> None:
         generator.generate_next_token()
     print(
         json.dumps(
-            [
-                np.array(generator.get_sequence(n))[ids.shape[1] :].tolist()
-                for n in range(len(ids))
-            ]
+            [np.array(generator.get_sequence(n))[ids.shape[1] :].tolist() for n in range(len(ids))]
         )
     )
 

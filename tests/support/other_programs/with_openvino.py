@@ -28,9 +28,7 @@ def as_json(array: Any) -> dict[str, Any]:
 def run(core: Any, folder: Path, name: str) -> None:
     """One model with all its inputs, in full precision."""
     model = core.compile_model(
-        core.read_model(folder / f"{name}.onnx"),
-        "CPU",
-        {"INFERENCE_PRECISION_HINT": "f32"},
+        core.read_model(folder / f"{name}.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
     known = {said for given in model.inputs for said in given.names}
     turn = 0

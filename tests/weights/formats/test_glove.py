@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specc.text.diagnostic import Failed
+from specc.diagnostics.diagnostic import Failed
 from specc.weights.formats.glove import read_glove
 
 
@@ -31,10 +31,7 @@ def test_rows_are_lines(tmp_path: Path) -> None:
         ("", "it is empty"),
         ("the\n", "line 1: 1 numbers stand behind each word, here 0"),
         ("the 1 2\nof 1\n", "line 2: 2 numbers"),
-        (
-            "the 1 2\nof 1 2 3\n",
-            "line 2: a word and 2 numbers belong here, there are 4 fields",
-        ),
+        ("the 1 2\nof 1 2 3\n", "line 2: a word and 2 numbers belong here, there are 4 fields"),
         ("the 1 2\nof  2\n", "line 2: `` is no number"),
         ("the 1 2\n\n", "line 2: 2 numbers"),
         (" 1 2\n", "line 1: it has no word"),
@@ -42,10 +39,7 @@ def test_rows_are_lines(tmp_path: Path) -> None:
         ("the 1 2\nof 1 1e999\n", "line 2: `1e999` is no number"),
         ("the 1 2\nof 1 1e39\n", "line 2: a number is too large for 32 bits"),
         ("the 1 2\nof 1 1_0\n", "line 2: `1_0` is no number"),
-        (
-            "the 1 2\nof 1 2\nthe 3 4\n",
-            "line 3: the word `the` stood in line 1 already",
-        ),
+        ("the 1 2\nof 1 2\nthe 3 4\n", "line 3: the word `the` stood in line 1 already"),
         ("4 2\nthe 1 2\n", "word2vec"),
         (b"the 1 2\n\xff 1 2\n", "line 2: it is not UTF-8"),
         (b"x" * (1 << 20) + b" 1\n", "line 1: at most"),

@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specc.text.diagnostic import Failed
-from specc.weights.formats.safetensors import (
-    TensorFile,
-    open_tensors,
-    write_safetensors,
-)
+from specc.diagnostics.diagnostic import Failed
+from specc.weights.formats.safetensors import TensorFile, open_tensors, write_safetensors
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -24,9 +20,7 @@ def raw_file(
     path: Path, header: object, data: bytes = bytes(8), *, length: int | None = None
 ) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(
-        (len(text) if length is None else length).to_bytes(8, "little") + text + data
-    )
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
     return path
 
 
@@ -35,9 +29,7 @@ def fault_of(path: Path) -> str:
     with pytest.raises(Failed) as failed:
         open_tensors(path)
     (diagnostic,) = failed.value.diagnostics
-    return " ".join(
-        (diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps)
-    )
+    return " ".join((diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps))
 
 
 def test_every_type_comes_back(tmp_path: Path) -> None:
@@ -59,24 +51,16 @@ def test_every_type_comes_back(tmp_path: Path) -> None:
         for name, array in tensors.items():
             for found in (file.array(name), file.read(name)):
                 assert found.shape == array.shape
-                assert np.array_equal(
-                    found.astype(np.float64), array.astype(np.float64)
-                ), name
+                assert np.array_equal(found.astype(np.float64), array.astype(np.float64)), name
         assert not file.array("f32").flags.owndata
         assert str(file.tensors["bf16"]) == "bf16[2]"
 
 
 def test_writing_is_deterministic(tmp_path: Path) -> None:
     a, b = np.ones(3, np.float32), np.ones(2, np.int8)
-    write_safetensors(
-        tmp_path / "1.safetensors", {"a": a, "b": b}, {"y": "1", "x": "2"}
-    )
-    write_safetensors(
-        tmp_path / "2.safetensors", {"b": b, "a": a}, {"x": "2", "y": "1"}
-    )
-    assert (tmp_path / "1.safetensors").read_bytes() == (
-        tmp_path / "2.safetensors"
-    ).read_bytes()
+    write_safetensors(tmp_path / "1.safetensors", {"a": a, "b": b}, {"y": "1", "x": "2"})
+    write_safetensors(tmp_path / "2.safetensors", {"b": b, "a": a}, {"x": "2", "y": "1"})
+    assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
 
 
 def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
@@ -88,10 +72,7 @@ def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "words"),
     [
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n",
-            "Git LFS pointer",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "Git LFS pointer"),
         (b"<!DOCTYPE html>\n<html>", "web page"),
         (b"\n<html>  {", "web page"),
         (b"PK\x03\x04\x00\x00\x00\x00\x08\x08rest", "zip archive"),
@@ -99,9 +80,7 @@ def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
         (b"GGUF\x03\x00\x00\x00\x01\x00\x00\x00", "GGUF"),
     ],
 )
-def test_other_files_under_the_name_are_recognized(
-    tmp_path: Path, head: bytes, words: str
-) -> None:
+def test_other_files_under_the_name_are_recognized(tmp_path: Path, head: bytes, words: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(head)
     assert fault_of(path).startswith("E0502")
@@ -119,21 +98,13 @@ def with_a(**changes: object) -> dict[str, object]:
         (b'{"a": NaN}', "NaN is not a JSON value"),
         (b'{"a"}', "not JSON"),
         (b"\xff{}", "not UTF-8"),
-        (
-            b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}',
-            "names 'a' twice",
-        ),
+        (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":1}', "names 'a' twice"),
         (
             b'{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
             "names 'dtype' twice",
         ),
         (b"[" * 100_000, "nested too deeply"),
-        (
-            b'{"a":{"dtype":"F32","shape":['
-            + b"1" * 5000
-            + b'],"data_offsets":[0,8]}}',
-            "not JSON",
-        ),
+        (b'{"a":{"dtype":"F32","shape":[' + b"1" * 5000 + b'],"data_offsets":[0,8]}}', "not JSON"),
         ({"": A}, "no name"),
         ({"a": 1}, "exactly the fields"),
         (with_a(extra=1), "exactly the fields"),
@@ -164,24 +135,18 @@ def test_broken_headers(tmp_path: Path, header: object, words: str) -> None:
 def test_lengths_of_the_header(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"1234567")
     assert "7 bytes" in fault_of(tmp_path / "short")
-    assert "at most 100000000" in fault_of(
-        raw_file(tmp_path / "c", {"a": A}, length=100_000_001)
-    )
+    assert "at most 100000000" in fault_of(raw_file(tmp_path / "c", {"a": A}, length=100_000_001))
     assert "cut off" in fault_of(raw_file(tmp_path / "d", {"a": A}, length=1000))
 
 
 def test_spaces_around_the_header_are_padding(tmp_path: Path) -> None:
-    path = raw_file(
-        tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   "
-    )
+    path = raw_file(tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   ")
     with open_tensors(path) as file:
         assert file.array("a").tolist() == [0, 0]
 
 
 def test_names_are_escaped_in_messages(tmp_path: Path) -> None:
-    assert "\x1b" not in fault_of(
-        raw_file(tmp_path / "a.safetensors", {"\x1b[31m\n": 1})
-    )
+    assert "\x1b" not in fault_of(raw_file(tmp_path / "a.safetensors", {"\x1b[31m\n": 1}))
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:

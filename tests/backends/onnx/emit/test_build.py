@@ -16,19 +16,19 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Parameter
 from specc.ir.types import Type
-from specc_onnx import TARGETS, Built, build, target
-from specc_onnx.gate.check import check
+from specc_onnx import TARGETS, BuiltModel, build_model, get_target
+from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 ONES = {"batch": 1, "seq": 1}
-WHOLE = replace(target("onnx"), blocks=False)
+WHOLE = replace(get_target("onnx"), blocks=False)
 """Attention as one node, whatever its mask: `test_blocks.py` has the other form."""
 
 
-def kinds(built: Built) -> Counter[str]:
+def kinds(built: BuiltModel) -> Counter[str]:
     return Counter(n.op_type for n in built.model.graph.node)
 
 
-def filled(built: Built, values: dict[str, np.ndarray]) -> onnx.ModelProto:
+def filled(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     return built.model
@@ -36,54 +36,52 @@ def filled(built: Built, values: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("where", sorted(TARGETS))
 @pytest.mark.parametrize("opset", [17, 20, 23, 24, 26])
-def test_a_decoder_equals_the_reference_and_passes_the_gates(
-    where: str, opset: int
-) -> None:
+def test_a_decoder_equals_the_reference_and_passes_the_gates(where: str, opset: int) -> None:
     graph = decoder()
     values = parameters(graph)
-    built = build(graph, target(where), opset)
-    check(built)
+    built = build_model(graph, get_target(where), opset)
+    verify_built_model(built)
     session = open_quietly(filled(built, values))
     rng = np.random.default_rng(0)
     for shape in ((3, 5), (1, 1), (2, 0), (0, 4)):
         given = {"tokens": rng.integers(0, 11, shape)}
-        agree(specc_numpy.run(graph, given, values), session.run(None, given))
+        agree(specc_numpy.evaluate_graph(graph, given, values), session.run(None, given))
 
 
 def test_attention_is_one_node_on_packed_heads() -> None:
     """No transpose is left: heads are split and merged by the kernel."""
-    found = kinds(build(decoder(least=ONES), WHOLE, 23))
+    found = kinds(build_model(decoder(least=ONES), WHOLE, 23))
     assert found["Attention"] == found["RotaryEmbedding"] / 2 == 2
     assert found["Transpose"] == found["If"] == 0
-    assert kinds(build(decoder(least=ONES), WHOLE, 22))["Attention"] == 0
+    assert kinds(build_model(decoder(least=ONES), WHOLE, 22))["Attention"] == 0
 
 
 def test_an_attention_that_may_meet_empty_inputs_is_guarded() -> None:
-    found = kinds(build(decoder(), WHOLE, 23))
+    found = kinds(build_model(decoder(), WHOLE, 23))
     assert found["If"] == 2
     assert found["Attention"] == 0
 
 
 def test_mask_and_rotary_tables_are_made_once_for_all_layers() -> None:
-    found = kinds(build(decoder(layers=4), WHOLE, 23))
+    found = kinds(build_model(decoder(layers=4), WHOLE, 23))
     assert found["LessOrEqual"] == found["Cos"] == found["Sin"] == 1
 
 
 def test_linear_maps_keep_the_layout_of_the_checkpoint() -> None:
-    built = build(decoder(), target("onnx"), 23)
+    built = build_model(decoder(), get_target("onnx"), 23)
     assert list(built.weights["layers.0.mlp.up.weight"].dims) == [32, 16]
     assert "Transpose" not in kinds(built)
 
 
 def test_only_the_targets_of_onnx_runtime_use_its_own_operators() -> None:
     for name, wanted in (("onnx", set()), ("ort-cpu", {"FusedMatMul"})):
-        built = build(decoder(), target(name), 23)
+        built = build_model(decoder(), get_target(name), 23)
         assert {n.op_type for n in built.model.graph.node if n.domain} == wanted
         assert len(built.model.opset_import) == 1 + len(wanted)
 
 
 def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
-    names = [n.name for n in build(decoder(least=ONES), WHOLE, 23).model.graph.node]
+    names = [n.name for n in build_model(decoder(least=ONES), WHOLE, 23).model.graph.node]
     assert len(set(names)) == len(names)
     assert "layers/0/self_attn/Attention" in names
     assert "layers/1/mlp/up/Gemm" in names
@@ -93,25 +91,20 @@ def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
 
 def test_weights_bear_their_own_names_and_outputs_theirs() -> None:
     graph = decoder()
-    model = build(graph, target("onnx")).model
+    model = build_model(graph, get_target("onnx")).model
     assert [t.name for t in model.graph.initializer][: len(graph.parameters)] == list(
         graph.parameters
     )
     assert [o.name for o in model.graph.output] == ["logits"]
     assert [
-        d.dim_param or d.dim_value
-        for d in model.graph.output[0].type.tensor_type.shape.dim
-    ] == [
-        "batch",
-        "seq",
-        11,
-    ]
+        d.dim_param or d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim
+    ] == ["batch", "seq", 11]
 
 
 def test_the_same_graph_gives_the_same_bytes_whatever_the_hash_seed() -> None:
     program = (
         "import hashlib, specc_onnx; from support import onnx_models; "
-        "m = specc_onnx.build(onnx_models.decoder(), specc_onnx.target('onnx')).model; "
+        "m = specc_onnx.build_model(onnx_models.decoder(), specc_onnx.get_target('onnx')).model; "
         "print(hashlib.sha256(m.SerializeToString(deterministic=True)).hexdigest())"
     )
     environment = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
@@ -134,11 +127,11 @@ def test_an_input_may_be_an_output_and_a_value_two() -> None:
     y = b.one(ops.Pointwise("exp"), x)
     w = b.parameter(Parameter(name="w", type=Type.of("f32", 2), initial=""))
     graph = b.finish("same", {"again": x, "y": y, "also_y": y, "weight": w})
-    built = build(graph, target("onnx"))
+    built = build_model(graph, get_target("onnx"))
     values = {"w": np.array([1.0, 2.0], np.float32)}
     given = {"x": np.arange(3, dtype=np.float32)}
     agree(
-        specc_numpy.run(graph, given, values),
+        specc_numpy.evaluate_graph(graph, given, values),
         open_quietly(filled(built, values)).run(None, given),
     )
 
@@ -148,9 +141,9 @@ def test_a_weight_called_like_an_input_stays_apart() -> None:
     x = b.input("x", Input(Type.of("f32", 2)))
     w = b.parameter(Parameter(name="x", type=Type.of("f32", 2), initial=""))
     graph = b.finish("names", {"y": b.one(ops.Arith("add"), x, w)})
-    built = build(graph, target("onnx"))
+    built = build_model(graph, get_target("onnx"))
     assert built.weights["x"].name != "x"
-    check(built)
+    verify_built_model(built)
 
 
 def test_stored_types_are_widened_and_tied_weights_stored_once() -> None:
@@ -161,13 +154,10 @@ def test_stored_types_are_widened_and_tied_weights_stored_once() -> None:
         for n in ("one", "two")
     )
     y = b.one(ops.Linear(), b.one(ops.Linear(), x, one, None), two, None)
-    built = build(
-        b.finish("tied", {"y": y}),
-        target("onnx"),
-        stored={"one": "bf16"},
-        ties={"two": "one"},
+    built = build_model(
+        b.finish("tied", {"y": y}), get_target("onnx"), stored={"one": "bf16"}, ties={"two": "one"}
     )
     assert list(built.weights) == ["one"]
     assert built.weights["one"].data_type == onnx.TensorProto.BFLOAT16
     assert kinds(built)["Cast"] == 1
-    check(built)
+    verify_built_model(built)

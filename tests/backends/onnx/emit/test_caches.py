@@ -15,32 +15,26 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.ir.target import Target
-from specc.run.steppers import StateStepper
-from specc.run.writer import Writer
-from specc_onnx.lower.targets import TARGETS, target
+from specc.runtime.generator import Generator
+from specc.runtime.steppers import KVCacheStepper
+from specc_onnx.lower.onnx_targets import TARGETS, get_target
 
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 300}
 
 
 def opened(
-    tmp_path: Path,
-    spec: str = "gpt2",
-    target: str = "ort-cpu",
-    opset: int = 0,
-    **sets: Any,
-) -> Writer:
+    tmp_path: Path, spec: str = "gpt2", target: str = "ort-cpu", opset: int = 0, **sets: Any
+) -> Generator:
     path = tmp_path / f"{spec}-{target}-{opset}-{len(list(tmp_path.iterdir()))}"
-    specc.compile(
-        spec, path, init=1, set=sets, target=target, opset=opset, parts=["step"]
-    )
+    specc.compile(spec, path, init=1, set=sets, target=target, opset=opset, parts=["step"])
     writer = specc.load(path).writer
     assert writer
     return writer
 
 
-def stepper(writer: Writer, ids: Any) -> StateStepper:
+def stepper(writer: Generator, ids: Any) -> KVCacheStepper:
     made = writer.stepper(writer.entrance.prepared({"input_ids": ids}))
-    assert isinstance(made, StateStepper)
+    assert isinstance(made, KVCacheStepper)
     return made
 
 
@@ -67,7 +61,7 @@ def test_which_models_have_them(
     writer = opened(tmp_path, spec, target, opset, **sets)
     name = writer.entrance.growing
     made = writer.stepper(writer.entrance.prepared({name: np.ones((1, 2), np.int64)}))
-    assert isinstance(made, StateStepper)
+    assert isinstance(made, KVCacheStepper)
     assert len(made.buffers) == count
 
 
@@ -78,9 +72,7 @@ def test_a_buffer_that_is_full_becomes_twice_as_long(tmp_path: Path) -> None:
     lengths = set()
     a, b = (stepper(w, ids[:, :1]) for w in (ours, grown))
     for n in range(150):
-        np.testing.assert_allclose(
-            a.step(ids[:, n : n + 1]), b.step(ids[:, n : n + 1]), atol=2e-6
-        )
+        np.testing.assert_allclose(a.step(ids[:, n : n + 1]), b.step(ids[:, n : n + 1]), atol=2e-6)
         lengths.add(a.states[a.buffers[0].name].shape()[2])
     assert lengths == {64, 128, 256}
 
@@ -112,17 +104,13 @@ def test_rows_that_change_places_take_their_buffers_along(tmp_path: Path) -> Non
     made.step(ids[:, :5])
     made.reorder(order)
     got = made.step(ids[order, 5:])
-    np.testing.assert_allclose(
-        got, stepper(writer, ids[order]).step(ids[order]), atol=2e-6
-    )
+    np.testing.assert_allclose(got, stepper(writer, ids[order]).step(ids[order]), atol=2e-6)
 
 
 def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
     writer = opened(tmp_path, **GPT2)
     prompts = [[3, 4, 5, 6, 7], [8, 9]]
-    together = writer.generate(
-        input_ids=prompts, max_tokens=8, log_probabilities=True
-    ).results()
+    together = writer.generate(input_ids=prompts, max_tokens=8, log_probabilities=True).results()
     for prompt, (found,) in zip(prompts, together, strict=True):
         ((alone,),) = writer.generate(
             input_ids=[prompt], max_tokens=8, log_probabilities=True
@@ -134,15 +122,12 @@ def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
 @pytest.mark.parity
 @pytest.mark.parametrize("spec", ["gpt2", "llama"])
 def test_a_card_leaves_out_a_mask_that_hides_nothing(
-    spec: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In f32, which the processor's kernel takes and a card's does not: both ways of a
     step agree with the reference, rows that padding hides among them.
     """
-    card = replace(target("ort-cuda"), in_place=frozenset({"f32"}))
+    card = replace(get_target("ort-cuda"), in_place=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     path = tmp_path / "package"
     parts = ["score", "step"]
@@ -161,9 +146,7 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
     assert "ill-conditioned" not in told
 
 
-@pytest.mark.parametrize(
-    "dtype", ["f16", pytest.param("bf16", marks=pytest.mark.parity)]
-)
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.parity)])
 def test_buffers_of_16_bits(dtype: str, tmp_path: Path) -> None:
     """They are as narrow as what is kept, and f32 has none on a card."""
     given = {"init": 1, "set": GPT2, "target": "ort-cuda", "parts": ["step"]}
@@ -180,7 +163,7 @@ def test_one_hidden_key_anywhere_is_hidden_on_a_card(
     """Beside the same step with a mask at all times: of six tokens each by turns is
     padding, then none, and one more token follows.
     """
-    card = replace(target("ort-cuda"), in_place=frozenset({"f32"}))
+    card = replace(get_target("ort-cuda"), in_place=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     usual, other = (opened(tmp_path, target=t, **GPT2) for t in ("ort-cpu", "ort-cuda"))
     ids = np.array([[5, 3, 8, 2, 9, 4]])

@@ -9,9 +9,9 @@ from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
 from specc.ir import ops
-from specc.ir.graph import Graph, Made
-from specc_onnx import build, target
-from specc_onnx.emit.taps import attention_outputs
+from specc.ir.graph import Graph, NodeOrigin
+from specc_onnx import build_model, get_target
+from specc_onnx.emit.attention_outputs import add_attention_outputs
 
 
 def with_weights(graph: Graph) -> Graph:
@@ -21,29 +21,22 @@ def with_weights(graph: Graph) -> Graph:
         if isinstance(node.op, ops.Attend):
             outputs[graph.made[node].scopes[0]] = results[1]
     return Graph(
-        **{
-            **{f: getattr(graph, f) for f in Graph.__dataclass_fields__},
-            "outputs": outputs,
-        }
+        **{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "outputs": outputs}
     )
 
 
 @pytest.mark.parametrize("opset", [17, 23, 24])
-@pytest.mark.parametrize(
-    "least", [{}, {"batch": 1, "seq": 1}], ids=["may be empty", "not empty"]
-)
-def test_the_weights_of_every_attention_can_be_read(
-    opset: int, least: dict[str, int]
-) -> None:
+@pytest.mark.parametrize("least", [{}, {"batch": 1, "seq": 1}], ids=["may be empty", "not empty"])
+def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str, int]) -> None:
     graph = decoder(least=least)
     values = parameters(graph)
-    built = build(graph, target("onnx"), opset)
+    built = build_model(graph, get_target("onnx"), opset)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
-    names = attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attentions)
     assert list(names) == ["layers.0.self_attn", "layers.1.self_attn"]
     given = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 5))}
-    wanted = specc_numpy.run(with_weights(graph), given, values)
+    wanted = specc_numpy.evaluate_graph(with_weights(graph), given, values)
     got = open_quietly(built.model).run(["logits", *names.values()], given)
     agree(wanted, got)
     assert np.allclose(got[1].sum(-1), 1)
@@ -52,38 +45,32 @@ def test_the_weights_of_every_attention_can_be_read(
 def test_an_attention_whose_weights_are_an_output_already_is_left_as_it_is() -> None:
     graph = with_weights(decoder())
     values = parameters(graph)
-    built = build(graph, target("onnx"))
+    built = build_model(graph, get_target("onnx"))
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     given = {"tokens": np.array([[1, 2, 3]])}
     agree(
-        specc_numpy.run(graph, given, values),
-        open_quietly(built.model).run(None, given),
+        specc_numpy.evaluate_graph(graph, given, values), open_quietly(built.model).run(None, given)
     )
-    names = attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attentions)
     assert set(names) == {"layers.0.self_attn", "layers.1.self_attn"}
     got = open_quietly(built.model).run(list(names.values()), given)
     assert [a.shape for a in got] == [(1, 4, 3, 3)] * 2
 
 
 def test_notes_that_do_not_fit_the_model_are_passed_over() -> None:
-    built = build(decoder(), target("onnx"))
-    assert (
-        attention_outputs(built.model, [{"scope": "gone", "node": "nothing/like/it"}])
-        == {}
-    )
+    built = build_model(decoder(), get_target("onnx"))
+    assert add_attention_outputs(built.model, [{"scope": "gone", "node": "nothing/like/it"}]) == {}
 
 
 def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
     graph = decoder(layers=1)
     made = {
-        n: Made(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m
+        n: NodeOrigin(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m
         for n, m in graph.made.items()
     }
-    twice = Graph(
-        **{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "made": made}
-    )
-    built = build(twice, target("onnx"))
+    twice = Graph(**{**{f: getattr(graph, f) for f in Graph.__dataclass_fields__}, "made": made})
+    built = build_model(twice, get_target("onnx"))
     assert [a["scope"] for a in built.attentions] == ["a", "b"]
-    names = attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attentions)
     assert names["a"] == names["b"]

@@ -8,24 +8,26 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
-from specc_onnx import build, target
-from specc_onnx.gate.check import agree, check, without_weights
-from specc_onnx.gate.types import Unsound
+from specc_onnx import build_model, get_target
+from specc_onnx.verifier.onnx_value_types import UnsoundModelError
+from specc_onnx.verifier.onnx_verifier import (
+    check_value_types,
+    make_weights_inputs,
+    verify_built_model,
+)
 
 
 def test_a_sound_model_passes_without_its_weights() -> None:
-    built = build(decoder(), target("onnx"))
-    check(built)
-    assert len(without_weights(built).graph.initializer) < len(
-        built.model.graph.initializer
-    )
+    built = build_model(decoder(), get_target("onnx"))
+    verify_built_model(built)
+    assert len(make_weights_inputs(built).graph.initializer) < len(built.model.graph.initializer)
 
 
 def test_a_node_with_an_unknown_attribute_is_found() -> None:
-    built = build(decoder(), target("onnx"))
+    built = build_model(decoder(), get_target("onnx"))
     built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
-    with pytest.raises(Unsound, match="is not valid"):
-        check(built)
+    with pytest.raises(UnsoundModelError, match="is not valid"):
+        verify_built_model(built)
 
 
 @pytest.mark.parametrize(
@@ -39,38 +41,38 @@ def test_a_node_with_an_unknown_attribute_is_found() -> None:
 def test_a_type_that_the_nodes_contradict_is_found(
     axis: int, dim: dict[str, object], message: str
 ) -> None:
-    built = build(decoder(), target("onnx"))
-    model = without_weights(built)
+    built = build_model(decoder(), get_target("onnx"))
+    model = make_weights_inputs(built)
     where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
     changed = where.type.tensor_type.shape.dim[axis]
     changed.Clear()
     for key, value in dim.items():
         setattr(changed, key, value)
-    with pytest.raises(Unsound, match=message):
-        agree(built, model)
+    with pytest.raises(UnsoundModelError, match=message):
+        check_value_types(built, model)
 
 
 @pytest.mark.parametrize("field", ["input", "output"])
 def test_inputs_weights_and_results_are_the_graphs(field: str) -> None:
-    built = build(decoder(), target("onnx"))
-    for value in getattr(without_weights(built).graph, field):
-        model = without_weights(built)
+    built = build_model(decoder(), get_target("onnx"))
+    for value in getattr(make_weights_inputs(built).graph, field):
+        model = make_weights_inputs(built)
         changed = next(v for v in getattr(model.graph, field) if v.name == value.name)
         changed.type.tensor_type.shape.dim[-1].dim_value = 99
-        with pytest.raises(Unsound, match="99] in the model"):
-            agree(built, model)
+        with pytest.raises(UnsoundModelError, match="99] in the model"):
+            check_value_types(built, model)
 
 
 def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
     """ONNX knows Swish and gives it a body; ONNX Runtime 1.31 has no kernel for it at
     opset 25 and 26.
     """
-    built = build(decoder(), target("onnx"), 26)
+    built = build_model(decoder(), get_target("onnx"), 26)
     node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
     node.op_type = "Erf"
     node.domain = "nobody.knows"
-    with pytest.raises(Unsound, match="is not valid"):
-        check(built)
+    with pytest.raises(UnsoundModelError, match="is not valid"):
+        verify_built_model(built)
 
 
 def test_vectors_of_positions_do_not_confuse_the_inference() -> None:
@@ -82,4 +84,4 @@ def test_vectors_of_positions_do_not_confuse_the_inference() -> None:
     column = b.one(ops.Insert(1), b.one(ops.Range(Dim.of(512))))
     x = b.input("x", Input(Type.of("i64", 1)))
     apart = b.one(ops.Arith("add"), b.one(ops.Arith("sub"), column, row), x)
-    check(build(b.finish("apart", {"y": apart}), target("onnx")))
+    verify_built_model(build_model(b.finish("apart", {"y": apart}), get_target("onnx")))

@@ -7,24 +7,16 @@ import pytest
 from support.covering import covering
 from support.onnx_models import decoder, parameters
 from support.onnx_runtime import open_quietly
-from support.self_decoding import (
-    BATCH,
-    PROMPT,
-    Case,
-    assert_found,
-    filled,
-    settings_of,
-    small,
-)
+from support.self_decoding import BATCH, PROMPT, Case, assert_found, filled, settings_of, small
 from support.turns import in_two
 
 import specc_numpy
-from specc.ir.derived import Decoding, Generating
-from specc.passes.derive.derive import derive
-from specc.text.diagnostic import Failed
-from specc_onnx import USUAL, build_generating, target
-from specc_onnx.emit.names import bodies_of
-from specc_onnx.generate.hoist import fixed_nodes
+from specc.diagnostics.diagnostic import Failed
+from specc.incremental.derivation import derive_encoder_and_step
+from specc.ir.derived_graphs import DecodingConfig, SelfDecodingGraph
+from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
+from specc_onnx.emit.onnx_graph import iterate_node_bodies
+from specc_onnx.generate.generation_loop_body import find_invariant_nodes
 
 PROMPTED = (
     "gpt2",
@@ -68,9 +60,7 @@ def same(case: Case) -> None:
     assert np.abs(scores - wanted_scores).max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    "name", in_two([*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"])
-)
+@pytest.mark.parametrize("name", in_two([*PROMPTED, *TRANSLATING, "token_shift_lm", "rnn_encdec"]))
 def test_greedy(name: str) -> None:
     spec = small(name)
     case = Case(spec, settings_of(spec))
@@ -85,8 +75,7 @@ DRAWING, SEARCHING = (
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
-    covering(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS),
+    ("name", "more"), covering(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)
 )
 def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> None:
     spec = small(name)
@@ -97,8 +86,7 @@ def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
-    covering(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS),
+    ("name", "more"), covering(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)
 )
 def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> None:
     spec = small(name)
@@ -140,10 +128,8 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
     if strategy == "beam":
         more |= {"beams": 3, "n_best": 2, "renormalize": seed % 4 < 2}
     spec = small("llama")
-    opset = 17 if strategy == "beam" and seed % 2 else USUAL
-    case = Case(
-        spec, settings_of(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt
-    )
+    opset = 17 if strategy == "beam" and seed % 2 else DEFAULT_OPSET
+    case = Case(spec, settings_of(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt)
     if strategy == "beam":
         assert_found(*case.run(), case.best())
         return
@@ -157,9 +143,7 @@ def test_beams_of_unequal_prompts_fan_out() -> None:
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
     case = Case(
         spec,
-        settings_of(
-            spec, "beam", stop=(0, 5), beams=3, n_best=3, repetition_penalty=1.2
-        ),
+        settings_of(spec, "beam", stop=(0, 5), beams=3, n_best=3, repetition_penalty=1.2),
         keep=keep,
     )
     assert_found(*case.run(), case.best())
@@ -185,16 +169,16 @@ def test_a_start_needs_another_input_that_tells_how_many_texts() -> None:
 
 def test_an_output_whose_name_is_taken_is_numbered() -> None:
     graph = decoder()
-    derived = derive(graph, "tokens", {"logits": "newest"})
-    built = build_generating(
-        Generating(graph, derived, Decoding(source="logits")), target("onnx")
+    derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
+    built = build_generation_model(
+        SelfDecodingGraph(graph, derived, DecodingConfig(source="logits")), get_target("onnx")
     )
     session = open_quietly(filled(built, parameters(graph)))
     assert [o.name for o in session.get_outputs()] == ["tokens_2", "log_probs"]
     prompt, weights = np.array([[1, 2, 3]]), parameters(graph)
     made = session.run(None, {"tokens": prompt, "max_tokens": np.array(6)})[0]
     for token in made[0]:
-        logits = specc_numpy.run(graph, {"tokens": prompt}, weights)["logits"]
+        logits = specc_numpy.evaluate_graph(graph, {"tokens": prompt}, weights)["logits"]
         assert logits[0, -1].argmax() == token
         prompt = np.append(prompt, [[token]], axis=1)
 
@@ -227,24 +211,18 @@ def test_no_tokens_are_asked_for(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 def test_no_texts_are_given(strategy: str) -> None:
     spec = small("gpt2")
-    tokens = Case(spec, settings_of(spec, strategy)).run(
-        input_ids=np.zeros((0, 3), np.int64)
-    )[0]
+    tokens = Case(spec, settings_of(spec, strategy)).run(input_ids=np.zeros((0, 3), np.int64))[0]
     assert tokens.shape[0] == 0
 
 
 @pytest.mark.parametrize(
     ("where", "opset"),
-    covering(
-        lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)
-    ),
+    covering(lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)),
 )
 def test_every_opset_and_target(where: str, opset: int) -> None:
     for name, strategy in (("gpt2", "sample"), ("rnnsearch", "beam")):
         spec = small(name)
-        case = Case(
-            spec, settings_of(spec, strategy, seed=1), target=where, opset=opset
-        )
+        case = Case(spec, settings_of(spec, strategy, seed=1), target=where, opset=opset)
         same(case) if strategy == "sample" else assert_found(*case.run(), case.best())
 
 
@@ -273,7 +251,7 @@ def test_weights_stand_once_and_in_the_main_graph() -> None:
     initializers = [t.name for t in case.model.graph.initializer]
     assert len(initializers) == len(set(initializers))
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
-    (body,) = bodies_of(loop)
+    (body,) = iterate_node_bodies(loop)
     assert not body.initializer
     assert "lm_head.weight" in initializers
     assert sum(name.endswith("c_attn.weight") for name in initializers) == 2
@@ -283,25 +261,17 @@ def test_what_does_not_change_stays_outside_the_loop() -> None:
     """In a translator the encoder, and what is computed from its results and weights alone."""
     case = Case(small("rnnsearch"), settings_of(small("rnnsearch")))
     (loop,) = (node for node in case.model.graph.node if node.op_type == "Loop")
-    (body,) = bodies_of(loop)
+    (body,) = iterate_node_bodies(loop)
     read = {name for node in body.node for name in node.input}
-    assert not any(
-        "encoder" in name for name in read if name.endswith(("weight_ih", "weight_hh"))
-    )
-    assert not [
-        node for node in body.node if node.op_type == "GRU" and "encoder" in node.name
-    ]
+    assert not any("encoder" in name for name in read if name.endswith(("weight_ih", "weight_hh")))
+    assert not [node for node in body.node if node.op_type == "GRU" and "encoder" in node.name]
 
 
 def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
-    derived = Case(
-        small("transformer"), settings_of(small("transformer"))
-    ).ingredients.derived
-    fixed = set(fixed_nodes(derived.step, derived.handed))
+    derived = Case(small("transformer"), settings_of(small("transformer"))).ingredients.derived
+    fixed = set(find_invariant_nodes(derived.step, derived.handed))
     assert {node for node, _ in derived.step.nodes} - fixed
-    known = {derived.step.inputs[n] for n in derived.handed} | set(
-        derived.step.parameters.values()
-    )
+    known = {derived.step.inputs[n] for n in derived.handed} | set(derived.step.parameters.values())
     for node, results in derived.step.nodes:
         if node in fixed:
             assert all(a is None or a in known for a in node.args)
@@ -309,9 +279,7 @@ def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
 
 
 def test_the_same_model_has_the_same_bytes() -> None:
-    first, second = (
-        Case(small("gpt2"), settings_of(small("gpt2"), "sample")) for _ in range(2)
-    )
-    assert first.model.SerializeToString(
+    first, second = (Case(small("gpt2"), settings_of(small("gpt2"), "sample")) for _ in range(2))
+    assert first.model.SerializeToString(deterministic=True) == second.model.SerializeToString(
         deterministic=True
-    ) == second.model.SerializeToString(deterministic=True)
+    )

@@ -1,4 +1,4 @@
-"""The choice of the next token in ONNX nodes equals that of `specc.decode.choose`, draw
+"""The choice of the next token in ONNX nodes equals that of `specc.decode.token_choice`, draw
 for draw.
 """
 
@@ -9,46 +9,40 @@ import pytest
 from numpy.typing import NDArray
 from support.onnx_pieces import Piece
 
-from specc.decode.penalties import seen_in
-from specc.decode.rules import Place, lengths_of
-from specc.decode.sampling import chosen_from
-from specc.decode.settings import Settings
-from specc.decode.stepper import Floats
-from specc_onnx.generate import sampling
-from specc_onnx.generate.decoding import KNOBS
+from specc.decode.decode_loop import choose_next_tokens
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Floats
+from specc.decode.token_choice import tokens_in_prompt
+from specc.decode.token_rules import DecodePosition, prompt_lengths
+from specc_onnx.generate import onnx_sampling
+from specc_onnx.generate.generation_context import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter
 
 VOCABULARY = 60
-INPUTS = {
-    "logits": ("f32", 2),
-    "seed": ("i64", 0),
-    "rows": ("i64", 0),
-    "step": ("i64", 0),
-}
+INPUTS = {"logits": ("f32", 2), "seed": ("i64", 0), "rows": ("i64", 0), "step": ("i64", 0)}
 
 
 def piece(vocabulary: int = VOCABULARY) -> Piece:
     """A token of each row, from logits and everything a caller can ask for."""
 
     def write(g: Emitter) -> Sequence[tuple[str, str]]:
-        s = sampling.sampler(g, "seed", "rows", vocabulary, {k: k for k in KNOBS})
-        seen = sampling.seen_in(g, "prompt", "keep", vocabulary)
-        logits = sampling.penalized(g, "logits", seen, "penalty")
-        return [(sampling.drawn(g, s, logits, "step"), "i64")]
+        s = onnx_sampling.make_sampler(
+            g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
+        )
+        seen = onnx_sampling.emit_prompt_tokens(g, "prompt", "keep", vocabulary)
+        logits = onnx_sampling.emit_repetition_penalty(g, "logits", seen, "penalty")
+        return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 
-    knobs = {name: (dtype, 0) for name, dtype in KNOBS.items()}
+    knobs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
     return Piece(
-        write,
-        INPUTS
-        | knobs
-        | {"prompt": ("i64", 2), "keep": ("bool", 2), "penalty": ("f32", 0)},
+        write, INPUTS | knobs | {"prompt": ("i64", 2), "keep": ("bool", 2), "penalty": ("f32", 0)}
     )
 
 
 def drawn(
     model: Piece,
     logits: Floats,
-    settings: Settings,
+    settings: GenerationSettings,
     step: int,
     prompt: NDArray[np.int64],
     keep: NDArray[np.bool_],
@@ -70,12 +64,12 @@ def drawn(
 
 
 SETTINGS = (
-    Settings(strategy="sample", seed=1),
-    Settings(strategy="sample", seed=2, temperature=0.6),
-    Settings(strategy="sample", seed=3, top_k=5),
-    Settings(strategy="sample", seed=4, top_p=0.7),
-    Settings(strategy="sample", seed=5, min_p=0.2, temperature=1.5),
-    Settings(
+    GenerationSettings(strategy="sample", seed=1),
+    GenerationSettings(strategy="sample", seed=2, temperature=0.6),
+    GenerationSettings(strategy="sample", seed=3, top_k=5),
+    GenerationSettings(strategy="sample", seed=4, top_p=0.7),
+    GenerationSettings(strategy="sample", seed=5, min_p=0.2, temperature=1.5),
+    GenerationSettings(
         strategy="sample",
         seed=6,
         top_k=20,
@@ -84,22 +78,22 @@ SETTINGS = (
         temperature=0.8,
         repetition_penalty=1.3,
     ),
-    Settings(strategy="sample", seed=7, top_k=1000, repetition_penalty=0.7),
+    GenerationSettings(strategy="sample", seed=7, top_k=1000, repetition_penalty=0.7),
 )
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: str(s.seed))
-def test_every_draw_is_the_same(settings: Settings) -> None:
+def test_every_draw_is_the_same(settings: GenerationSettings) -> None:
     model, rng = piece(), np.random.default_rng(settings.seed)
     for step in range(40):
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
-        place = Place(step=step, prompts=lengths_of(prompt, keep))
-        wanted = chosen_from(logits, seen_in(prompt, VOCABULARY, keep), settings, place)
-        assert drawn(model, logits, settings, step, prompt, keep) == wanted.tolist(), (
-            f"step {step}"
+        place = DecodePosition(step=step, prompts=prompt_lengths(prompt, keep))
+        wanted = choose_next_tokens(
+            logits, tokens_in_prompt(prompt, VOCABULARY, keep), settings, place
         )
+        assert drawn(model, logits, settings, step, prompt, keep) == wanted.tolist(), f"step {step}"
 
 
 def test_equal_logits_stand_in_the_order_of_their_ids() -> None:
@@ -107,7 +101,7 @@ def test_equal_logits_stand_in_the_order_of_their_ids() -> None:
     logits = np.zeros((64, VOCABULARY), np.float32)
     logits[:, [9, 4, 30]] = 5
     nothing = np.zeros((64, 1), np.int64), np.zeros((64, 1), bool)
-    found = drawn(piece(), logits, Settings(strategy="sample", top_k=2), 0, *nothing)
+    found = drawn(piece(), logits, GenerationSettings(strategy="sample", top_k=2), 0, *nothing)
     assert set(found) == {4, 9}
 
 
@@ -116,7 +110,7 @@ def test_a_temperature_of_zero_takes_the_best() -> None:
     logits = rng.standard_normal((8, VOCABULARY)).astype(np.float32)
     nothing = np.zeros((8, 1), np.int64), np.zeros((8, 1), bool)
     found = drawn(
-        piece(), logits, Settings(strategy="sample", temperature=0.0), 0, *nothing
+        piece(), logits, GenerationSettings(strategy="sample", temperature=0.0), 0, *nothing
     )
     assert found == logits.argmax(axis=1).tolist()
 
@@ -128,6 +122,6 @@ def test_large_vocabularies_are_cut_to_the_thousand_best() -> None:
     size = 4000
     logits, model = np.zeros((200, size), np.float32), piece(size)
     nothing = np.zeros((200, 1), np.int64), np.zeros((200, 1), bool)
-    cut = drawn(model, logits, Settings(strategy="sample", top_p=0.999), 0, *nothing)
-    every = drawn(model, logits, Settings(strategy="sample"), 0, *nothing)
-    assert max(cut) < sampling.MOST < max(every)
+    cut = drawn(model, logits, GenerationSettings(strategy="sample", top_p=0.999), 0, *nothing)
+    every = drawn(model, logits, GenerationSettings(strategy="sample"), 0, *nothing)
+    assert max(cut) < onnx_sampling.MAX_SAMPLED_CANDIDATES < max(every)

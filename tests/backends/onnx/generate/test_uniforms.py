@@ -1,5 +1,5 @@
 """The random generator in ONNX nodes makes the same bits as the one definition,
-`specc.weights.random`.
+`specc.weights.random_stream`.
 """
 
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support.onnx_pieces import Piece
 
-from specc.text.diagnostic import Failed
-from specc.weights.random import fold, key_of, word
-from specc_onnx.generate import uniforms
-from specc_onnx.lower.arrange import cast
+from specc.diagnostics.diagnostic import Failed
+from specc.weights.random_stream import fold_key, random_word, stream_key
+from specc_onnx.generate import onnx_sampling
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.tensor_helpers import emit_cast
 
 SEEDS = (0, 1, 2, 1234567890123, 2**63 - 1)
 ROWS = np.array([0, 1, 2, 7, 1000, 2**40], np.int64)
@@ -21,11 +21,11 @@ STEPS = (0, 1, 2, 511, 100_000)
 
 def draw(g: Emitter) -> Sequence[tuple[str, str]]:
     """The keys of rows, and one uniform of each."""
-    keys = uniforms.fold(
-        g, uniforms.stream(g, "seed", "sample"), cast(g, "rows", "i64", "u64")
+    keys = onnx_sampling.emit_substream_key(
+        g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "i64", "u64")
     )
-    at_step = uniforms.fold(g, keys, cast(g, "step", "i64", "u64"))
-    return [(keys, "u64"), (uniforms.unit(g, at_step), "f32")]
+    at_step = onnx_sampling.emit_substream_key(g, keys, emit_cast(g, "step", "i64", "u64"))
+    return [(keys, "u64"), (onnx_sampling.emit_uniform(g, at_step), "f32")]
 
 
 def piece() -> Piece:
@@ -35,12 +35,12 @@ def piece() -> Piece:
 def test_keys_and_uniforms_have_the_same_bits() -> None:
     model = piece()
     for seed in SEEDS:
-        wanted = [fold(key_of(seed, "sample"), int(r)) for r in ROWS]
+        wanted = [fold_key(stream_key(seed, "sample"), int(r)) for r in ROWS]
         for step in STEPS:
             keys, drawn = model.run(seed=np.int64(seed), rows=ROWS, step=np.int64(step))
             assert keys.tolist() == wanted
             units = np.array(
-                [word(fold(k, step), 0) >> 40 for k in wanted], np.float32
+                [random_word(fold_key(k, step), 0) >> 40 for k in wanted], np.float32
             ) * np.float32(2**-24)
             assert drawn.dtype == np.float32
             assert drawn.tobytes() == units.tobytes()
@@ -56,7 +56,7 @@ def test_the_draws_are_spread_evenly() -> None:
 
 
 def test_an_opset_without_exclusive_or_is_refused() -> None:
-    uniforms.check_drawing(18)
+    onnx_sampling.check_sampling_opset(18)
     with pytest.raises(Failed) as caught:
-        uniforms.check_drawing(17)
+        onnx_sampling.check_sampling_opset(17)
     assert caught.value.diagnostics[0].code == "E0821"

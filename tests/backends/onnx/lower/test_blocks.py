@@ -16,24 +16,24 @@ from support.onnx_models import decoder
 from support.onnx_runtime import open_quietly
 
 import specc_numpy
+from specc.analysis.local_attention import plan_local_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.passes.prove.local import local_of
-from specc_onnx import build, target
-from specc_onnx.emit.taps import attention_outputs
-from specc_onnx.gate.check import check, without_weights
-from specc_onnx.gate.shapes import follow
-from specc_onnx.lower import blocks, portion, spans
-from specc_onnx.lower.reading import bodies_of
+from specc_onnx import build_model, get_target
+from specc_onnx.emit.attention_outputs import add_attention_outputs
+from specc_onnx.lower import blocked_attention, grid_slices
+from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.verifier.onnx_verifier import make_weights_inputs, verify_built_model
+from specc_onnx.verifier.shape_inference import infer_model_types
 
 
 def off(graph: Graph, opset: int, batch: int, *rows: int) -> float:
     """How far the model is from the reference, at the worst of some lengths."""
-    session = open_quietly(build(graph, target("onnx"), opset).model)
+    session = open_quietly(build_model(graph, get_target("onnx"), opset).model)
     worst = 0.0
     for n in rows:
         inputs = given(graph, batch, n)
-        want = specc_numpy.run(graph, inputs, {})["y"]
+        want = specc_numpy.evaluate_graph(graph, inputs, {})["y"]
         (got,) = session.run(["y"], inputs)
         assert got.shape == want.shape
         assert np.isfinite(got).all()
@@ -47,9 +47,7 @@ WINDOWS = [(0, 0), (0, 15), (-7, 8), (3, 20), (-30, -5)]
 @pytest.mark.parametrize(("low", "high"), WINDOWS)
 @pytest.mark.parametrize("opset", [17, 23, 26])
 @pytest.mark.parametrize("packed", [True, False])
-def test_windows_equal_the_reference(
-    low: int, high: int, opset: int, packed: bool
-) -> None:
+def test_windows_equal_the_reference(low: int, high: int, opset: int, packed: bool) -> None:
     """Also with keys that do not exist, with queries that see none, and with nothing."""
     setup = Setup(low=low, high=high, packed=packed)
     assert off(setup.graph(), opset, 2, 0, 1, 129, 144, 145, 200) < 3e-6
@@ -57,18 +55,14 @@ def test_windows_equal_the_reference(
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (None, 0), (1, None), (-3, None)])
 @pytest.mark.parametrize("opset", [17, 23])
-def test_halves_equal_the_reference(
-    low: int | None, high: int | None, opset: int
-) -> None:
+def test_halves_equal_the_reference(low: int | None, high: int | None, opset: int) -> None:
     setup = Setup(low=low, high=high, heads=(2, 1), packed=opset == 23)
     assert off(setup.graph(), opset, 1, 0, 513, 520) < 3e-6
 
 
 @pytest.mark.parametrize("high", [15, None])
 @pytest.mark.parametrize("opset", [17, 24])
-def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(
-    opset: int, high: int | None
-) -> None:
+def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: int | None) -> None:
     lengths = (1, 130) if high else (1, 513)
     usual = Setup(low=0, high=high, heads=(2, 1))
     for setup in (
@@ -81,12 +75,10 @@ def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(
 
 @pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
 @pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
-def test_rows_apart_see_all_and_are_seen_by_all(
-    apart: Any, opset: int, packed: bool
-) -> None:
+def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: bool) -> None:
     usual = Setup(low=-7, high=8, apart=apart, packed=packed)
     graph = usual.graph()
-    local = local_of(_attention(graph), [graph.inputs["keep"]])
+    local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
     assert bool(local.parts.keys) == (apart in ("keys", "both", "first"))
     assert bool(local.parts.queries) == (apart in ("queries", "both", "alone"))
@@ -103,19 +95,19 @@ def test_rows_apart_see_all_and_are_seen_by_all(
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.3, 1.0])
 def test_however_many_stand_apart(share: float) -> None:
     graph = Setup(low=-7, high=8, apart="both").graph()
-    session = open_quietly(build(graph, target("onnx")).model)
+    session = open_quietly(build_model(graph, get_target("onnx")).model)
     inputs = given(graph, 2, 160)
     inputs["far"] = np.arange(160) >= np.full((2, 1), round(160 * (1 - share)))
-    want = specc_numpy.run(graph, inputs, {})["y"]
+    want = specc_numpy.evaluate_graph(graph, inputs, {})["y"]
     assert np.abs(session.run(["y"], inputs)[0] - want).max() < 3e-6
 
 
 def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(g: Any, keys: spans.Span) -> str:
+    def twice(g: Any, keys: grid_slices.PositionSpan) -> str:
         every: str = g.constant(True, "bool")
         return every
 
-    monkeypatch.setattr(spans, "_once", twice)
+    monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
         assert off(Setup(low=-7, high=8, apart="keys").graph(), 23, 2, 160) < 1e-3
 
@@ -123,8 +115,8 @@ def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -
 def test_padding_is_no_part_of_a_mask() -> None:
     graph = Setup(low=None, high=2**60, apart="alone").graph()
     keep, far = graph.inputs["keep"], graph.inputs["far"]
-    assert local_of(_attention(graph), [keep]) is not None
-    assert local_of(_attention(graph), [keep, far]) is None
+    assert plan_local_attention(_attention(graph), [keep]) is not None
+    assert plan_local_attention(_attention(graph), [keep, far]) is None
 
 
 def test_an_empty_batch_of_long_texts_gives_nothing() -> None:
@@ -140,18 +132,18 @@ def test_windows_as_wide_as_the_axis_and_wider() -> None:
 def nodes(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.op_type
-        for body in bodies_of(node):
+        for body in iterate_node_bodies(node):
             yield from nodes(body)
 
 
 def test_only_standard_operators_and_only_where_it_pays() -> None:
-    local = list(nodes(build(Setup(low=0, high=9).graph(), target("onnx")).model.graph))
+    local = list(nodes(build_model(Setup(low=0, high=9).graph(), get_target("onnx")).model.graph))
     assert local.count("Loop") == 1
     free = Setup(low=None, high=None, keep=False)
-    assert local_of(_attention(Setup(low=0, high=9).graph())) is not None
+    assert plan_local_attention(_attention(Setup(low=0, high=9).graph())) is not None
     no_band = replace(free, low=-(2**60), high=2**60).graph()
-    assert "Loop" not in set(nodes(build(no_band, target("onnx")).model.graph))
-    cuda = build(Setup(low=0, high=9).graph(), target("ort-cuda")).model.graph
+    assert "Loop" not in set(nodes(build_model(no_band, get_target("onnx")).model.graph))
+    cuda = build_model(Setup(low=0, high=9).graph(), get_target("ort-cuda")).model.graph
     assert "Loop" not in set(nodes(cuda))
 
 
@@ -161,13 +153,11 @@ def _attention(graph: Graph) -> Any:
 
 @pytest.mark.parametrize("opset", [17, 23])
 @pytest.mark.parametrize("high", [15, None])
-def test_nothing_outside_the_short_form_has_the_length_twice(
-    opset: int, high: int | None
-) -> None:
-    built = build(Setup(low=0, high=high, slopes=True).graph(), target("onnx"), opset)
-    check(built)
-    model = without_weights(built)
-    found = follow(model, {"batch": 3, "seq": 1009}, {})
+def test_nothing_outside_the_short_form_has_the_length_twice(opset: int, high: int | None) -> None:
+    built = build_model(Setup(low=0, high=high, slopes=True).graph(), get_target("onnx"), opset)
+    verify_built_model(built)
+    model = make_weights_inputs(built)
+    found = infer_model_types(model, {"batch": 3, "seq": 1009}, {})
     kept = [n for name in found.types if (n := name) not in _short(model.graph)]
     assert len(kept) > 20
     for name in kept:
@@ -177,7 +167,7 @@ def test_nothing_outside_the_short_form_has_the_length_twice(
 def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(portion.Portion, "_operands", lambda self, value, axes: None)
+    monkeypatch.setattr(grid_slices.GridSlice, "_operands", lambda self, value, axes: None)
     with pytest.raises(AssertionError, match="assert 2 < 2"):
         test_nothing_outside_the_short_form_has_the_length_twice(23, 15)
 
@@ -195,13 +185,13 @@ def _short(graph: GraphProto) -> set[str]:
 
 def _inner(graph: GraphProto) -> Iterator[list[str]]:
     for node in graph.node:
-        for body in bodies_of(node):
+        for body in iterate_node_bodies(node):
             yield [o for n in body.node for o in n.output]
             yield from _inner(body)
 
 
 def test_layers_share_the_mask_of_the_short_form() -> None:
-    main = build(decoder(layers=3), target("onnx")).model.graph.node
+    main = build_model(decoder(layers=3), get_target("onnx")).model.graph.node
     # one for the mask, one for each attention
     assert sum(n.op_type == "If" for n in main) == 1 + 3
 
@@ -209,29 +199,29 @@ def test_layers_share_the_mask_of_the_short_form() -> None:
 @pytest.mark.parametrize("opset", [17, 23])
 def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> None:
     graph = Setup(low=0, high=15, slopes=True).graph()
-    built = build(graph, target("onnx"), opset)
-    names = attention_outputs(built.model, built.attentions)
+    built = build_model(graph, get_target("onnx"), opset)
+    names = add_attention_outputs(built.model, built.attentions)
     assert list(names) == ["layer.attention"]
     inputs = given(graph, 2, 150)
     y, weights = open_quietly(built.model).run(["y", *names.values()], inputs)
-    assert np.abs(y - specc_numpy.run(graph, inputs, {})["y"]).max() < 3e-6
+    assert np.abs(y - specc_numpy.evaluate_graph(graph, inputs, {})["y"]).max() < 3e-6
     seen = np.tril(np.ones((150, 150))) - np.tril(np.ones((150, 150)), -16)
     assert weights.shape == (2, 4, 150, 150)
     assert (weights[:, :, seen == 0] == 0).all()
 
 
-def test_a_block_that_looks_at_one_key_too_few_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right = blocks._keys
+def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = blocked_attention._emit_key_span
 
-    def wrong(*args: Any) -> blocks.Span:
+    def wrong(*args: Any) -> blocked_attention.PositionSpan:
         span = right(*args)
         g = args[0]
         later = g.node("Add", span.start, g.vector(1))
-        return blocks.Span(later, g.node("Add", span.stop, g.vector(1)), span.length)
+        return blocked_attention.PositionSpan(
+            later, g.node("Add", span.stop, g.vector(1)), span.length
+        )
 
-    monkeypatch.setattr(blocks, "_keys", wrong)
+    monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
         assert off(Setup(low=0, high=15).graph(), 23, 2, 160) < 1e-3
 
@@ -239,15 +229,10 @@ def test_a_block_that_looks_at_one_key_too_few_is_seen(
 def test_8192_rows_take_little_memory() -> None:
     """One tensor of 8192² flags would be 67 MB, one of row numbers 537."""
     program = (
-        "from support.local_attention import Setup, peak; "
-        "print(peak(Setup(low=0, high=63), 8192))"
+        "from support.local_attention import Setup, peak; print(peak(Setup(low=0, high=63), 8192))"
     )
     where = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=where,
-        capture_output=True,
-        check=True,
-        text=True,
+        [sys.executable, "-c", program], env=where, capture_output=True, check=True, text=True
     )
     assert int(done.stdout) < 60

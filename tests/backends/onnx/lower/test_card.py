@@ -18,9 +18,9 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import Type
-from specc.passes.narrow.narrow import Half
-from specc_onnx import build, target
-from specc_onnx.lower.legal import FIRST
+from specc.transforms.mixed_precision import HalfDtype
+from specc_onnx import build_model, get_target
+from specc_onnx.lower.onnx_targets import MIN_OPSET
 
 INT4 = onnx.TensorProto.INT4
 SOME = ("bert", "dates", "detr", "llama", "rnn_attention", "t5", "wav2vec2")
@@ -28,33 +28,29 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 
 
 @pytest.mark.parametrize(
-    "width",
-    [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS],
+    "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS]
 )
-def test_every_op_has_kernels(width: Half) -> None:
+def test_every_op_has_kernels(width: HalfDtype) -> None:
     """Also those that no shipped spec uses, or not in this width."""
     found = {name: lack for name, model in of_ops(width) if (lack := lacking(model))}
     assert not found
 
 
 @pytest.mark.parametrize("width", ["f16", "bf16"])
-def test_every_op_is_valid_at_the_oldest_opset(width: Half) -> None:
+def test_every_op_is_valid_at_the_oldest_opset(width: HalfDtype) -> None:
     """Operators learned bfloat16 one after the other. Weights of 4 bits in the standard's
     form are refused there (E0851).
     """
-    for name, model in of_ops(width, opset=FIRST):
+    for name, model in of_ops(width, opset=MIN_OPSET):
         if any(t.type.tensor_type.elem_type == INT4 for t in model.graph.input):
             continue
         onnx.checker.check_model(model, full_check=True)
-        assert model.opset_import[0].version == FIRST, name
+        assert model.opset_import[0].version == MIN_OPSET, name
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(s, marks=pytest.mark.parity if s in SOME else pytest.mark.slow)
-        for s in SMALL
-    ],
+    [pytest.param(s, marks=pytest.mark.parity if s in SOME else pytest.mark.slow) for s in SMALL],
 )
 def test_every_spec_has_kernels(name: str) -> None:
     for width in WIDTHS:
@@ -68,8 +64,8 @@ def test_what_has_no_kernel_is_seen() -> None:
     x = made.input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
     pool = made.one(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
     graph = made.finish("g", {"y": pool})
-    assert lacking(build(graph, target("onnx")).model) == {"MaxPool 22 float>float"}
-    assert not lacking(build(graph, target("ort-cuda")).model)
+    assert lacking(build_model(graph, get_target("onnx")).model) == {"MaxPool 22 float>float"}
+    assert not lacking(build_model(graph, get_target("ort-cuda")).model)
     assert len(known()) > 200
 
 
@@ -101,11 +97,11 @@ def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
         # of a window of nothing but padding the processor's f32 kernel gives a number
         names = ("ort-cuda",) if dtype == "f32" else ("onnx", "ort-cuda")
         for name in names:
-            session = open_quietly(build(of_type, target(name)).model)
+            session = open_quietly(build_model(of_type, get_target(name)).model)
             kind = np.float32 if dtype == "f32" else np.float16
             shape = [d.at({"b": 2, "n": 12, "m": 15}) for d in x.shape]
             drawn = np.random.default_rng(1).standard_normal(shape).astype(kind)
-            want = specc_numpy.run(of_type, {"x": drawn}, {})
+            want = specc_numpy.evaluate_graph(of_type, {"x": drawn}, {})
             agree(want, session.run(None, {"x": drawn}))
 
 
@@ -114,10 +110,10 @@ def test_the_first_of_the_greatest_whole_numbers(dtype: str) -> None:
     made = Builder()
     x = made.input("x", Input(Type(dtype, (B, Dim.of(6), N))))
     graph = made.finish("g", {"y": made.one(ops.ArgMax(1), x)})
-    session = open_quietly(build(graph, target("ort-cuda")).model)
+    session = open_quietly(build_model(graph, get_target("ort-cuda")).model)
     kind = np.int64 if dtype == "i64" else np.int32
     drawn = np.random.default_rng(0).integers(-2, 2, (3, 6, 50)).astype(kind)
-    agree(specc_numpy.run(graph, {"x": drawn}, {}), session.run(None, {"x": drawn}))
+    agree(specc_numpy.evaluate_graph(graph, {"x": drawn}, {}), session.run(None, {"x": drawn}))
 
 
 def test_weights_that_are_read_are_not_asked_of_the_kernel(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from support.spec_models import opened
 
 import specc_numpy
 from specc.ir.graph import Graph
-from specc.passes import pipeline
-from specc.run.verify import random_inputs
-from specc_onnx import build, target
-from specc_onnx.gate.check import check
-from specc_onnx.lower import centered
-from specc_onnx.lower.spans import Span
+from specc.transforms import pass_pipeline
+from specc.verification.verify_model import random_inputs
+from specc_onnx import build_model, get_target
+from specc_onnx.lower import predictive_local_attention
+from specc_onnx.lower.grid_slices import PositionSpan
+from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 
 def translator() -> tuple[Graph, dict[str, Any]]:
@@ -24,21 +24,21 @@ def translator() -> tuple[Graph, dict[str, Any]]:
     rng = np.random.default_rng(0)
     shapes = {n: [d.number for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype("f4") * 0.3 for n, s in shapes.items()}
-    return pipeline.simplify(graph), weights
+    return pass_pipeline.simplify_graph(graph), weights
 
 
 def off(opset: int, *sizes: Mapping[str, int]) -> float:
     """How far the model is from the reference, at the worst of some lengths."""
     graph, weights = translator()
-    built = build(graph, target("onnx"), opset)
-    check(built)
+    built = build_model(graph, get_target("onnx"), opset)
+    verify_built_model(built)
     for name, tensor in built.weights.items():
         tensor.raw_data = weights[name].tobytes()
     session = open_quietly(built.model)
     worst = 0.0
     for at in sizes:
         given = random_inputs(graph, at, np.random.default_rng(at["src"]))
-        want = specc_numpy.run(graph, given, weights)
+        want = specc_numpy.evaluate_graph(graph, given, weights)
         got = session.run(list(want), given)
         for made, (_, right) in zip(got, want.items(), strict=True):
             assert made.shape == right.shape
@@ -52,11 +52,9 @@ def lengths(batch: int, src: int, tgt: int = 3) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("opset", [17, 23])
-def test_near_keys_give_what_all_keys_give(
-    opset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_near_keys_give_what_all_keys_give(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Lengths above the fewest and below, also such that texts are centered far apart.
-    monkeypatch.setattr(centered, "FEWEST", 10)
+    monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
     several = [lengths(b, n) for b in (0, 1, 3) for n in (0, 1, 9, 11, 13, 60)]
     assert off(opset, *several) < 3e-6
 
@@ -65,23 +63,23 @@ def test_at_the_length_from_which_it_is_done() -> None:
     assert off(23, lengths(2, 1000), lengths(1, 1001), lengths(2, 1300)) < 3e-5
 
 
-def test_rows_that_are_not_the_near_ones_are_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right = centered._near
+def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = predictive_local_attention._emit_near_keys
 
-    def wrong(*args: Any) -> centered.Near:
+    def wrong(*args: Any) -> predictive_local_attention.NearKeys:
         near, g = right(*args), args[0]
         begin = g.node("Add", near.keys.start, g.vector(3))
         begin = g.node("Min", begin, g.node("Sub", near.keys.stop, g.vector(1)))
-        return centered.Near(Span(begin, near.keys.stop, centered.KEYS), near.few)
+        return predictive_local_attention.NearKeys(
+            PositionSpan(begin, near.keys.stop, predictive_local_attention.NEAR_KEYS_DIM), near.few
+        )
 
-    monkeypatch.setattr(centered, "FEWEST", 10)
-    monkeypatch.setattr(centered, "_near", wrong)
+    monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
+    monkeypatch.setattr(predictive_local_attention, "_emit_near_keys", wrong)
     assert off(23, lengths(1, 60)) > 1e-3
 
 
 def test_only_masks_around_a_center_are_done_so() -> None:
     graph = opened("luong_local_m", **SMALL["luong_local_m"]).model.graph
-    made = build(pipeline.simplify(graph), target("onnx")).model
+    made = build_model(pass_pipeline.simplify_graph(graph), get_target("onnx")).model
     assert "near" not in str(made.graph)

@@ -13,9 +13,7 @@ Rows = NDArray[np.float32]
 RNG = np.random.default_rng(8)
 
 
-def session(
-    heads: int, groups: int, cap: float, biased: bool
-) -> onnxruntime.InferenceSession:
+def session(heads: int, groups: int, cap: float, biased: bool) -> onnxruntime.InferenceSession:
     """One `GroupQueryAttention` with scales for each number of a head."""
     names = ["q", "k", "v", "keys", "values", "last", "total", "", "", ""]
     names += ["bias" if biased else "", "", "k_scale", "v_scale"]
@@ -32,9 +30,7 @@ def session(
         v_quant_type="PER_CHANNEL",
         kv_cache_bit_width=8,
     )
-    kinds = dict.fromkeys(
-        ("keys", "values", "new_keys", "new_values"), TensorProto.INT8
-    )
+    kinds = dict.fromkeys(("keys", "values", "new_keys", "new_values"), TensorProto.INT8)
     kinds |= dict.fromkeys(("last", "total"), TensorProto.INT32)
     ranks = {"last": 1, "total": 0, "k_scale": 3, "v_scale": 3, "bias": 4}
     ranks |= dict.fromkeys(("q", "k", "v"), 3) | dict.fromkeys(("keys", "values"), 4)
@@ -53,18 +49,9 @@ def session(
 
 @pytest.mark.parametrize(("heads", "groups", "wide"), [(4, 2, 8), (2, 2, 24)])
 @pytest.mark.parametrize(("cap", "biased"), [(0.0, False), (0.0, True), (5.0, False)])
-@pytest.mark.parametrize(
-    ("batch", "new", "past"), [(3, 4, 0), (1, 3, 6), (3, 1, 5), (1, 1, 40)]
-)
+@pytest.mark.parametrize(("batch", "new", "past"), [(3, 4, 0), (1, 3, 6), (3, 1, 5), (1, 1, 40)])
 def test_new_rows_are_rounded_and_read_as_they_are_kept(
-    heads: int,
-    groups: int,
-    wide: int,
-    cap: float,
-    biased: bool,
-    batch: int,
-    new: int,
-    past: int,
+    heads: int, groups: int, wide: int, cap: float, biased: bool, batch: int, new: int, past: int
 ) -> None:
     # past 127 units on both sides, where they are cut off
     whole = RNG.normal(size=(2, batch, groups, past + new, wide)).astype("f4")

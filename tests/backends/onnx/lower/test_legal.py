@@ -3,30 +3,31 @@
 import onnx
 import pytest
 
-from specc.text.diagnostic import Failed
-from specc_onnx import target
-from specc_onnx.lower import legal
-from specc_onnx.lower.targets import TARGETS
+from specc.diagnostics.diagnostic import Failed
+from specc_onnx import get_target
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.onnx_targets import TARGETS
 
 
-@pytest.mark.parametrize("kind", sorted(legal.SINCE))
+@pytest.mark.parametrize("kind", sorted(onnx_targets.OPERATOR_SINCE))
 def test_the_table_agrees_with_the_schemas(kind: str) -> None:
     versions = [
         s.since_version
         for s in onnx.defs.get_all_schemas_with_history()
         if s.name == kind and not s.domain
     ]
-    assert min(versions) == legal.SINCE[kind]
-    assert not legal.exists(kind, legal.SINCE[kind] - 1)
-    assert legal.exists(kind, legal.SINCE[kind])
+    assert min(versions) == onnx_targets.OPERATOR_SINCE[kind]
+    assert not onnx_targets.is_operator_available(kind, onnx_targets.OPERATOR_SINCE[kind] - 1)
+    assert onnx_targets.is_operator_available(kind, onnx_targets.OPERATOR_SINCE[kind])
 
 
 def test_reductions_take_axes_as_an_operand_from_18_on() -> None:
     for kind in ("ReduceMean", "ReduceMax", "ReduceMin"):
-        newer = onnx.defs.get_schema(kind, legal.AXES_ARE_INPUTS)
+        newer = onnx.defs.get_schema(kind, onnx_targets.REDUCE_AXES_INPUT_SINCE)
         assert [i.name for i in newer.inputs] == ["data", "axes"]
         assert (
-            "axes" in onnx.defs.get_schema(kind, legal.AXES_ARE_INPUTS - 1).attributes
+            "axes"
+            in onnx.defs.get_schema(kind, onnx_targets.REDUCE_AXES_INPUT_SINCE - 1).attributes
         )
 
 
@@ -35,14 +36,12 @@ def test_an_opset_outside_the_range_is_refused(opset: int) -> None:
     with pytest.raises(
         Failed, match=rf"E0821\]: opset {opset} cannot be written; opsets 17 to 26 can"
     ):
-        legal.check_opset(opset)
+        onnx_targets.check_opset(opset)
 
 
 def test_an_unknown_target_is_refused_with_the_list() -> None:
-    with pytest.raises(
-        Failed, match=r"E0822\]: there is no target `ort-gpu`"
-    ) as caught:
-        target("ort-gpu")
+    with pytest.raises(Failed, match=r"E0822\]: there is no target `ort-gpu`") as caught:
+        get_target("ort-gpu")
     helps = caught.value.diagnostics[0].helps
     assert len(helps) == len(TARGETS)
     assert all(name in help_ for name, help_ in zip(TARGETS, helps, strict=True))

@@ -6,10 +6,10 @@ from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
 from specc.ir import ops
-from specc.ir.dim import Dim, exact, floor, largest, remainder, smallest
+from specc.ir.dim import Dim, divide_dims_exactly, floor_divide_dims, max_dims, min_dims, mod_dims
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import Type
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 P, N, K = Dim.symbol("past"), Dim.symbol("new"), Dim.symbol("k")
 
@@ -24,8 +24,8 @@ def sizes(*lengths: Dim, inputs: dict[str, Type], **more: object) -> Graph:
 
 def assert_lengths(graph: Graph, **shapes: tuple[int, ...]) -> None:
     given = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    session = open_quietly(build(graph, target("onnx")).model)
-    agree(specc_numpy.run(graph, given, {}), session.run(None, given))
+    session = open_quietly(build_model(graph, get_target("onnx")).model)
+    agree(specc_numpy.evaluate_graph(graph, given, {}), session.run(None, given))
 
 
 def test_polynomials_and_functions() -> None:
@@ -34,13 +34,13 @@ def test_polynomials_and_functions() -> None:
         P * N * 3 + 2,
         (N + 1) * (N + 1) - P,
         7 - N,
-        floor(P * 3 + N, 4),
-        floor(N - 9, 4),
-        remainder(P, N),
-        largest(P, N * 2),
-        smallest(P, 4),
-        exact(P * N * N, N),
-        exact(P * 2 + N * 2, 2),
+        floor_divide_dims(P * 3 + N, 4),
+        floor_divide_dims(N - 9, 4),
+        mod_dims(P, N),
+        max_dims(P, N * 2),
+        min_dims(P, 4),
+        divide_dims_exactly(P * N * N, N),
+        divide_dims_exactly(P * 2 + N * 2, 2),
     )
     graph = sizes(*formulas, inputs={"a": Type.of("f32", P, N)})
     for shape in ((5, 3), (0, 1), (12, 7)):
@@ -70,10 +70,10 @@ def test_facts_say_what_no_input_does() -> None:
 def test_a_length_nobody_tells_is_a_fault_of_ours() -> None:
     graph = sizes(P, inputs={"a": Type.of("f32", N)})
     with pytest.raises(AssertionError, match="no input tells the length past"):
-        build(graph, target("onnx"))
+        build_model(graph, get_target("onnx"))
 
 
 def test_known_lengths_stay_constants_and_equal_ones_are_found_once() -> None:
     graph = sizes(P + N, P + N + 0, Dim.of(4), inputs={"a": Type.of("f32", P, N)})
-    kinds = [n.op_type for n in build(graph, target("onnx")).model.graph.node]
+    kinds = [n.op_type for n in build_model(graph, get_target("onnx")).model.graph.node]
     assert sorted(kinds) == ["Add", "Identity", "Identity", "Shape", "Shape", "Squeeze"]

@@ -12,7 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import Type
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 B, T = Dim.symbol("b"), Dim.symbol("t")
 LOOPS = {"onnx": "Scan", "openvino": "Loop"}
@@ -27,11 +27,7 @@ def body() -> Graph:
     n = b.input("n", Input(Type.of("i64", B)))
     w = b.input("w", Input(Type.of("f32", 4, 3)))
     u = b.input("u", Input(Type.of("f32", 4, 4)))
-    sum_ = b.one(
-        ops.Arith("add"),
-        b.one(ops.Linear(), x, w, None),
-        b.one(ops.Linear(), h, u, None),
-    )
+    sum_ = b.one(ops.Arith("add"), b.one(ops.Linear(), x, w, None), b.one(ops.Linear(), h, u, None))
     new = b.one(ops.Pointwise("tanh"), sum_)
     one, two = (b.one(ops.Constant(v, "i64")) for v in (1, 2))
     count = b.one(ops.Arith("add"), n, one)
@@ -64,22 +60,20 @@ def given(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("reverse", "masked"), [*itertools.product((False, True), repeat=2)]
-)
+@pytest.mark.parametrize(("reverse", "masked"), [*itertools.product((False, True), repeat=2)])
 @pytest.mark.parametrize("opset", [17, 23, 26])
 @pytest.mark.parametrize(("where", "kind"), LOOPS.items())
 def test_a_scan_equals_the_reference(
     reverse: bool, masked: bool, opset: int, where: str, kind: str
 ) -> None:
     made = graph(reverse, masked)
-    model = build(made, target(where), opset).model
+    model = build_model(made, get_target(where), opset).model
     assert {n.op_type for n in model.graph.node} & {"Loop", "Scan"} == {kind}
     onnx.checker.check_model(model, full_check=True)
     session = open_quietly(model)
     for batch, length in ((3, 5), (1, 1), (2, 0), (0, 3)):
         inputs = given(batch, length, masked)
-        agree(specc_numpy.run(made, inputs, {}), session.run(None, inputs))
+        agree(specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs))
 
 
 @pytest.mark.parametrize("where", LOOPS)
@@ -101,17 +95,14 @@ def test_a_scan_may_hold_another(where: str) -> None:
     first = b.input("first", Input(Type.of("f32", B)))
     factor = b.input("factor", Input(Type.of("f32")))
     whole = b.add(
-        ops.Scan(outer.finish("outer", {"s": end, "y": sums}), 1, 1, 1),
-        rows,
-        first,
-        factor,
+        ops.Scan(outer.finish("outer", {"s": end, "y": sums}), 1, 1, 1), rows, first, factor
     )
     made = b.finish("nested", {"end": whole[0], "sums": whole[1]})
-    session = open_quietly(build(made, target(where)).model)
+    session = open_quietly(build_model(made, get_target(where)).model)
     rng = np.random.default_rng(0)
     inputs = {
         "rows": rng.standard_normal((2, 5, 3)).astype(np.float32),
         "first": np.ones(2, np.float32),
         "factor": np.array(0.5, np.float32),
     }
-    agree(specc_numpy.run(made, inputs, {}), session.run(None, inputs))
+    agree(specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs))

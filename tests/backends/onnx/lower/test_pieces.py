@@ -11,7 +11,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.types import Type
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 WIDTH = 6
 ROWS = Type("f32", (Dim.symbol("b"), Dim.symbol("t"), Dim.of(WIDTH)))
@@ -46,7 +46,7 @@ def test_pieces_of_an_axis(name: str) -> None:
     pieces, splits = PIECES[name]
     graph = cut(pieces)
     x = np.random.default_rng(0).normal(size=(2, 3, WIDTH)).astype(np.float32)
-    model = build(graph, target("ort-cpu")).model
-    wanted = specc_numpy.run(graph, {"x": x}, {})
+    model = build_model(graph, get_target("ort-cpu")).model
+    wanted = specc_numpy.evaluate_graph(graph, {"x": x}, {})
     agree(wanted, open_quietly(model).run([*wanted], {"x": x}))
     assert sum(n.op_type == "Split" for n in model.graph.node) == splits

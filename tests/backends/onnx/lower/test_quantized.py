@@ -12,11 +12,11 @@ from support.onnx_runtime import agree, open_quietly
 from support.rounded import rounded_map
 
 import specc_numpy
-from specc.ir.ops.quantized import Layout, Rounding
-from specc.ir.precision import Precision
+from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
+from specc.ir.quantization_format import QuantizationFormat
 
-ROW = Precision(bits=8, block=0, layout="rows", rounding="row")
-COLUMN = Precision(bits=8, block=0, layout="columns", rounding="row")
+ROW = QuantizationFormat(bits=8, block=0, layout="rows", rounding="row")
+COLUMN = QuantizationFormat(bits=8, block=0, layout="columns", rounding="row")
 RNG = np.random.default_rng(5)
 Rows = NDArray[np.float32]
 
@@ -26,9 +26,9 @@ def normal(*shape: int) -> Rows:
 
 
 def blocked(
-    bits: int, block: int, rounding: Rounding = "block", layout: Layout = "rows"
-) -> Precision:
-    return Precision(bits=bits, block=block, layout=layout, rounding=rounding)
+    bits: int, block: int, rounding: ActivationRoundingMode = "block", layout: WeightLayout = "rows"
+) -> QuantizationFormat:
+    return QuantizationFormat(bits=bits, block=block, layout=layout, rounding=rounding)
 
 
 def wild(*shape: int) -> Rows:
@@ -45,14 +45,12 @@ def wild(*shape: int) -> Rows:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("block", "wide"), [(16, 56), (32, 100), (128, 24), (64, 64)])
 @pytest.mark.parametrize("rounding", ["block", "none"])
-def test_blocks(bits: int, block: int, wide: int, rounding: Rounding) -> None:
+def test_blocks(bits: int, block: int, wide: int, rounding: ActivationRoundingMode) -> None:
     made = rounded_map(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
     session = open_quietly(made.model("ort-cpu"))
     for rows in (1, 3, 17):
         given = {"x": wild(rows, wide)}
-        agree(
-            specc_numpy.run(made.graph, given, made.weights), session.run(None, given)
-        )
+        agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -66,21 +64,21 @@ def test_blocks_of_zeros_add_nothing(bits: int) -> None:
     made = rounded_map(weight, blocked(bits, 32))
     given = {"x": wild(3, 96)}
     (got,) = open_quietly(made.model("ort-cpu")).run(None, given)
-    agree(specc_numpy.run(made.graph, given, made.weights), [got])
+    agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
     assert np.abs(got[:, 4]).max() < 1e-30
 
 
 @pytest.mark.parametrize("form", [ROW, COLUMN], ids=["rows", "columns"])
 @pytest.mark.parametrize("opset", [17, 21, 23, 26])
 @pytest.mark.parametrize("name", ["onnx", "ort-cpu"])
-def test_whole_rows_with_a_bias(form: Precision, opset: int, name: str) -> None:
+def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str) -> None:
     """ONNX Runtime multiplies the bias by the scale of a row in the fused form that its
     optimizer makes, unless the scales are multiplied one after the other.
     """
     made = rounded_map(normal(5, 21), form, ("b", "t"), normal(5) * 50)
     model = made.model(name, opset)
     given = {"x": wild(2, 3, 21)}
-    want = specc_numpy.run(made.graph, given, made.weights)
+    want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
     agree(want, open_quietly(model).run(None, given))
     plain = onnxruntime.SessionOptions()
     plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -89,7 +87,7 @@ def test_whole_rows_with_a_bias(form: Precision, opset: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("form", [ROW, COLUMN, blocked(4, 32), blocked(8, 32)], ids=str)
-def test_a_row_is_the_same_alone_and_among_others(form: Precision) -> None:
+def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> None:
     made = rounded_map(normal(40, 96), form)
     session = open_quietly(made.model("ort-cpu"))
     x = wild(9, 96)
@@ -111,7 +109,7 @@ def test_no_rows_and_maps_of_one() -> None:
         session = open_quietly(made.model("ort-cpu"))
         for lead in ((0, 3), (2, 0), (1, 1), (2, 2)):
             given = {"x": normal(*lead, wide)}
-            want = specc_numpy.run(made.graph, given, made.weights)
+            want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
             agree(want, session.run(None, given))
 
 
@@ -122,8 +120,6 @@ def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
     made = rounded_map(normal(9, wide), blocked(bits, 32, "none", "columns"))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    session = onnxruntime.InferenceSession(
-        made.model("onnx", 21).SerializeToString(), options
-    )
+    session = onnxruntime.InferenceSession(made.model("onnx", 21).SerializeToString(), options)
     given = {"x": wild(3, wide)}
-    agree(specc_numpy.run(made.graph, given, made.weights), session.run(None, given))
+    agree(specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given))

@@ -11,7 +11,7 @@ import pytest
 from support.onnx_runtime import agree, open_quietly
 from support.spec_models import Opened, by_reference, opened, random_weights
 
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 SPEC = """\
 specc 1
@@ -23,9 +23,7 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq]{side}, first: float[batc
   return out, last
 }}
 """
-LAYER = (
-    "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
-)
+LAYER = "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
 
 
 def spec(folder: Path, call: str, side: str = "", dims: str = "batch, seq") -> Opened:
@@ -34,7 +32,7 @@ def spec(folder: Path, call: str, side: str = "", dims: str = "batch, seq") -> O
 
 
 def model(found: Opened, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
-    built = build(found.model.graph, target(where), opset)
+    built = build_model(found.model.graph, get_target(where), opset)
     weights = random_weights(found)
     for name, initializer in built.weights.items():
         initializer.raw_data = weights[name].astype("<f4").tobytes()
@@ -65,9 +63,7 @@ def test_each_direction_of_each_layer_is_one_operator(tmp_path: Path) -> None:
     assert not found["Loop"]
 
 
-def test_rows_are_moved_only_where_padding_may_stand_on_the_left(
-    tmp_path: Path,
-) -> None:
+def test_rows_are_moved_only_where_padding_may_stand_on_the_left(tmp_path: Path) -> None:
     assert kinds(model(spec(tmp_path, LAYER)))["GatherND"] == 3, (
         "once before the stack, once behind it a direction"
     )
@@ -80,9 +76,7 @@ def test_rows_are_moved_only_where_padding_may_stand_on_the_left(
 
 def test_lengths_of_at_least_one_need_no_guard(tmp_path: Path) -> None:
     assert kinds(model(spec(tmp_path, LAYER, " right")))["Pad"]
-    assert not kinds(model(spec(tmp_path, LAYER, " right", "batch >= 1, seq >= 1")))[
-        "Pad"
-    ]
+    assert not kinds(model(spec(tmp_path, LAYER, " right", "batch >= 1, seq >= 1")))["Pad"]
 
 
 @pytest.mark.parametrize("call", [
@@ -122,10 +116,7 @@ def test_rows_of_unequal_length_are_a_loop_where_the_operator_knows_no_lengths(
     assert kinds(made)["Loop"] == 4
     free = spec(tmp_path, LAYER.replace("keep=keep, ", ""))
     assert kinds(model(free, where="openvino"))["GRU"] == 4
-    weights, session = (
-        random_weights(spec(tmp_path, LAYER, " right")),
-        open_quietly(made),
-    )
+    weights, session = (random_weights(spec(tmp_path, LAYER, " right")), open_quietly(made))
     for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
         inputs = given(*case)
         agree(by_reference(found, weights, inputs), session.run(None, inputs))
@@ -155,12 +146,7 @@ graph f(x: float[batch, words, letters, 3]) -> (y: float[batch, words, 4]) {
 """
     (tmp_path / "m.specc").write_text(text)
     found = opened(str(tmp_path / "m.specc"))
-    inputs = {
-        "x": np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype(np.float32)
-    }
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype(np.float32)}
     made = model(found)
     assert kinds(made)["Split"] == 4, "gates are put in order once, outside"
-    agree(
-        by_reference(found, random_weights(found), inputs),
-        open_quietly(made).run(None, inputs),
-    )
+    agree(by_reference(found, random_weights(found), inputs), open_quietly(made).run(None, inputs))

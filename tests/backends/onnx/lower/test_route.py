@@ -14,8 +14,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
 from specc.ir.types import Type
-from specc_onnx import build, target
-from specc_onnx.lower.elements import CODE, NUMPY
+from specc_onnx import build_model, get_target
+from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
 
 N, K = Dim.symbol("n"), Dim.symbol("k")
 FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])
@@ -38,9 +38,7 @@ def graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> G
     numbers = b.input("ids", Input(Type(ids, (*lead, K))))
     gates = b.input("gates", Input(Type("f32", (*lead, K))))
     keep = [b.input("keep", Input(Type("bool", lead)))] if masked else []
-    w = b.parameter(
-        Parameter(name="w", type=Type.of("f32", experts, 4, 3), initial="zeros")
-    )
+    w = b.parameter(Parameter(name="w", type=Type.of("f32", experts, 4, 3), initial="zeros"))
     shared = b.input("shared", Input(Type.of("f32", 4)))
     op = ops.Route(body(len(lead) - 1), Dim.of(experts), 1, masked)
     made = b.one(op, x, numbers, gates, *keep, w, shared, scope="moe")
@@ -82,27 +80,18 @@ LEADS = [((N,), (7,)), ((N, Dim.of(2)), (3, 2)), ((N, Dim.of(2), Dim.of(2)), (2,
 @pytest.mark.parametrize(("lead", "sizes"), LEADS, ids=["n", "n 2", "n 2 2"])
 @pytest.mark.parametrize("opset", [17, 23, 26])
 def test_numbers_that_name_nobody_and_experts_named_twice(
-    opset: int,
-    lead: tuple[Dim, ...],
-    sizes: tuple[int, ...],
-    masked: bool,
-    experts: int,
+    opset: int, lead: tuple[Dim, ...], sizes: tuple[int, ...], masked: bool, experts: int
 ) -> None:
     made, weight = graph(experts, *lead, masked=masked), WEIGHT[:experts]
-    built = build(made, target("onnx"), opset)
+    built = build_model(made, get_target("onnx"), opset)
     built.weights["w"].raw_data = weight.tobytes()
     onnx.checker.check_model(built.model, full_check=True)
     session = open_quietly(built.model)
-    for k, low, high in (
-        (3, -2, experts + 2),
-        (2, 1, 2),
-        (1, experts, experts + 1),
-        (0, 0, 1),
-    ):
+    for k, low, high in ((3, -2, experts + 2), (2, 1, 2), (1, experts, experts + 1), (0, 0, 1)):
         x = given(sizes, k, low, high)
         x = {n: v for n, v in x.items() if n in made.inputs}
         wanted = by_hand(made, x, weight)
-        found = specc_numpy.run(made, x, {"w": weight})["y"]
+        found = specc_numpy.evaluate_graph(made, x, {"w": weight})["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
         agree({"y": wanted}, session.run(None, x))
 
@@ -110,7 +99,7 @@ def test_numbers_that_name_nobody_and_experts_named_twice(
 @FORMS
 def test_whole_numbers_of_32_bits(experts: int) -> None:
     made, weight = graph(experts, N, ids="i32"), WEIGHT[:experts]
-    built = build(made, target("onnx"), 20)
+    built = build_model(made, get_target("onnx"), 20)
     built.weights["w"].raw_data = weight.tobytes()
     x = given((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
@@ -124,9 +113,9 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
     dtype: str, experts: int
 ) -> None:
     made = graph(experts, N)
-    built = build(made, target("onnx"), 20, stored={"w": dtype})
-    short = WEIGHT[:experts].astype(NUMPY[dtype])
-    assert built.weights["w"].data_type == CODE[dtype]
+    built = build_model(made, get_target("onnx"), 20, stored={"w": dtype})
+    short = WEIGHT[:experts].astype(NUMPY_DTYPES[dtype])
+    assert built.weights["w"].data_type == ONNX_TYPE_CODES[dtype]
     built.weights["w"].raw_data = short.tobytes()
     readers = [n.op_type for n in built.model.graph.node if "w" in n.input]
     assert readers == (["Split"] if experts == 5 else [])
@@ -139,7 +128,7 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
 def test_a_target_says_how_many_experts_stand_alone() -> None:
     made = graph(5, N)
     for few, form in ((5, "If"), (4, "Loop")):
-        built = build(made, replace(target("onnx"), few_experts=few), 20)
+        built = build_model(made, replace(get_target("onnx"), few_experts=few), 20)
         kinds = {n.op_type for n in built.model.graph.node}
         assert kinds & {"If", "Loop"} == {form}
 
@@ -159,6 +148,6 @@ def test_what_would_be_in_memory_twice_is_looped_over(width: int, form: str) -> 
     facts = Parameter(name="w", type=Type.of("f32", 16, 4, width), initial="zeros")
     op = ops.Route(made, Dim.of(16), 1)
     y = b.one(op, x, ids, gates, b.parameter(facts))
-    built = build(b.finish("routed", {"y": y}), target("onnx"), 20)
+    built = build_model(b.finish("routed", {"y": y}), get_target("onnx"), 20)
     kinds = {n.op_type for n in built.model.graph.node}
     assert kinds & {"If", "Loop"} == {form}

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from support.onnx_runtime import open_quietly
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
-from specc.passes.prove.causality import prove
-from specc_onnx import build, target
+from specc.analysis.causality import check_causality
+from specc.driver.spec_loader import elaborate_spec, open_spec
+from specc_onnx import build_model, get_target
 
 Array = NDArray[Any]
 
@@ -44,11 +44,11 @@ def compute(function: str, x: Array, folder: Path) -> tuple[Array, Array]:
     """Return the float32 result of the ONNX model and that of the reference."""
     path = folder / "m.specc"
     path.write_text(SPEC.format(function=function), encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
-    session = open_quietly(build(graph, target("ort-cpu")).model)
+    graph = elaborate_spec(open_spec(str(path))).graph
+    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
     (found,) = session.run(None, {"x": x})
     with np.errstate(all="ignore"):
-        reference = specc_numpy.run(graph, {"x": x}, {})["y"]
+        reference = specc_numpy.evaluate_graph(graph, {"x": x}, {})["y"]
     return found, reference
 
 
@@ -81,16 +81,7 @@ def test_functions_at_their_ends(tmp_path: Path) -> None:
     check_close(
         found,
         np.array(
-            [
-                [
-                    -math.inf,
-                    math.inf,
-                    math.log1p(100),
-                    math.log1p(1e4),
-                    math.log(3e38),
-                    math.nan,
-                ]
-            ]
+            [[-math.inf, math.inf, math.log1p(100), math.log1p(1e4), math.log(3e38), math.nan]]
         ),
     )
 
@@ -119,20 +110,14 @@ def test_logsumexp_where_nothing_is_finite(tmp_path: Path) -> None:
         assert np.array_equal(values, [-math.inf, math.inf])
 
 
-@pytest.mark.parametrize(
-    "naive", ["log(sum(exp(x), axis=-1))", "log(softmax(x))", "exp(x) - 1.0"]
-)
+@pytest.mark.parametrize("naive", ["log(sum(exp(x), axis=-1))", "log(softmax(x))", "exp(x) - 1.0"])
 def test_naive_formulas_fail_the_same_comparison(naive: str, tmp_path: Path) -> None:
-    function = {"log(sum": "logsumexp", "log(sof": "log_softmax"}.get(
-        naive[:7], "expm1"
-    )
+    function = {"log(sum": "logsumexp", "log(sof": "log_softmax"}.get(naive[:7], "expm1")
     stable, _ = compute(function, ROWS, tmp_path)
     path = tmp_path / "naive.specc"
-    path.write_text(
-        SPEC.format(function="").replace("return (x)", f"return {naive}"), "utf-8"
-    )
-    graph = elaborated(open_spec(str(path))).graph
-    session = open_quietly(build(graph, target("ort-cpu")).model)
+    path.write_text(SPEC.format(function="").replace("return (x)", f"return {naive}"), "utf-8")
+    graph = elaborate_spec(open_spec(str(path))).graph
+    session = open_quietly(build_model(graph, get_target("ort-cpu")).model)
     (found,) = session.run(None, {"x": ROWS})
     with pytest.raises(AssertionError):
         check_close(found, stable.astype(np.float64))
@@ -156,8 +141,8 @@ def find_faults(text: str, folder: Path) -> list[str]:
     """Return the codes of the causality proof of a generative spec."""
     path = folder / "m.specc"
     path.write_text(text, encoding="utf-8")
-    graph = elaborated(open_spec(str(path))).graph
-    return [fault.code for fault in prove(graph, "n", "ids", ["logits"])]
+    graph = elaborate_spec(open_spec(str(path))).graph
+    return [fault.code for fault in check_causality(graph, "n", "ids", ["logits"])]
 
 
 def test_masked_keys_leave_log_softmax_causal(tmp_path: Path) -> None:

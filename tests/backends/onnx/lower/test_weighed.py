@@ -9,14 +9,14 @@ from onnx import GraphProto
 from support.onnx_runtime import open_quietly
 
 import specc_numpy
-from specc.compiler.spec import elaborated, open_spec
+from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.passes import pipeline
-from specc_onnx import build, target
-from specc_onnx.gate.check import check
-from specc_onnx.lower import blocks
-from specc_onnx.lower.reading import bodies_of
-from specc_onnx.lower.spans import Span
+from specc.transforms import pass_pipeline
+from specc_onnx import build_model, get_target
+from specc_onnx.lower import blocked_attention
+from specc_onnx.lower.grid_slices import PositionSpan
+from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 SPEC = """specc 1
 model seen "Attention by a score of its own"
@@ -33,11 +33,11 @@ def model(folder: Path, score: str, mask: str, result: str = "mixed") -> Graph:
     path = folder / "seen.specc"
     text = SPEC.format(score=score, mask=mask, result=result)
     path.write_text(text, encoding="utf-8")
-    return pipeline.simplify(elaborated(open_spec(str(path)), "").graph)
+    return pass_pipeline.simplify_graph(elaborate_spec(open_spec(str(path)), "").graph)
 
 
 def kinds(graph: GraphProto) -> list[str]:
-    inner = [k for n in graph.node for b in bodies_of(n) for k in kinds(b)]
+    inner = [k for n in graph.node for b in iterate_node_bodies(n) for k in kinds(b)]
     return [*(n.op_type for n in graph.node), *inner]
 
 
@@ -45,11 +45,9 @@ def off(graph: Graph, opset: int, *sizes: tuple[int, int]) -> float:
     """How far the model is from the reference, at the worst of some lengths."""
     rng = np.random.default_rng(0)
     shapes = {n: [d.number for d in p.type.shape] for n, p in graph.parameters.items()}
-    weights: dict[str, Any] = {
-        n: rng.normal(size=s).astype("f4") for n, s in shapes.items()
-    }
-    built = build(graph, target("onnx"), opset)
-    check(built)
+    weights: dict[str, Any] = {n: rng.normal(size=s).astype("f4") for n, s in shapes.items()}
+    built = build_model(graph, get_target("onnx"), opset)
+    verify_built_model(built)
     for name, tensor in built.weights.items():
         tensor.raw_data = weights[name].tobytes()
     session, worst = open_quietly(built.model), 0.0
@@ -57,7 +55,7 @@ def off(graph: Graph, opset: int, *sizes: tuple[int, int]) -> float:
         x = rng.normal(size=(batch, n, 6)).astype("f4")
         keep = np.arange(n) < np.arange(n, n - batch * 30, -30)[:batch, None]
         given = {"x": x, "keep": keep}
-        want = specc_numpy.run(graph, given, weights)["y"]
+        want = specc_numpy.evaluate_graph(graph, given, weights)["y"]
         (got,) = session.run(["y"], given)
         assert got.shape == want.shape
         worst = max(worst, float(np.abs(got - want).max(initial=0)))
@@ -72,7 +70,7 @@ SHORT_AND_LONG = ((0, 200), (2, 0), (1, 1), (2, 128), (2, 144), (3, 201))
 def test_windows_equal_the_reference(opset: int, score: str, tmp_path: Path) -> None:
     for mask in ("window(8)", "window(5, ahead=4)"):
         graph = model(tmp_path, score, mask)
-        assert "Loop" in kinds(build(graph, target("onnx"), opset).model.graph)
+        assert "Loop" in kinds(build_model(graph, get_target("onnx"), opset).model.graph)
         assert off(graph, opset, *SHORT_AND_LONG) < 1e-5
 
 
@@ -83,13 +81,13 @@ def test_one_side_equals_the_reference(tmp_path: Path) -> None:
 def test_weights_that_something_else_reads_are_made_at_once(tmp_path: Path) -> None:
     result = "mixed + insert(max(weights, axis=2), axis=2)"
     graph = model(tmp_path, "dot", "window(8)", result)
-    assert "Loop" not in kinds(build(graph, target("onnx")).model.graph)
+    assert "Loop" not in kinds(build_model(graph, get_target("onnx")).model.graph)
     assert off(graph, 23, (2, 200)) < 1e-5
 
 
 def test_no_grid_of_all_queries_and_keys_is_made_of_a_long_text(tmp_path: Path) -> None:
     graph = model(tmp_path, "additive(4)", "window(8)")
-    main = build(graph, target("onnx")).model.graph
+    main = build_model(graph, get_target("onnx")).model.graph
     made = {n.op_type for n in main.node}
     assert not made & {"Tanh", "Softmax"}
 
@@ -97,13 +95,13 @@ def test_no_grid_of_all_queries_and_keys_is_made_of_a_long_text(tmp_path: Path) 
 def test_a_block_that_looks_at_the_wrong_keys_is_seen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    right = blocks._keys
+    right = blocked_attention._emit_key_span
 
-    def wrong(*args: Any) -> Span:
+    def wrong(*args: Any) -> PositionSpan:
         span, g = right(*args), args[0]
         start, stop = (g.node("Add", e, g.vector(2)) for e in (span.start, span.stop))
-        return Span(start, stop, span.length)
+        return PositionSpan(start, stop, span.length)
 
-    monkeypatch.setattr(blocks, "_keys", wrong)
+    monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
         assert off(model(tmp_path, "dot", "window(8)"), 23, (2, 200)) < 1e-3

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from support.onnx_runtime import agree, open_quietly
 
 import specc_numpy
+from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input
 from specc.ir.op import Op
 from specc.ir.types import Type
-from specc.text.diagnostic import Failed
-from specc_onnx import build, target
+from specc_onnx import build_model, get_target
 
 B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 Array = NDArray[np.float32]
@@ -30,9 +30,7 @@ def drawn(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
     dilation = tuple(rng.randint(1, 2) for _ in range(axes))
     kind = rng.choice(("conv", "transposed", "max", "average"))
     plain = kind == "average"
-    spans = [
-        (k - 1) * (1 if plain else d) for k, d in zip(kernel, dilation, strict=True)
-    ]
+    spans = [(k - 1) * (1 if plain else d) for k, d in zip(kernel, dilation, strict=True)]
     most = spans if kind in ("max", "average") else [3] * axes
     pads = tuple(rng.randint(0, n) for n in (*most, *most))
     groups = rng.choice((1, 2, 4))
@@ -41,16 +39,12 @@ def drawn(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
             op: Op = ops.Conv(kernel, stride, dilation, pads, Dim.of(groups))
             return op, (8, 4 // groups, *kernel)
         case "transposed":
-            cut = tuple(
-                min(p, n // 2) for p, n in zip(pads, (*spans, *spans), strict=True)
-            )
+            cut = tuple(min(p, n // 2) for p, n in zip(pads, (*spans, *spans), strict=True))
             op = ops.ConvTranspose(kernel, stride, dilation, cut, Dim.of(groups))
             return op, (4, 8 // groups, *kernel)
         case "max":
             return ops.MaxPool(kernel, stride, dilation, pads), None
-    room = [
-        min(s - 1, n - p) for s, n, p in zip(stride, spans, pads[axes:], strict=True)
-    ]
+    room = [min(s - 1, n - p) for s, n, p in zip(stride, spans, pads[axes:], strict=True)]
     extra = tuple(rng.randint(0, n) for n in room)
     return ops.AveragePool(kernel, stride, pads, extra, rng.random() < 0.5), None
 
@@ -69,9 +63,7 @@ def graph_of(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
 def values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
-        name: rng.standard_normal([d.at(sizes) for d in v.type.shape]).astype(
-            np.float32
-        )
+        name: rng.standard_normal([d.at(sizes) for d in v.type.shape]).astype(np.float32)
         for name, v in graph.inputs.items()
     }
 
@@ -87,14 +79,14 @@ def test_windows_of_every_form(opset: int, axes: int) -> None:
     for seed in range(6):
         op, weight = drawn(rng, axes)
         graph = graph_of(op, weight, axes)
-        session = open_quietly(build(graph, target("onnx"), opset=opset).model)
+        session = open_quietly(build_model(graph, get_target("onnx"), opset=opset).model)
         for sizes in (*SIZES, *FEW):
             given = values(graph, sizes, seed)
             if too_few(graph, given):
                 with pytest.raises(STOPS):
                     session.run(None, given)
             else:
-                wanted = specc_numpy.run(graph, given, {})
+                wanted = specc_numpy.evaluate_graph(graph, given, {})
                 agree(wanted, session.run(None, given))
 
 
@@ -108,7 +100,7 @@ STOPS = (
 def too_few(graph: Graph, given: dict[str, Array]) -> bool:
     """Whether the reference refuses these rows, as it says, for being too few."""
     try:
-        specc_numpy.run(graph, given, {})
+        specc_numpy.evaluate_graph(graph, given, {})
     except Failed as refused:
         return [d.code for d in refused.diagnostics] == ["E0912"]
     return False

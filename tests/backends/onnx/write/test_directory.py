@@ -12,25 +12,18 @@ from typing import Any
 import pytest
 from support.packed import packed
 
-from specc.artifact.index import NAME
-from specc.backend import Extra
-from specc.files import system
-from specc.files import write as output
-from specc.run.package import open_package
-from specc.text.diagnostic import Failed
+from specc.artifact.package_index import NAME
+from specc.backend import ExtraFile
+from specc.diagnostics.diagnostic import Failed
+from specc.io import atomic_write as output
+from specc.io import platform
+from specc.runtime.model_package import open_package
 
-EXTRAS = [
-    Extra("tokenizer.json", b"[1]", hashed=True),
-    Extra("genai_config.json", b"{}"),
-]
+EXTRAS = [ExtraFile("tokenizer.json", b"[1]", hashed=True), ExtraFile("genai_config.json", b"{}")]
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return (
-        {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
-        if folder.exists()
-        else {}
-    )
+    return {p.name: p.read_bytes() for p in sorted(folder.iterdir())} if folder.exists() else {}
 
 
 class Stopped(BaseException):
@@ -61,11 +54,7 @@ class Faulty:
 
 
 def attempts(
-    tmp_path: Path,
-    patch: pytest.MonkeyPatch,
-    call: str,
-    error: BaseException,
-    existing: bool,
+    tmp_path: Path, patch: pytest.MonkeyPatch, call: str, error: BaseException, existing: bool
 ) -> Iterator[tuple[Path, dict[str, bytes]]]:
     """A folder after each attempt that failed, and what it held before, until one gets through."""
     for nth in range(1, 80):
@@ -76,7 +65,7 @@ def attempts(
         before = content(folder)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
-            for module in (output, system):
+            for module in (output, platform):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
                 packed(folder, seed=1, extras=EXTRAS, load=False)
@@ -92,10 +81,7 @@ CALLS = ("write", "fsync", "replace", "open")
 
 @pytest.mark.parametrize(
     ("call", "existing"),
-    [
-        *((call, True) for call in (*CALLS, "link")),
-        *((call, False) for call in (*CALLS, "mkdir")),
-    ],
+    [*((call, True) for call in (*CALLS, "link")), *((call, False) for call in (*CALLS, "mkdir"))],
     ids=lambda v: v if isinstance(v, str) else ("over a former one" if v else "new"),
 )
 def test_a_call_that_fails_leaves_what_was_there(
@@ -113,9 +99,7 @@ def test_a_call_that_fails_leaves_what_was_there(
 def test_an_interrupt_leaves_the_former_package_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder, before in attempts(
-        tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True
-    ):
+    for folder, before in attempts(tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True):
         assert content(folder) == before
         open_package(folder, contents=True)
 

@@ -18,16 +18,16 @@ from support.onnx_models import decoder, parameters
 from support.onnx_runtime import agree
 
 import specc_numpy
-from specc.backend import Emitted, Written
+from specc.backend import EmittedModel, WrittenModel
+from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.text.diagnostic import Failed
-from specc.weights.external import MOST_INLINE
-from specc.weights.formats.dtypes import NUMPY, of_array
-from specc.weights.rules import Wanted
-from specc.weights.values import Run
-from specc_onnx import target
-from specc_onnx.run import open_model
-from specc_onnx.write.package import package
+from specc.weights.external_data import MOST_INLINE
+from specc.weights.formats.safetensors_header import NUMPY, dtype_of_array
+from specc.weights.parameter_values import ByteRange
+from specc.weights.weight_rules import RequiredParameter
+from specc_onnx import get_target
+from specc_onnx.ort_session import open_ort_model
+from specc_onnx.write.model_writer import write_model
 
 KEPT = {"specc": "what the model says of itself"}
 
@@ -39,13 +39,13 @@ class Arrays:
     graph: Graph
     arrays: Mapping[str, NDArray[Any]]
     ties: Mapping[str, str] = field(default_factory=dict)
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: Mapping[str, ByteRange] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
 
     @property
-    def wanted(self) -> Mapping[str, Wanted]:
+    def wanted(self) -> Mapping[str, RequiredParameter]:
         return {
-            n: Wanted(name=n, shape=tuple(d.number or 0 for d in v.type.shape))
+            n: RequiredParameter(name=n, shape=tuple(d.number or 0 for d in v.type.shape))
             for n, v in self.graph.parameters.items()
         }
 
@@ -53,9 +53,9 @@ class Arrays:
         return self.ties.get(name)
 
     def stored_dtype(self, name: str) -> str:
-        return of_array(self.arrays[name])
+        return dtype_of_array(self.arrays[name])
 
-    def run(self, name: str) -> Run | None:
+    def run(self, name: str) -> ByteRange | None:
         return self.runs.get(name)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -74,28 +74,23 @@ def in_a_file(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> A
     """The arrays one after the other behind 13 bytes of something else, as in a checkpoint."""
     runs, content = {}, b"something els"
     for name, array in arrays.items():
-        runs[name] = Run(path, len(content), array.nbytes)
+        runs[name] = ByteRange(path, len(content), array.nbytes)
         content += array.tobytes()
     path.write_bytes(content)
     return Arrays(graph, arrays, runs=runs)
 
 
-def write(graph: Graph, values: Arrays, path: Path, **options: Any) -> Written:
-    return package(
-        graph,
-        path,
-        values,
-        target=target("onnx"),
-        metadata=lambda emitted: KEPT,
-        **options,
+def write(graph: Graph, values: Arrays, path: Path, **options: Any) -> WrittenModel:
+    return write_model(
+        graph, path, values, target=get_target("onnx"), metadata=lambda emitted: KEPT, **options
     )
 
 
 def assert_runs(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     given = {"tokens": np.array([[1, 5, 2], [10, 0, 3]])}
     agree(
-        specc_numpy.run(graph, given, arrays),
-        list(open_model(path).run(given).values()),
+        specc_numpy.evaluate_graph(graph, given, arrays),
+        list(open_ort_model(path).run(given).values()),
     )
 
 
@@ -114,17 +109,12 @@ def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> 
     values = Arrays(graph, arrays)
     written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert written.data is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        ["m.onnx", written.data]
-    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["m.onnx", written.data])
     assert written.data.startswith("m-")
     assert values.read == list(graph.parameters)
     assert_runs(graph, arrays, written.path)
     again = write(
-        graph,
-        Arrays(graph, parameters(graph, seed=1)),
-        tmp_path / "m.onnx",
-        weights_as="copy",
+        graph, Arrays(graph, parameters(graph, seed=1)), tmp_path / "m.onnx", weights_as="copy"
     )
     assert again.data != written.data
 
@@ -134,10 +124,7 @@ def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write(
-            graph,
-            Arrays(graph, parameters(graph)),
-            tmp_path / name / "m.onnx",
-            weights_as="copy",
+            graph, Arrays(graph, parameters(graph)), tmp_path / name / "m.onnx", weights_as="copy"
         )
     a, b = (sorted(p for p in (tmp_path / name).iterdir()) for name in ("a", "b"))
     assert [p.name for p in a] == [p.name for p in b]
@@ -156,21 +143,14 @@ def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
     assert_runs(graph, arrays, written.path)
 
 
-def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(
-    tmp_path: Path,
-) -> None:
+def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(tmp_path: Path) -> None:
     graph = decoder()
     arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in parameters(graph).items()}
     values = in_a_file(graph, arrays, tmp_path / "model.safetensors")
-    for how, dtype in (
-        ("link", onnx.TensorProto.BFLOAT16),
-        ("copy", onnx.TensorProto.FLOAT),
-    ):
+    for how, dtype in (("link", onnx.TensorProto.BFLOAT16), ("copy", onnx.TensorProto.FLOAT)):
         written = write(graph, values, tmp_path / f"{how}.onnx", weights_as=how)
         model = onnx.load(written.path, load_external_data=False)
-        assert {t.data_type for t in model.graph.initializer if t.name in arrays} == {
-            dtype
-        }
+        assert {t.data_type for t in model.graph.initializer if t.name in arrays} == {dtype}
         assert_runs(graph, arrays, written.path)
 
 
@@ -202,19 +182,15 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
 def test_the_model_carries_its_texts(tmp_path: Path) -> None:
     graph = decoder()
 
-    def texts(emitted: Emitted) -> dict[str, str]:
+    def texts(emitted: EmittedModel) -> dict[str, str]:
         return {
             "specc": json.dumps([dict(a) for a in emitted.attentions]),
             "beside": json.dumps(list(emitted.beside)),
         }
 
     path = tmp_path / "m.onnx"
-    package(
-        graph,
-        path,
-        Arrays(graph, parameters(graph)),
-        target=target("onnx"),
-        metadata=texts,
+    write_model(
+        graph, path, Arrays(graph, parameters(graph)), target=get_target("onnx"), metadata=texts
     )
     carried = {p.key: p.value for p in onnx.load(path).metadata_props}
     assert [a["scope"] for a in json.loads(carried["specc"])] == [
@@ -235,22 +211,13 @@ def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
     values.chunks = broken  # type: ignore[method-assign]
     with pytest.raises(Failed):
         write(graph, values, tmp_path / "m.onnx", weights_as="copy")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [
-        ("m.onnx", "what was there")
-    ]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("m.onnx", "what was there")]
 
 
-def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(
-    tmp_path: Path,
-) -> None:
+def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     graph = decoder(layers=1, width=16384, heads=4)
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
-    assert (
-        sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values())
-        > MOST_INLINE
-    )
-    with pytest.raises(
-        Failed, match=r"E0823\]: .* GiB of weights do not fit into one ONNX file"
-    ):
+    assert sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values()) > MOST_INLINE
+    with pytest.raises(Failed, match=r"E0823\]: .* GiB of weights do not fit into one ONNX file"):
         write(graph, values, tmp_path / "m.onnx", weights_as="inline")
     assert values.read == []

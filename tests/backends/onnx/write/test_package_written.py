@@ -13,11 +13,11 @@ import pytest
 from support.packed import ALL, SHARED, SPEC, packed, single
 
 import specc
-from specc.artifact.index import NAME
-from specc.backend import Extra
-from specc.run.package import open_package
-from specc.run.verify_package import verify_package
-from specc.text.diagnostic import Failed
+from specc.artifact.package_index import NAME
+from specc.backend import ExtraFile
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.model_package import open_package
+from specc.verification.verify_package import verify_package
 from specc.weights.formats.safetensors import write_safetensors
 
 IDS = np.array([[3, 1, 4], [9, 2, 6]])
@@ -37,14 +37,10 @@ def weights_file(folder: Path) -> Path:
 
 
 def initializers(path: Path) -> dict[str, Any]:
-    return {
-        t.name: t for t in onnx.load(path, load_external_data=False).graph.initializer
-    }
+    return {t.name: t for t in onnx.load(path, load_external_data=False).graph.initializer}
 
 
-def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(
-    tmp_path: Path,
-) -> None:
+def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(tmp_path: Path) -> None:
     written = packed(tmp_path / "pair")
     assert names(tmp_path / "pair") == sorted(
         ["score.onnx", "encode.onnx", NAME, str(written.data)]
@@ -57,12 +53,8 @@ def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
     tmp_path: Path,
 ) -> None:
     packed(tmp_path / "pair")
-    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(
-        ALL.values()
-    ) + 64 * len(ALL)
-    score, encode = (
-        initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode")
-    )
+    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(ALL.values()) + 64 * len(ALL)
+    score, encode = (initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode"))
     assert set(score) | set(encode) >= set(ALL)
     for name in SHARED:
         assert [e.value for e in score[name].external_data] == [
@@ -89,8 +81,7 @@ def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
 def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
     for where in ("a", "b"):
         packed(
-            tmp_path / where / "pair",
-            extras=[Extra.of_data("config.json", {"b": 1, "a": 2})],
+            tmp_path / where / "pair", extras=[ExtraFile.of_data("config.json", {"b": 1, "a": 2})]
         )
     assert content(tmp_path / "a" / "pair") == content(tmp_path / "b" / "pair")
 
@@ -105,30 +96,16 @@ def test_a_graph_gives_what_it_gives_as_a_model_of_one_file(tmp_path: Path) -> N
 
 def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
     packed(tmp_path / "pair")
-    lines = list(
-        verify_package(open_package(tmp_path / "pair", contents=True), rounds=2)
-    )
-    assert [line.partition(":")[0] for line in lines] == [
-        "encode",
-        "encode",
-        "score",
-        "score",
-    ]
+    lines = list(verify_package(open_package(tmp_path / "pair", contents=True), rounds=2))
+    assert [line.partition(":")[0] for line in lines] == ["encode", "encode", "score", "score"]
 
 
-def test_sources_stand_in_the_index_once_and_each_manifest_has_them(
-    tmp_path: Path,
-) -> None:
+def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Path) -> None:
     packed(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
-    assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {
-        SPEC
-    }
+    assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
     assert b"Tags words, or" in (tmp_path / "pair" / NAME).read_bytes()
-    assert (
-        b"layer_norm(x, eps=1e-5) @ norm"
-        not in (tmp_path / "pair" / "score.onnx").read_bytes()
-    )
+    assert b"layer_norm(x, eps=1e-5) @ norm" not in (tmp_path / "pair" / "score.onnx").read_bytes()
 
 
 def test_inline_weights_stand_in_each_graph_that_needs_them(tmp_path: Path) -> None:
@@ -149,20 +126,14 @@ def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint in the folder of the package."""
     packed(tmp_path / "first")
     package = open_package(tmp_path / "first")
-    weights = {
-        n: a for role in package.roles for n, a in package.load(role).weights().items()
-    }
+    weights = {n: a for role in package.roles for n, a in package.load(role).weights().items()}
     path = tmp_path / "pair" / "weights" / "model.safetensors"
     path.parent.mkdir(parents=True)
-    write_safetensors(
-        path, {n: np.ascontiguousarray(a) for n, a in weights.items()}, {}
-    )
+    write_safetensors(path, {n: np.ascontiguousarray(a) for n, a in weights.items()}, {})
     return path
 
 
-def test_linked_weights_stay_in_the_checkpoint(
-    tmp_path: Path, checkpoint: Path
-) -> None:
+def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
     written = packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
     assert written.data is None
     assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", NAME, "weights"]
@@ -173,16 +144,12 @@ def test_linked_weights_stay_in_the_checkpoint(
     assert len(list(verify_package(package, rounds=1))) == 2
 
 
-def test_a_checkpoint_that_has_changed_is_refused_by_name(
-    tmp_path: Path, checkpoint: Path
-) -> None:
+def test_a_checkpoint_that_has_changed_is_refused_by_name(tmp_path: Path, checkpoint: Path) -> None:
     packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
     data = bytearray(checkpoint.read_bytes())
     data[-1] ^= 1
     checkpoint.write_bytes(data)
-    with pytest.raises(
-        Failed, match=r"E0830\]: `weights/model\.safetensors` does not belong"
-    ):
+    with pytest.raises(Failed, match=r"E0830\]: `weights/model\.safetensors` does not belong"):
         open_package(tmp_path / "pair")
 
 
@@ -195,12 +162,10 @@ def test_a_package_in_the_place_of_a_linked_one_leaves_the_checkpoint(
     assert not open_package(tmp_path / "pair").index.linked
 
 
-def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(
-    tmp_path: Path,
-) -> None:
+def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(tmp_path: Path) -> None:
     extras = [
-        Extra("genai_config.json", b"{}"),
-        Extra("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
+        ExtraFile("genai_config.json", b"{}"),
+        ExtraFile("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
     ]
     packed(tmp_path / "pair", extras=extras)
     package = open_package(tmp_path / "pair")
@@ -210,12 +175,10 @@ def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(
     assert package.index.extras["tokenizer"].startswith("tokenizer-")
 
 
-def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(
-    tmp_path: Path,
-) -> None:
+def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(tmp_path: Path) -> None:
     extras = [
-        Extra("genai_config.json", b"{}"),
-        Extra("tokenizer.json", b"[1]", hashed=True),
+        ExtraFile("genai_config.json", b"{}"),
+        ExtraFile("tokenizer.json", b"[1]", hashed=True),
     ]
     packed(tmp_path / "pair", extras=extras)
     (tmp_path / "pair" / "notes.txt").write_text("mine")
@@ -223,9 +186,7 @@ def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(
     assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", NAME]
 
 
-def test_an_index_that_lies_about_a_file_does_not_have_it_removed(
-    tmp_path: Path,
-) -> None:
+def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path) -> None:
     """Only what is by its content what the former package wrote goes."""
     packed(tmp_path / "pair")
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
@@ -239,26 +200,22 @@ def test_an_index_that_lies_about_a_file_does_not_have_it_removed(
     assert {"notes.txt", "notes-0123456789abcdef.txt"} < set(names(tmp_path / "pair"))
 
 
-def test_a_file_that_is_there_and_equal_is_left_and_never_removed(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_is_there_and_equal_is_left_and_never_removed(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "tokenizer.json").write_bytes(b"[1]")
     for _ in range(2):
-        packed(tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]")])
+        packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
         assert open_package(tmp_path / "pair").index.kept == ("tokenizer.json",)
     packed(tmp_path / "pair")
     assert "tokenizer.json" in names(tmp_path / "pair")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "score.onnx"])
-def test_a_file_that_no_package_wrote_is_not_replaced(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_file_that_no_package_wrote_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
     with pytest.raises(Failed, match=rf"E0833\]: .*{name}` would be replaced"):
-        packed(tmp_path / "pair", extras=[Extra("tokenizer.json", b"[1]")])
+        packed(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
     assert content(tmp_path / "pair") == {name: b"something else"}
 
 

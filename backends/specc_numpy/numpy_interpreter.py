@@ -1,0 +1,240 @@
+"""Evaluate a graph: check inputs, bind lengths, run the rule of each op in order.
+
+A rule is called as `rule(op, env, *operands)`: `env` says how long each symbol is, an
+absent operand is None. Numbers with a fraction are float64 whatever their declared
+type; whole numbers and booleans keep it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.op import OpRuleTable
+from specc.ir.shape_binding import bind_symbols
+from specc.ir.types import KIND_BY_DTYPE, Type
+
+Array: TypeAlias = NDArray[Any]
+LengthValues: TypeAlias = Mapping[str, int]
+NumpyRule: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
+
+evaluate: OpRuleTable[NumpyRule] = OpRuleTable("numpy")
+
+NUMPY_DTYPES: Mapping[str, type[np.generic]] = {
+    "i64": np.int64,
+    "i32": np.int32,
+    "bool": np.bool_,
+    "i8": np.int8,
+    "u8": np.uint8,
+    "i4": np.int8,
+}
+
+
+def get_numpy_dtype(dtype: str) -> type[np.generic]:
+    """How values of an IR element type are held here: float64 for every float."""
+    return NUMPY_DTYPES.get(dtype, np.float64)
+
+
+def evaluate_length(dim: Dim, env: LengthValues) -> int:
+    """A length as a number. Fails with E0912 where these inputs give it no value."""
+    try:
+        return dim.at(env)
+    except DimError as error:
+        known = ", ".join(f"{k} = {env[k]}" for k in sorted(dim.symbols()) if k in env)
+        raise_error(
+            "E0912",
+            f"these inputs leave a length without a value: {error}",
+            notes=[f"here {known}"] if known else [],
+            helps=["give inputs whose lengths the model can divide"],
+        )
+
+
+def check_indices(ids: Array, below: int, what: str) -> None:
+    """Fails with E0913 unless every id is a row number of a table of `below` rows."""
+    if ids.size and (ids.min() < 0 or ids.max() >= below):
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise_error(
+            "E0913",
+            f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
+            helps=[
+                "check the ids that are given, and that they were made with this model's vocabulary"
+            ],
+        )
+
+
+ResultHook: TypeAlias = Callable[[Value, Array], Array]
+
+_CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
+"""`after` of the walk around a body, which holds inside it as well."""
+
+
+def evaluate_nodes(
+    graph: Graph,
+    given: Mapping[Value, Array],
+    env: LengthValues,
+    wanted: Iterable[Value],
+    after: ResultHook | None = None,
+) -> dict[Value, Array]:
+    """What `wanted` are when the inputs and parameters of `graph` are `given`.
+
+    A parameter may have any element type: it is converted when it is first read. `after`
+    is given each result of a node, in bodies of loops too, and gives what is read in its
+    place.
+    """
+    after = after or _CURRENT_HOOK.get()
+    token = _CURRENT_HOOK.set(after)
+    try:
+        return _evaluate_nodes(graph, given, env, list(wanted), after)
+    finally:
+        _CURRENT_HOOK.reset(token)
+
+
+def _evaluate_nodes(
+    graph: Graph,
+    given: Mapping[Value, Array],
+    env: LengthValues,
+    wanted: list[Value],
+    after: ResultHook | None,
+) -> dict[Value, Array]:
+    nodes = _list_live_nodes(graph, wanted)
+    left = _count_uses(nodes, wanted)
+    known: dict[Value, Array] = {}
+
+    def read(value: Value) -> Array:
+        if value not in known:
+            known[value] = np.asarray(given[value]).astype(
+                get_numpy_dtype(value.type.dtype), copy=False
+            )
+        return known[value]
+
+    for node, results in nodes:
+        operands = [read(a) if a else None for a in node.args]
+        # infinities and NaN go on as they are, as in any run-time
+        with np.errstate(all="ignore"):
+            evaluated = evaluate[node.op](node.op, env, *operands)
+        arrays = evaluated if isinstance(evaluated, tuple) else (evaluated,)
+        for result, array in zip(results, arrays, strict=True):
+            # A result that nobody reads, such as the weights of an attention, is not
+            # kept at all.
+            if left[result]:
+                made = np.asarray(array)
+                known[result] = made if after is None else after(result, made)
+        _free_operands(node, left, known)
+    return {v: read(v) for v in wanted}
+
+
+NodeList = list[tuple[Node, tuple[Value, ...]]]
+
+
+def _list_live_nodes(graph: Graph, wanted: list[Value]) -> NodeList:
+    """The nodes that `wanted` is made from, in order."""
+    live = collect_needed_nodes(wanted)
+    return [(node, results) for node, results in graph.nodes if node in live]
+
+
+def _count_uses(nodes: NodeList, wanted: list[Value]) -> Counter[Value]:
+    """How often each value is read. What is wanted is read once more, at the end."""
+    uses = Counter(a for node, _ in nodes for a in node.args if a)
+    uses.update(wanted)
+    return uses
+
+
+def _free_operands(node: Node, left: Counter[Value], known: dict[Value, Array]) -> None:
+    """Forget the operands that no later node reads: a long graph needs no more memory
+    than its widest place.
+    """
+    # A node may read one value twice: `x * x` counts for two.
+    read_here = Counter(a for a in node.args if a)
+    left.subtract(read_here)
+    for operand in read_here:
+        if not left[operand]:
+            known.pop(operand, None)
+
+
+ACCEPTED_NUMPY_KINDS = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}
+"""NumPy kinds that an input of each IR kind takes."""
+
+KIND_DESCRIPTIONS = {
+    "f": "numbers",
+    "i": "whole numbers",
+    "b": "true or false",
+    "q": "whole numbers",
+}
+
+
+def evaluate_graph(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    parameters: Mapping[str, Array],
+    *,
+    wanted: tuple[str, ...] | None = None,
+    after: ResultHook | None = None,
+) -> dict[str, Array]:
+    """The outputs of `graph` by name, floats in float64.
+
+    `wanted` picks outputs, or any value of `graph.names`; without it every output is
+    computed. What `after` makes of a node's result is read in its place. Fails with
+    E0907 and E0910 to E0913 on inputs that the graph cannot take.
+    """
+    given: dict[Value, Array] = {}
+    sizes: list[tuple[str, Type, tuple[int, ...]]] = []
+    _check_names(graph, inputs)
+    for name, value in graph.inputs.items():
+        if name not in inputs:
+            continue
+        array = np.asarray(inputs[name])
+        _check_kind(name, value.type, array)
+        given[value] = array
+        sizes.append((name, value.type, array.shape))
+    for name, value in graph.parameters.items():
+        assert name in parameters, f"no values are given for the parameter `{name}`"
+        given[value] = np.asarray(parameters[name])
+        sizes.append((name, value.type, given[value].shape))
+    env = bind_symbols(sizes, graph.facts, graph.least)
+
+    asked = tuple(graph.outputs) if wanted is None else wanted
+    named = {**graph.names, **graph.outputs}
+    for name in asked:
+        assert name in named, f"the graph has no value called `{name}`"
+    found = evaluate_nodes(graph, given, env, [named[name] for name in asked], after)
+    return {name: found[named[name]] for name in asked}
+
+
+def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
+    read = {a for node, _ in graph.nodes for a in node.args} | set(graph.outputs.values())
+    for name, value in graph.inputs.items():
+        if name not in inputs and value in read:
+            raise_error(
+                "E0910",
+                f"the input `{name}` is missing",
+                helps=[f"give {_format_names(graph.inputs)}"],
+            )
+    for name in inputs:
+        if name not in graph.inputs:
+            raise_error(
+                "E0910",
+                f"the model has no input called `{name}`",
+                helps=[f"it takes {_format_names(graph.inputs)}"],
+            )
+
+
+def _check_kind(name: str, type: Type, array: Array) -> None:
+    letter = KIND_BY_DTYPE[type.dtype]
+    if array.dtype.kind not in ACCEPTED_NUMPY_KINDS[letter] and not (
+        letter == "f" and array.dtype.kind == "V"
+    ):
+        raise_error(
+            "E0907",
+            f"the input `{name}` holds {array.dtype}, {KIND_DESCRIPTIONS[letter]} are expected",
+            helps=[f"give an array of {type.dtype}"],
+        )
+
+
+def _format_names(names: Mapping[str, object]) -> str:
+    return ", ".join(f"`{n}`" for n in names) or "nothing"

@@ -1,0 +1,193 @@
+"""Count the executions of subgraphs in a copy of a compiled model.
+
+Every branch of an `If` and every body of a `Loop` or `Scan` has an index. The copy
+returns i64[n], the number of executions of each: branches return counts as one more
+result, bodies add them to one more loop-carried value.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from specc.backend import Subgraphs
+from specc_onnx.lower.liveness import iterate_node_bodies
+
+EXECUTION_COUNTS_OUTPUT = "specc.executions"
+"""The name of the added output."""
+MAX_SEARCH_DEPTH = 16
+"""Nodes between a condition and the constants that it compares with, at most."""
+MAX_COMPARED_CONSTANT = 2**16
+MAX_CONSTANT_ELEMENTS = 64
+"""Elements of a constant that may stand in a condition."""
+
+
+def list_subgraphs(model: ModelProto) -> Subgraphs:
+    """Return the names of all subgraphs, and the integers in conditions of branches."""
+    copy = ModelProto()
+    # without the weights
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
+            copy.graph.initializer.append(tensor)
+    copy.graph.node.extend(model.graph.node)
+    names = tuple(_iterate_subgraph_names(copy.graph))
+    return Subgraphs(EXECUTION_COUNTS_OUTPUT, names, list_compared_constants(copy))
+
+
+def list_compared_constants(model: ModelProto) -> tuple[int, ...]:
+    """Return the integers above 1 that conditions of branches are computed from."""
+    found = set[int]()
+    for graph, outer in _iterate_graph_scopes(model.graph, {}):
+        for node in graph.node:
+            if node.op_type == "If":
+                found |= set(_iterate_source_constants(node.input[0], outer, MAX_SEARCH_DEPTH))
+    return tuple(sorted(n for n in found if 1 < n <= MAX_COMPARED_CONSTANT))
+
+
+_Producers = dict[str, NodeProto | TensorProto]
+
+
+def _iterate_graph_scopes(
+    graph: GraphProto, outer: _Producers
+) -> Iterator[tuple[GraphProto, _Producers]]:
+    """Each graph with the nodes and constants by the names that it can read."""
+    made: _Producers = {**outer, **{t.name: t for t in graph.initializer}}
+    made |= {name: node for node in graph.node for name in node.output}
+    yield graph, made
+    for node in graph.node:
+        for body in iterate_node_bodies(node):
+            yield from _iterate_graph_scopes(body, made)
+
+
+def _iterate_source_constants(name: str, made: _Producers, deep: int) -> Iterator[int]:
+    """The integers that a value is computed from."""
+    source = made.get(name)
+    if isinstance(source, NodeProto):
+        if source.op_type == "Constant":
+            source = next((a.t for a in source.attribute if a.HasField("t")), None)
+        elif deep and source.op_type not in ("If", "Loop", "Scan"):
+            for given in source.input:
+                yield from _iterate_source_constants(given, made, deep - 1)
+    whole = (TensorProto.INT64, TensorProto.INT32)
+    if isinstance(source, TensorProto) and source.data_type in whole:
+        if source.data_location == TensorProto.EXTERNAL:
+            return
+        yield from map(int, numpy_helper.to_array(source).reshape(-1)[:16])
+
+
+def count_executions(model: ModelProto) -> tuple[str, ...]:
+    """Add the output `EXECUTION_COUNTS_OUTPUT` i64[n] to `model`, the number of executions of each
+    subgraph; return the names of the subgraphs in that order, none for a model without.
+    """
+    names = tuple(_iterate_subgraph_names(model.graph))
+    if names:
+        counter = _ExecutionCounter(len(names))
+        total = counter.add_counts(model.graph, [])
+        model.graph.node.append(helper.make_node("Identity", [total], [EXECUTION_COUNTS_OUTPUT]))
+        model.graph.output.append(counter.declare(EXECUTION_COUNTS_OUTPUT))
+    return names
+
+
+def _iterate_subgraph_names(graph: GraphProto) -> Iterator[str]:
+    """Name every subgraph, parents first."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                called = node.name or node.output[0]
+                yield f"{attribute.name} of {node.op_type} `{called}`"
+                yield from _iterate_subgraph_names(attribute.g)
+
+
+@dataclass
+class _ExecutionCounter:
+    """Writes nodes that count the executions of `size` subgraphs."""
+
+    size: int
+    seen: int = 0
+    made: int = 0
+
+    def declare(self, name: str) -> Any:
+        """The declaration of a value i64[size]."""
+        return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
+
+    def add_counts(self, graph: GraphProto, parts: list[str]) -> str:
+        """Write the sum of `parts` and of the counts of all subgraphs in `graph`; return
+        its name.
+        """
+        nodes = list[NodeProto]()
+        for node in graph.node:
+            if any(True for _ in iterate_node_bodies(node)):
+                parts = [*parts, self._count_in(node, nodes)]
+            nodes.append(node)
+        if not parts:
+            parts = [self._constant(None, nodes)]
+        total, *others = parts
+        for part in others:
+            nodes.append(helper.make_node("Add", [total, part], [self._name()]))
+            total = nodes[-1].output[0]
+        # a copy, for clearing the field would clear its elements
+        copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+        return total
+
+    def _count_in(self, node: NodeProto, before: list[NodeProto]) -> str:
+        """Have `node` return the counts of its subgraphs, with constants in `before`."""
+        result = self._name()
+        if node.op_type == "If":
+            for body in iterate_node_bodies(node):
+                body.output.append(self.declare(self._count_body(body, [])))
+            node.output.append(result)
+            return result
+        (body,) = iterate_node_bodies(node)
+        # a Loop has trip count and condition before what it carries
+        first, scanned = (2, 0) if node.op_type == "Loop" else (0, _count_scan_inputs(node))
+        carried = len(body.input) - first - scanned
+        carry = self._name()
+        total = self._count_body(body, [carry])
+        start = self._constant(None, before)
+        _insert_repeated(node.input, first + carried, start)
+        _insert_repeated(body.input, first + carried, self.declare(carry))
+        _insert_repeated(body.output, carried + (node.op_type == "Loop"), self.declare(total))
+        _insert_repeated(node.output, carried, result)
+        return result
+
+    def _count_body(self, body: GraphProto, parts: list[str]) -> str:
+        """Write the counts of a subgraph and of those inside it, added to `parts`."""
+        own = list[NodeProto]()
+        one = self._constant(self.seen, own)
+        self.seen += 1
+        total = self.add_counts(body, [*parts, one])
+        nodes = [NodeProto.FromString(n.SerializeToString()) for n in body.node]
+        del body.node[:]
+        body.node.extend([*own, *nodes])
+        return total
+
+    def _constant(self, index: int | None, nodes: list[NodeProto]) -> str:
+        """A constant i64[size] of zeros, with a one at `index`."""
+        counts = np.zeros(self.size, np.int64)
+        if index is not None:
+            counts[index] = 1
+        name = self._name()
+        value = numpy_helper.from_array(counts)
+        nodes.append(helper.make_node("Constant", [], [name], value=value))
+        return name
+
+    def _name(self) -> str:
+        self.made += 1
+        return f"{EXECUTION_COUNTS_OUTPUT}.{self.made}"
+
+
+def _count_scan_inputs(node: NodeProto) -> int:
+    """The number of values that a `Scan` reads by rows."""
+    return next(int(a.i) for a in node.attribute if a.name == "num_scan_inputs")
+
+
+def _insert_repeated(field: Any, at: int, value: Any) -> None:
+    """Insert into a repeated field."""
+    values = [v if isinstance(v, str) else type(v).FromString(v.SerializeToString()) for v in field]
+    del field[:]
+    field.extend([*values[:at], value, *values[at:]])

@@ -1,0 +1,153 @@
+"""Build a decode step with in-place KV buffers whose capacity the caller chooses.
+
+`Attention` makes a new, longer cache at each step, and copies the old one to do so.
+ONNX Runtime's `GroupQueryAttention` writes the new rows into the buffer it is given,
+when that is bound as its result as well; what a step costs then no longer grows with
+what is only kept. It is used where keys and values serve one attention and nothing
+else, one mask holds for all heads (being causal, as the kernel is, the rest of it is a
+bias), nobody reads the weights, which the kernel does not give, and it takes heads of
+their width. Where it takes less than a step may ask (several rows at once behind
+others, in a batch) the runner gives it less at a time.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from specc.ir import ops
+from specc.ir.derived_graphs import PAST_LENGTH_INPUT, DecodeState, KVBufferGraph, KVCache
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.target import Target
+from specc.ir.types import Type
+from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.kv_buffer_attention import get_buffer_type
+from specc_onnx.lower.registry import lower_nodes
+
+MIN_KV_BUFFER_OPSET = 18
+"""The opset from which reductions take their axes as they are given here."""
+
+HEAD_WIDTH_MULTIPLE = 8
+"""The kernel takes heads whose width is a multiple of this."""
+
+
+def find_kv_buffers(
+    graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
+) -> tuple[KVCache, ...]:
+    """The caches of a step graph that can be written in place."""
+    if not target.in_place or opset < MIN_KV_BUFFER_OPSET:
+        return ()
+    known = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
+    readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
+    readers.update(graph.outputs.values())
+    found = []
+    for node, results in graph.nodes:
+        # the kernel does not give its weights
+        if not isinstance(node.op, ops.Attend) or readers[results[1]]:
+            continue
+        if not _is_supported_by_kernel(node, target.in_place):
+            continue
+        cache = _find_attention_cache(node, node.op, known, readers)
+        if cache is not None:
+            found.append(cache)
+    return tuple(found)
+
+
+def _is_bufferable(state: DecodeState) -> bool:
+    """Whether a state could lie in a buffer. A window's cache drops rows at its front,
+    which a buffer cannot. One that begins with rows of a head is as long as they and the
+    past, which no buffer tells.
+    """
+    return state.rows == 2 and state.most == inf and not state.initial
+
+
+def _find_attention_cache(
+    node: Node, op: ops.Attend, known: Mapping[Value, DecodeState], readers: Counter[Value]
+) -> KVCache | None:
+    """The two states that an attention reads, if nothing else does."""
+    key = _find_appended_state(op.key(node), known, readers)
+    value = _find_appended_state(op.values(node), known, readers)
+    # keys that are the values too would be one buffer written twice
+    if key is None or value is None or key is value:
+        return None
+    return KVCache(key.name, value.name, key.next, value.next)
+
+
+def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
+    """Whether the kernel, which takes these element types, does what this attention asks
+    for.
+    """
+    op = node.op
+    assert isinstance(op, ops.Attend)
+    q, k, v = op.query(node), op.key(node), op.values(node)
+    sinks = op.sinks(node) is not None
+    numbers = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
+    same = q.type.shape[3] == v.type.shape[3] and None not in numbers
+    mask = op.mask(node)
+    # One mask for all heads. Without one nothing is causal, and the kernel always is.
+    alike = mask is not None and mask.type.shape[1] == 1
+    return (
+        same
+        and alike
+        and not sinks
+        and op.scale > 0
+        and q.type.dtype in dtypes
+        and (numbers[2] or 0) % HEAD_WIDTH_MULTIPLE == 0
+    )
+
+
+def _find_appended_state(
+    value: Value | None, known: Mapping[Value, DecodeState], readers: Counter[Value]
+) -> DecodeState | None:
+    """The state whose rows stand before the new ones in `value`, which is read here and
+    given out, no more.
+    """
+    if value is None:
+        return None
+    match value.node:
+        # What is attended to must be the state and the new rows side by side, no more:
+        # that is what the kernel itself puts together, in the buffer.
+        case Node(ops.Concat(), (Value() as past, _)):
+            # The old rows are read here alone, and the joined ones by this attention and
+            # as the next state: any other reader would see the buffer after it was
+            # written into.
+            alone = readers[past] == 1 and readers[value] == 2
+            return known.get(past) if alone else None
+    return None
+
+
+def build_kv_buffer_model(
+    model: KVBufferGraph,
+    target: Target,
+    opset: int = onnx_targets.DEFAULT_OPSET,
+    stored: Mapping[str, str] | None = None,
+    ties: Mapping[str, str] | None = None,
+) -> BuiltModel:
+    """The step graph with buffers for caches: their length is the caller's, `past.rows`
+    says how much is filled.
+    """
+    graph = model.graph
+    types = {n: v.type for n, v in graph.inputs.items()}
+    for name in model.names:
+        types[name] = get_buffer_type(types[name])
+    # The length of a buffer says nothing of how much of it is filled, so the past's is
+    # an input of its own.
+    past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
+    types[PAST_LENGTH_INPUT] = Type("i64", ())
+    lengths = LengthResolver(types, graph.facts, graph.least, {past: PAST_LENGTH_INPUT})
+    g = Emitter(target, opset, lengths, {*types, *graph.outputs}, home=graph.name)
+    for name, value in graph.inputs.items():
+        g.tensors[value] = Tensor(name, value.type, value)
+        g.padded[value] = graph.input_facts[name].keep
+    g.buffers.update(graph.inputs[n] for n in model.names)
+    weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
+    lower_nodes(g, graph)
+    outputs = {n: g.tensors[v] for n, v in graph.outputs.items()}
+    # The results are the buffers, as long as they were given.
+    for cache in model.caches:
+        for name in (cache.next_key, cache.next_value):
+            outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
+    return finish_model(g, graph, types, outputs, weights)

@@ -1,0 +1,293 @@
+"""Build an ONNX model from an IR graph: lower, remove unused nodes, name values,
+add documentation strings.
+
+While rules run, nodes are written that nobody reads in the end, and names are taken by
+them. When only the living are left they are named again, in order, so that
+`h/3/attn/Attention` is really the first.
+
+The result holds no weights yet: they are initializers that have a name, a type and a
+shape. Where their numbers go is decided when the model is written
+(`specc_onnx.write.model_writer`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from specc.analysis.length_limits import find_length_limits
+from specc.ir.graph import Graph, Input, Value
+from specc.ir.target import Target
+from specc.ir.types import Type
+from specc.version import __version__
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+from specc_onnx.lower.emitter import (
+    CONTRIB_DOMAIN,
+    Emitter,
+    LoweringSite,
+    Tensor,
+    list_value_infos,
+    make_unique_name,
+    make_value_info,
+)
+from specc_onnx.lower.liveness import find_live_nodes, iterate_node_bodies, iterate_node_inputs
+from specc_onnx.lower.registry import lower_nodes
+
+PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}
+"""Where rows that do not exist stand."""
+
+
+def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
+    """Put the spec's line on the model and its graph, and on each input what it holds."""
+    model.doc_string = model.graph.doc_string = doc
+    for value in model.graph.input:
+        if (facts := graph.input_facts.get(value.name)) is not None:
+            value.doc_string = format_input_doc(facts)
+
+
+def format_input_doc(facts: Input) -> str:
+    """`i64[batch, seq], from 0 to 50256`."""
+    if facts.keep:
+        side = PADDING_SIDE_TEXT[facts.keep]
+        return f"{facts.type}: which rows exist; padding stands{side or ' anywhere'}"
+    below = facts.below.number if facts.below is not None else None
+    return str(facts.type) if below is None else f"{facts.type}, from 0 to {below - 1}"
+
+
+def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
+    """The operator sets that nodes and the bodies inside them are from."""
+    return {node.domain for node in nodes} | {
+        d for node in nodes for b in iterate_node_bodies(node) for d in collect_domains(b.node)
+    }
+
+
+def assign_final_names(
+    nodes: Iterable[NodeProto], fixed: Mapping[str, str], wishes: Mapping[str, str], taken: set[str]
+) -> dict[str, str]:
+    """New names of all values: `fixed` ones as given, the others by their wishes in order."""
+    names = dict(fixed)
+    _assign_names(nodes, names, wishes, taken)
+    return names
+
+
+def _assign_names(
+    nodes: Iterable[NodeProto], names: dict[str, str], wishes: Mapping[str, str], taken: set[str]
+) -> None:
+    """Add the names of these nodes, and of those in the bodies inside them."""
+    for node in nodes:
+        first = node.output[0]
+        own = make_unique_name(wishes.get(node.name, node.name), taken)
+        for name in node.output:
+            if name and name not in names:
+                names[name] = (
+                    own if name == first else make_unique_name(f"{own}:{len(names)}", taken)
+                )
+        names[f"node {node.name}"] = own
+        for body in iterate_node_bodies(node):
+            for value in body.input:
+                names[value.name] = make_unique_name(wishes.get(value.name, value.name), taken)
+            _assign_names(body.node, names, wishes, taken)
+
+
+def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    """Call nodes and values by other names, in the bodies inside them too."""
+    for node in nodes:
+        node.name = names.get(f"node {node.name}", node.name)
+        _rename_list(node.input, names)
+        _rename_list(node.output, names)
+        for body in iterate_node_bodies(node):
+            for value in (*body.input, *body.output, *body.value_info):
+                value.name = names.get(value.name, value.name)
+            apply_value_names(body.node, names)
+
+
+def _rename_list(field: Any, names: Mapping[str, str]) -> None:
+    """`field` is a protobuf list of names."""
+    for n, name in enumerate(field):
+        if name in names:
+            field[n] = names[name]
+
+
+NAMED_NOTE_FIELDS = frozenset({"node", "guard", "weights", "blocks", "mask", "added"})
+"""The entries of a note on an attention that are names of values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A model without its weights.
+
+    `weights` maps each parameter that is stored to its initializer in the model (dtype
+    and shape, no data). `attentions` says, per attention, where its weights can be
+    read: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
+    `Attention`), with `guard` where that lies in an `If`. `types` are those that the
+    graph gives to inputs, results and stored weights, by their names in the model;
+    `told` the inputs whose number is a length, by the symbol of that; `beyond` lengths
+    above which the model takes another way than below.
+    """
+
+    model: ModelProto
+    graph: Graph
+    target: Target
+    opset: int
+    weights: Mapping[str, TensorProto]
+    attentions: tuple[Mapping[str, str], ...]
+    types: Mapping[str, Type]
+    told: Mapping[str, str]
+    beyond: Mapping[str, int]
+
+
+def build_model(
+    graph: Graph,
+    target: Target,
+    opset: int = onnx_targets.DEFAULT_OPSET,
+    stored: Mapping[str, str] | None = None,
+    ties: Mapping[str, str] | None = None,
+) -> BuiltModel:
+    """`graph` in ONNX.
+
+    `stored` names the element type of each weight that is stored in another than it has
+    in the graph; `ties` maps a parameter to the one whose numbers it shares, which is
+    stored in its place.
+    """
+    onnx_targets.check_opset(opset)
+    types = {name: value.type for name, value in graph.inputs.items()}
+    g = Emitter(
+        target,
+        opset,
+        LengthResolver(types, graph.facts, graph.least),
+        {*graph.inputs, *graph.outputs},
+        most={symbol: limit.most for symbol, limit in find_length_limits(graph).items()},
+        home=graph.name,
+    )
+    for name, value in graph.inputs.items():
+        g.tensors[value] = Tensor(name, value.type, value)
+        g.padded[value] = graph.input_facts[name].keep
+    weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
+    lower_nodes(g, graph)
+    return finish_model(
+        g, graph, types, {n: g.tensors[v] for n, v in graph.outputs.items()}, weights
+    )
+
+
+def finish_model(
+    g: Emitter,
+    graph: Graph,
+    inputs: Mapping[str, Type],
+    outputs: Mapping[str, Tensor],
+    weights: Mapping[str, TensorProto],
+) -> BuiltModel:
+    """The model of what has been written: names settled, the unread dropped. `graph` is
+    what it was made from.
+    """
+    bearers = _name_outputs(g, inputs, outputs)
+    taken = {*inputs, *outputs, *g.constants, *(t.name for t in weights.values())}
+    names = _rename_values(g, bearers, taken)
+    nodes = g.bodies[0].nodes
+    read = {name for node in nodes for name in iterate_node_inputs(node)}
+    constants = [t for name, t in g.constants.items() if name in read]
+    made = GraphProto(
+        name=graph.name or "main",
+        node=nodes,
+        input=[make_value_info(n, t) for n, t in inputs.items()],
+        output=[make_value_info(n, t.type) for n, t in outputs.items()],
+        initializer=[*weights.values(), *constants],
+        value_info=list_value_infos(g.bodies[0], list(outputs)),
+    )
+    model = _make_model_proto(made, g.opset)
+    # a protobuf list copies what is put into it, so the initializers are those of the
+    # model
+    placed = dict(zip(weights, model.graph.initializer, strict=False))
+    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.stored}
+    return BuiltModel(
+        model=model,
+        graph=graph,
+        target=g.target,
+        opset=g.opset,
+        weights=placed,
+        attentions=_collect_attention_notes(g, names),
+        types=types,
+        told=g.lengths.numbers,
+        beyond=g.beyond,
+    )
+
+
+def _make_model_proto(made: GraphProto, opset: int) -> ModelProto:
+    imports = [helper.make_opsetid("", opset)]
+    if CONTRIB_DOMAIN in collect_domains(made.node):
+        imports.append(helper.make_opsetid(CONTRIB_DOMAIN, 1))
+    return ModelProto(
+        ir_version=onnx_targets.get_ir_version(opset),
+        producer_name="specc",
+        producer_version=__version__,
+        graph=made,
+        opset_import=imports,
+    )
+
+
+def add_parameters(
+    g: Emitter, parameters: Mapping[str, Value], stored: Mapping[str, str], ties: Mapping[str, str]
+) -> dict[str, TensorProto]:
+    """Initializers under the parameters' own names; those stored in another element
+    type are widened.
+    """
+    weights: dict[str, TensorProto] = {}
+    for name, value in parameters.items():
+        own = ties.get(name, name)
+        dtype = stored.get(own, value.type.dtype)
+        if own not in weights:
+            sizes = [d.number for d in value.type.shape]
+            assert None not in sizes, f"{name} has the open shape {value.type}"
+            weights[own] = TensorProto(
+                name=g.unique(own), data_type=ONNX_TYPE_CODES[dtype], dims=[d or 0 for d in sizes]
+            )
+        known = weights[own].name
+        g.stored[known] = Type(dtype, value.type.shape)
+        if dtype != value.type.dtype:
+            # a weight is widened in the scope that it belongs to
+            g.site = LoweringSite((name.rpartition(".")[0],))
+            wide = g.node("Cast", known, to=ONNX_TYPE_CODES[value.type.dtype])
+            g.narrow[wide], known = known, wide
+        g.parameters[name] = g.tensors[value] = Tensor(known, value.type, value)
+    return weights
+
+
+def _name_outputs(
+    g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
+) -> dict[str, str]:
+    """Which values are to bear the outputs' names. Where there is no node of its own,
+    one is made.
+    """
+    own = {name for node in g.bodies[0].nodes for name in node.output}
+    names: dict[str, str] = {}
+    g.site = LoweringSite(("outputs",))
+    for name, tensor in outputs.items():
+        assert name not in inputs, f"{name} is an input and an output"
+        result = tensor.name
+        if result not in own or result in names:
+            result = g.alias(result, g.place(name))
+        names[result] = name
+    return names
+
+
+def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> dict[str, str]:
+    """Drop what nobody reads and give the rest its final names; gives them by the names
+    of before.
+    """
+    main = g.bodies[0]
+    main.nodes = find_live_nodes(main.nodes, outputs)
+    names = assign_final_names(main.nodes, outputs, g.wishes, taken)
+    apply_value_names(main.nodes, names)
+    main.types = {names[name]: type for name, type in main.types.items() if name in names}
+    return names
+
+
+def _collect_attention_notes(g: Emitter, names: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
+    """The notes on attentions that are still there, in final names."""
+    return tuple(
+        {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
+        for note in g.attentions
+        if all(note[key] in names for key in NAMED_NOTE_FIELDS & note.keys())
+    )

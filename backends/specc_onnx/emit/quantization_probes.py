@@ -1,0 +1,248 @@
+"""Copies of a model to measure quantization error: without activation rounding, or
+with the quantized products as outputs.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from specc.backend import QuantizedProduct
+from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.lower.route import EXPERT_LOOP_NAME
+
+EXACT_ACCURACY_LEVEL = 1
+"""The accuracy level of `MatMulNBits` at which rows are not rounded."""
+FIRST_SCALE_OPERAND = 8
+"""Where the operands begin that `DynamicQuantizeLSTM` has behind those of `LSTM`."""
+QUANTIZED_LSTM_OPERANDS = {
+    "x": (0, TensorProto.FLOAT),
+    "w": (1, TensorProto.INT8),
+    "u": (2, TensorProto.INT8),
+    "b": (3, TensorProto.FLOAT),
+    "lengths": (4, TensorProto.INT32),
+    "state": (5, TensorProto.FLOAT),
+    "cell": (6, TensorProto.FLOAT),
+    "peepholes": (7, TensorProto.FLOAT),
+    "w scales": (8, TensorProto.FLOAT),
+    "u scales": (10, TensorProto.FLOAT),
+}
+"""The operands of `DynamicQuantizeLSTM` by role, and their element types."""
+PER_TENSOR_ROUNDING_OPS = frozenset(
+    {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
+)
+"""Operators that round what they read by one scale."""
+UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL})
+"""Types of values that rounding has no part in."""
+
+
+def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:
+    """The main graph and every body in it."""
+    waiting = [model.graph]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        waiting += [body for node in graph.node for body in iterate_node_bodies(node)]
+
+
+def has_per_tensor_rounding(model: ModelProto) -> bool:
+    """Whether a node rounds all numbers that it reads by one scale, whoever wrote it."""
+    return any(
+        node.op_type in PER_TENSOR_ROUNDING_OPS
+        for graph in iterate_model_graphs(model)
+        for node in graph.node
+    )
+
+
+def remove_activation_rounding(model: ModelProto) -> None:
+    """Have products read rows as they are.
+
+    Whole numbers become the fractions that they were rounded from, and products of
+    bytes those of fractions; scales stay where they are.
+    """
+    for graph in iterate_model_graphs(model):
+        nodes = [made for node in graph.node for made in _make_exact_product(node)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        # Some values are fractions now that were none.
+        known = [v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES]
+        del graph.value_info[:]
+        graph.value_info.extend(known)
+
+
+def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
+    match node.op_type:
+        case "QuantizeLinear":
+            yield helper.make_node("Identity", node.input[:1], node.output)
+        case "DynamicQuantizeLinear":
+            whole, scale, middle = node.output
+            yield helper.make_node("Identity", node.input[:1], [whole])
+            # what a fraction is multiplied by, and what nothing reads any more
+            yield helper.make_node("Constant", [], [scale], value_float=1.0)
+            yield helper.make_node("Constant", [], [middle], value_int=0)
+        case "DynamicQuantizeLSTM":
+            yield from _make_exact_lstm(node)
+        case "MatMulInteger":
+            wide = f"{node.output[0]}:weights"
+            yield helper.make_node("Cast", [node.input[1]], [wide], to=TensorProto.FLOAT)
+            yield helper.make_node("MatMul", [node.input[0], wide], node.output)
+        case "QGemm":
+            wide = f"{node.output[0]}:weights"
+            yield helper.make_node("Cast", [node.input[3]], [wide], to=TensorProto.FLOAT)
+            given = [node.input[0], wide]
+            yield helper.make_node("Gemm", given, node.output, transB=1)
+        case "MatMulNBits":
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = EXACT_ACCURACY_LEVEL
+            yield node
+        case _:
+            yield node
+
+
+def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
+    """An `LSTM` by the numbers that its weights stand for, `[1, in, gates]`, which it
+    wants turned over.
+    """
+    given = [*node.input[:FIRST_SCALE_OPERAND]]
+    for place, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
+        name = f"{node.output[0]}:weights {place}"
+        steps = [f"{name} {step}" for step in ("whole", "scales", "numbers")]
+        yield helper.make_node("Cast", [node.input[place]], steps[:1], to=TensorProto.FLOAT)
+        axis = f"{name} axis"
+        yield helper.make_node("Constant", [], [axis], value_ints=[1])
+        yield helper.make_node("Unsqueeze", [node.input[scale], axis], steps[1:2])
+        yield helper.make_node("Mul", steps[:2], steps[2:])
+        yield helper.make_node("Transpose", steps[2:], [name], perm=[0, 2, 1])
+        given[place] = name
+    while not given[-1]:
+        given.pop()
+    made = helper.make_node("LSTM", given, node.output)
+    made.attribute.extend(node.attribute)
+    yield made
+
+
+def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
+    """Every product by rounded weights, and every rounding of rows, with the names that
+    their values have from now on as results of `model`. What stands in a branch is left
+    out, and what experts do, each of which is sent other rows.
+    """
+    found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
+    wanted: dict[str, int] = {}
+    made: list[QuantizedProduct] = []
+    stored = {t.name: t.data_type for g in iterate_model_graphs(model) for t in g.initializer}
+    for graph in iterate_model_graphs(model):
+        for node in graph.node:
+            if (roles := _find_operand_roles(node, stored)) is not None:
+                names = {role: name for role, (name, _) in roles.items()}
+                wanted.update(dict(roles.values()))
+                found.append((node.op_type, names, _get_integer_attributes(node)))
+    shown = _add_graph_outputs(model.graph, wanted)
+    for kind, names, facts in found:
+        if all(name in shown for name in names.values()):
+            values = {role: shown[name] for role, name in names.items()}
+            made.append(QuantizedProduct(kind, values, facts))
+    return tuple(made)
+
+
+def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
+    """The attributes of a node that are whole numbers, and whether it goes backwards."""
+    found = {a.name: a.i for a in node.attribute if a.type == a.INT}
+    back = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
+    return {**found, "reverse": int(back)}
+
+
+def _find_operand_roles(
+    node: NodeProto, stored: Mapping[str, int]
+) -> dict[str, tuple[str, int]] | None:
+    """What a node reads and makes, by role, with element types; `stored` are those of
+    constants.
+    """
+    out, given = node.output[0] if node.output else "", node.input
+    match node.op_type:
+        case "QuantizeLinear":
+            return {"x": (given[0], TensorProto.FLOAT), "y": (out, stored[given[2]])}
+        case "MatMulInteger":
+            # rows without a middle are signed
+            kind = TensorProto.UINT8 if len(given) > 2 else TensorProto.INT8
+            # one that is no constant goes with the scale of all rows
+            own = len(given) > 2 and given[2] not in stored
+            return {
+                "x": (given[0], kind),
+                "w": (given[1], TensorProto.INT8),
+                "y": (out, TensorProto.INT32),
+                **({"middle": (given[2], kind)} if own else {}),
+            }
+        case "DynamicQuantizeLinear":
+            return {
+                "x": (given[0], TensorProto.FLOAT),
+                "y": (out, TensorProto.UINT8),
+                "scale": (node.output[1], TensorProto.FLOAT),
+            }
+        case "DynamicQuantizeLSTM":
+            # what a layer lacks has no name
+            read = {
+                role: (given[place], kind)
+                for role, (place, kind) in QUANTIZED_LSTM_OPERANDS.items()
+                if given[place]
+            }
+            return {**read, "y": (out, TensorProto.FLOAT)}
+        case "QGemm":
+            return {
+                "x": (given[0], TensorProto.UINT8),
+                "w": (given[3], TensorProto.INT8),
+                "y": (out, TensorProto.FLOAT),
+            }
+        case "MatMulNBits":
+            return {
+                "x": (given[0], TensorProto.FLOAT),
+                "w": (given[1], TensorProto.UINT8),
+                "scales": (given[2], TensorProto.FLOAT),
+                "y": (out, TensorProto.FLOAT),
+            }
+    return None
+
+
+def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
+    """Make results of a graph of these values where they are made in it, or row by row
+    in a loop of it; their names as results.
+    """
+    here = {t.name for t in graph.initializer}
+    here |= {v.name for v in graph.input}
+    here |= {name for node in graph.node for name in node.output}
+    shown: dict[str, str] = {}
+    for node in list(graph.node):
+        if node.op_type in ("Scan", "Loop") and not _is_expert_loop(node):
+            shown |= _collect_loop_outputs(node, wanted)
+    for name in (n for n in wanted if n in here):
+        # An input, or a value that is a result already, is none under its own name.
+        shown[name] = f"{name}:seen"
+        graph.node.append(helper.make_node("Identity", [name], [shown[name]]))
+    for name, outer in shown.items():
+        kind = wanted[name]
+        graph.output.append(helper.make_tensor_value_info(outer, kind, None))
+    return shown
+
+
+def _is_expert_loop(node: NodeProto) -> bool:
+    """Whether a loop is one over experts."""
+    return any(
+        body.name.rpartition("/")[2] == EXPERT_LOOP_NAME for body in iterate_node_bodies(node)
+    )
+
+
+def _collect_loop_outputs(node: NodeProto, wanted: Mapping[str, int]) -> dict[str, str]:
+    """Have a loop collect what its body gives out; the names that it has behind it."""
+    (body,) = iterate_node_bodies(node)
+    before = len(body.output)
+    inner = _add_graph_outputs(body, wanted)
+    # The order in which the body gives them out is that of the loop's new results.
+    names = {outer: name for name, outer in inner.items()}
+    found: dict[str, str] = {}
+    for value in body.output[before:]:
+        outer = f"{node.output[0]}/{value.name}"
+        node.output.append(outer)
+        found[names[value.name]] = outer
+    for attribute in node.attribute:
+        if attribute.name == "scan_output_directions":
+            attribute.ints.extend([0] * len(found))
+    return found

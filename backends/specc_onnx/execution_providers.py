@@ -1,0 +1,262 @@
+"""Execution providers of ONNX Runtime: names, availability, and a check that no
+computing node fell back to the CPU.
+
+ONNX Runtime computes shapes on the processor whatever the provider: a `Shape` gives its
+numbers there, and a `Concat` or `Slice` of a few of them would only travel to the card
+and back. It can refuse every node on the processor, but then it refuses nearly every
+model whose lengths are open, and names none. So nodes are let be where all they read
+are lengths, constants and single numbers, and every other one is named: numbers of the
+model are computed on the provider that was asked for, or not at all.
+
+The provider that was named computes the model, or nothing does: a node that silently
+went to the processor would make a measurement of the card a lie.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import onnx
+import onnxruntime
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.io.safe_read import escape_text
+
+LENGTH_OPERATORS = frozenset({"Shape", "Size"})
+"""Whatever these read, what they give are lengths."""
+
+SCALAR_INPUT_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+"""Element types of the single numbers that a graph can be given: limits, counters, conditions."""
+
+NodeKey = tuple[str, str]
+"""What ONNX Runtime tells of a node: its operator and its name."""
+
+
+def find_computing_nodes(model: ModelProto, left: Iterable[NodeKey]) -> list[NodeKey]:
+    """Those of the nodes `left` to the processor that compute more than lengths, each
+    once, in the order given.
+
+    A node that is not in the model, because ONNX Runtime made it, counts as computing.
+    """
+    harmless: dict[NodeKey, bool] = {}
+    for key, lengths_only in _classify_nodes(model.graph, {}):
+        harmless[key] = harmless.get(key, True) and lengths_only
+    return [key for key in dict.fromkeys(left) if not harmless.get(key, False)]
+
+
+def _classify_nodes(
+    graph: GraphProto, outside: Mapping[str, bool]
+) -> Iterator[tuple[NodeKey, bool]]:
+    """Every node of a graph and of the graphs inside it, with whether it only reads
+    what is `True` of.
+    """
+    scope = _ScalarScope(dict(outside))
+    scope.few.update((t.name, True) for t in graph.initializer)
+    scope.few.update((t.values.name, True) for t in graph.sparse_initializer)
+    scope.few.update((i.name, _is_scalar_input(i)) for i in graph.input)
+    for node in graph.node:
+        lengths_only = scope.reads_few(node)
+        scope.few.update(
+            (name, lengths_only or node.op_type in LENGTH_OPERATORS) for name in node.output
+        )
+        yield ((node.op_type, node.name), lengths_only or node.op_type in LENGTH_OPERATORS)
+        for attribute in node.attribute:
+            for body in _list_attribute_graphs(attribute):
+                yield from _classify_nodes(body, scope.few)
+
+
+@dataclass
+class _ScalarScope:
+    """Values by name: whether they are lengths, constants and single numbers, or what
+    comes of those alone.
+    """
+
+    few: dict[str, bool] = field(default_factory=dict)
+
+    def reads_few(self, node: NodeProto) -> bool:
+        """Whether a node could be computed without a number of the model. One with a
+        graph inside is not asked.
+        """
+        if any(_list_attribute_graphs(attribute) for attribute in node.attribute):
+            return False
+        return all(self.few.get(name, False) for name in node.input if name)
+
+
+def _list_attribute_graphs(attribute: AttributeProto) -> list[GraphProto]:
+    if attribute.type == AttributeProto.GRAPH:
+        return [attribute.g]
+    return list(attribute.graphs)
+
+
+def _is_scalar_input(given: ValueInfoProto) -> bool:
+    """Whether an input is one number, as its type declares it."""
+    type_ = given.type.tensor_type
+    return (
+        type_.elem_type in SCALAR_INPUT_TYPES
+        and type_.HasField("shape")
+        and all(d.dim_value == 1 for d in type_.shape.dim)
+    )
+
+
+ORT_PROVIDER_NAMES: dict[str, str] = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+    "directml": "DmlExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "webgpu": "WebGpuExecutionProvider",
+    "qnn": "QNNExecutionProvider",
+    "xnnpack": "XnnpackExecutionProvider",
+}
+"""What users call a provider, and what ONNX Runtime does."""
+
+PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cuda": {"use_tf32": "0"}}
+"""Options of a provider: products of f32 are computed in f32, so that results agree
+with the reference.
+"""
+
+PROVIDER_TARGETS = {"cuda": "ort-cuda", "openvino": "openvino"}
+"""The target that is made for a provider."""
+
+PROVIDER_DEVICES = {"cuda": "cuda"}
+"""Where a provider holds tensors, if not on the host."""
+
+SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
+"""Only what ends the process is logged; everything else reaches us as an exception.
+ONNX Runtime's own choice.
+"""
+
+MAX_NAMED_NODES = 6
+"""Nodes that a message names."""
+
+RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
+    "session.record_ep_graph_assignment_info",
+    "session.disable_cpu_ep_fallback",
+)
+"""Settings of a session: to tell afterwards which node went to which provider; to
+refuse any on the processor.
+"""
+
+
+def get_ort_provider(provider: str) -> str:
+    """ONNX Runtime's name of `provider`. E0921 for an unknown one, E0922 for one that
+    is not installed.
+    """
+    known = ORT_PROVIDER_NAMES.get(provider)
+    installed = [
+        ours
+        for ours, theirs in ORT_PROVIDER_NAMES.items()
+        if theirs in onnxruntime.get_available_providers()
+    ]
+    if known is None:
+        near = (
+            "cuda"
+            if provider.lower() in ("gpu", "nvidia")
+            else did_you_mean(provider, ORT_PROVIDER_NAMES)
+        )
+        raise_error(
+            "E0921",
+            f"there is no provider called `{escape_text(provider)}`",
+            helps=[
+                format_suggestion(near)
+                if near
+                else f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
+            ],
+        )
+    if provider not in installed:
+        raise_missing_provider(
+            provider,
+            [
+                f"it is not part of the ONNX Runtime installed here, which has "
+                f"{format_quoted_names(installed)}"
+            ],
+        )
+    return known
+
+
+def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
+    """E0922, with what is known of why."""
+    page = "docs/gpu.md" if provider in ("cuda", "tensorrt") else "docs/providers.md"
+    raise_error(
+        "E0922",
+        f"the provider `{provider}` is not available here",
+        notes=notes,
+        helps=["use `--provider cpu`", f"{page} says how to install another ONNX Runtime"],
+    )
+
+
+def can_report_placement() -> bool:
+    """Whether this ONNX Runtime says which node went to which provider, as 1.24 was the
+    first to do.
+    """
+    return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= (1, 24)
+
+
+@contextmanager
+def silence_provider_startup(provider: str) -> Iterator[None]:
+    """While another provider than the processor is started, which says what it misses
+    past all settings of a session.
+
+    NVIDIA's libraries may lie among the Python packages, where they are found only if
+    they are loaded beforehand.
+    """
+    if provider == "cpu":
+        yield
+        return
+    if provider in ("cuda", "tensorrt"):
+        # what it does not find there may be found elsewhere
+        with redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()
+    onnxruntime.set_default_logger_severity(SILENT_LOG_LEVEL)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(DEFAULT_LOG_LEVEL)
+
+
+def check_node_placement(
+    session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
+) -> None:
+    """E0923 where a node that does more than reckon with lengths was left to the processor."""
+    places = session.get_provider_graph_assignment_info()
+    left = [
+        (n.op_type, n.name)
+        for p in places
+        if p.ep_name == ORT_PROVIDER_NAMES["cpu"]
+        for n in p.get_nodes()
+    ]
+    if isinstance(model, bytes):
+        held = onnx.ModelProto.FromString(model)
+    else:
+        held = onnx.load_model(model, load_external_data=False)
+    if found := find_computing_nodes(held, left):
+        nodes = ", ".join(
+            f"`{escape_text(node)}` ({escape_text(kind)})" for kind, node in found[:MAX_NAMED_NODES]
+        )
+        more = f", and {len(found) - MAX_NAMED_NODES} more" if len(found) > MAX_NAMED_NODES else ""
+        raise_error(
+            "E0923",
+            f"{provider} cannot compute all of `{escape_text(name)}`, and nothing is moved "
+            "to the processor unasked",
+            notes=[f"left to the processor: {nodes}{more}"],
+            helps=[
+                *(
+                    [f"compile it with `--target {PROVIDER_TARGETS[provider]}`"]
+                    if provider in PROVIDER_TARGETS
+                    else []
+                ),
+                "use `--provider cpu`",
+            ],
+        )
+
+
+def format_quoted_names(names: Iterable[str]) -> str:
+    """Names as a message lists them."""
+    return ", ".join(f"`{n}`" for n in names) or "nothing"

@@ -1,0 +1,81 @@
+"""Run a model with fixed input shapes and preallocated buffers (CUDA graphs).
+
+That is what a card needs to record a run and play it again, without a word from the
+processor in between (a CUDA graph). ONNX Runtime does so where no node holds a graph of
+its own; elsewhere the places are the same all the same. Lengths that are known also
+fold whatever is reckoned with them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto
+
+from specc.backend import TensorSlot
+from specc.ir.array import Array
+from specc_onnx.denormals import flush_denormals
+from specc_onnx.execution_providers import PROVIDER_DEVICES
+from specc_onnx.ort_session import OrtModel
+
+CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
+"""Operators that ask the processor what comes next."""
+
+
+def can_record_run(model: ModelProto, provider: str) -> bool:
+    """Whether a run of this model can be recorded."""
+    branches = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
+    return provider == "cuda" and not branches
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedShapeModel:
+    """`model` with a place for each input and result, of these `shapes`.
+
+    One run at a time: a second thread waits.
+    """
+
+    model: OrtModel
+    binding: onnxruntime.IOBinding
+    given: Mapping[str, onnxruntime.OrtValue]
+    made: Mapping[str, onnxruntime.OrtValue]
+    free: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def of(cls, model: OrtModel, shapes: Mapping[str, tuple[int, ...]]) -> "FixedShapeModel":
+        """Places for all that goes in and comes out."""
+        binding = model.session.io_binding()
+        given = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.inputs.items()}
+        made = {n: _allocate_slot(model, s, shapes[n]) for n, s in model.outputs.items()}
+        for name, value in given.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in made.items():
+            binding.bind_ortvalue_output(name, value)
+        return cls(model=model, binding=binding, given=given, made=made)
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSlot]:
+        """The results by name."""
+        return self.model.outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results by name. Fails with E0907 and E0910 to E0912, as any model; E0924
+        where it stops.
+        """
+        given = self.model.fitting(inputs)
+        with self.free, flush_denormals():
+            for name, array in given.items():
+                self.given[name].update_inplace(array)
+            self.model.run_bound(self.binding)
+            return {n: np.array(v.numpy()) for n, v in self.made.items()}
+
+
+def _allocate_slot(
+    model: OrtModel, slot: TensorSlot, shape: tuple[int, ...]
+) -> onnxruntime.OrtValue:
+    """Room for an input or a result on the device of the model."""
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(shape), slot.dtype.type, PROVIDER_DEVICES.get(model.provider, "cpu")
+    )

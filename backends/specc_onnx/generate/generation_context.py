@@ -1,0 +1,224 @@
+"""What all parts of a self-decoding model share while it is built, and its scalar inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from specc.ir.derived_graphs import DecodingConfig, DerivedGraphs, SelfDecodingGraph
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
+from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.ir.types import Type
+from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+
+MAX_TOKENS_INPUT = "max_tokens"
+"""i64[]: how many tokens are made at most; an input of every model that decodes."""
+
+SEED_INPUT = "seed"
+"""i64[]: what the draws of a model that samples are made from; not negative."""
+
+PENALTY_INPUT = "repetition_penalty"
+"""f32[]: 1 changes nothing; more makes tokens that were there before less likely."""
+
+SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p": "f32"}
+"""The scalars a model that samples takes. 0 (`top_k`, `min_p`) and 1 (`temperature`,
+`top_p`) change nothing.
+"""
+
+NO_TOKEN = -1
+"""What stands for a token where the model gives no number: no token of any model. Its
+log-probability is NaN.
+"""
+
+
+def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
+    """The scalar inputs of the model and their element types, in order."""
+    scalars = {MAX_TOKENS_INPUT: "i64"}
+    if decoding.strategy == "sample":
+        scalars |= {SEED_INPUT: "i64", **SAMPLING_INPUTS}
+    if decoding.penalized:
+        scalars[PENALTY_INPUT] = "f32"
+    return scalars
+
+
+@dataclass(frozen=True)
+class GenerationParts(SelfDecodingGraph):
+    """The same, looked at by the writer of the model."""
+
+    @classmethod
+    def of(cls, source: SelfDecodingGraph) -> "GenerationParts":
+        """What `source` has, under these eyes."""
+        return cls(source.graph, source.derived, source.decoding, source.defaults)
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """Every weight that is used, in the spec's order."""
+        encode = self.derived.encode.parameters if self.derived.encode else {}
+        used = {**encode, **self.derived.step.parameters}
+        return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
+
+    @property
+    def stored(self) -> Graph:
+        """A graph that has all of these weights, for the decision where they go."""
+        return replace(self.graph, parameters=self.parameters)
+
+    @property
+    def parts(self) -> list[Graph]:
+        """The graphs whose weights it needs."""
+        return [g for g in (self.derived.encode, self.derived.step) if g]
+
+    @property
+    def computed(self) -> list[Graph]:
+        """The defaults of inputs that are read; first of those that say which rows
+        exist, which others may read.
+        """
+        keeps = [n for n in self.keeps if n in self._defaulted]
+        others = [n for n in self._defaulted if n not in keeps]
+        return [
+            resolve_absent_inputs(self.defaults, names)
+            for names in (keeps, others)
+            if names and self.defaults
+        ]
+
+    @property
+    def started(self) -> bool:
+        """Whether a text is begun inside if no prompt is given, by its first row or by
+        what stands before it; another input must show the number of rows.
+        """
+        graph, growing = self.graph, self.derived.growing
+        batch = graph.inputs[growing].type.shape[0]
+        others = [t for n, t in self.inputs.items() if n not in (growing, *self.keeps)]
+        return (bool(self.decoding.start) or self.begins) and any(
+            d == batch for t in others for d in t.shape
+        )
+
+    @property
+    def begins(self) -> bool:
+        """Whether the first token of a text without a prompt is drawn from rows before it."""
+        return not self.decoding.start and bool(self.derived.first)
+
+    @property
+    def inputs(self) -> dict[str, Type]:
+        """The inputs of the spec that are inputs of the model, in the spec's order."""
+        return {
+            n: v.type
+            for n, v in self.graph.inputs.items()
+            if n in self._read and n not in self._defaulted
+        }
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Those of the inputs that may be left out: the prompt where the first row is
+        made inside.
+        """
+        begun = (self.derived.growing, *self.keeps) if self.started else ()
+        return tuple(n for n in self.inputs if n in begun)
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The inputs that say of every row of the growing one whether it exists."""
+        graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
+        return tuple(
+            n
+            for n, v in graph.inputs.items()
+            if graph.input_facts[n].keep and v.type.shape == shape
+        )
+
+    @cached_property
+    def _read(self) -> set[str]:
+        """The inputs of the spec that are read, by the graphs or by the default of
+        another that is.
+        """
+        found = {n for part in self.parts for n in part.inputs if n in self.graph.inputs} | {
+            self.derived.growing
+        }
+        todo = list(found)
+        while todo:
+            name = todo.pop()
+            if self.defaults and name in self.defaults.outputs and name != self.derived.growing:
+                new = find_default_sources(self.defaults, name) - found
+                found |= new
+                todo += new
+        return found
+
+    @property
+    def _defaulted(self) -> list[str]:
+        """The inputs that are computed inside."""
+        outputs = self.defaults.outputs if self.defaults else ()
+        return [n for n in outputs if n in self._read and n != self.derived.growing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationContext:
+    """One model on its way.
+
+    `types` are those of the inputs that come from the spec, `scalars` the names of the
+    others. `outer` holds what the main graph knows by the names of the spec's inputs
+    and of what `encode` hands over; it grows. `batch` is the number of texts, each of
+    which is there `repeats` times in the rows of a step.
+
+    In beam search the prompt is read once a text, and rows fan out behind it, unless
+    something with a row for each text is handed over, which does not change its shape:
+    then every row is there `repeats` times from the start.
+    """
+
+    whole: GenerationParts
+    g: Emitter
+    types: Mapping[str, Type]
+    scalars: Mapping[str, str]
+    outer: dict[str, Tensor]
+    batch: Dim
+    repeats: int
+
+    @property
+    def derived(self) -> DerivedGraphs:
+        """The graphs that the spec's was taken apart into."""
+        return self.whole.derived
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        """How tokens are chosen."""
+        return self.whole.decoding
+
+    @property
+    def rows(self) -> Dim:
+        """The rows of a step."""
+        return self.batch * self.repeats
+
+    @property
+    def sides(self) -> list[str]:
+        """The step's inputs along the growing axis, the growing one apart."""
+        own = {self.derived.growing, *self.derived.handed, *(s.name for s in self.derived.states)}
+        return [n for n in self.derived.step.inputs if n not in own]
+
+    def batch_axis(self, type: Type) -> int | None:
+        """Where a value has a row for each text, if it has."""
+        return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
+
+    def enter(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+        """Give the inputs and weights of a graph that is lowered next their tensors."""
+        g = self.g
+        read = {a for node, _ in graph.nodes for a in node.args if a}
+        read |= set(graph.outputs.values())
+        for name, value in graph.inputs.items():
+            # An input that nothing reads need not be known: `encode` lists those of the
+            # whole spec, of which the caller gives only some.
+            if name in tensors or value in read:
+                g.tensors[value] = Tensor(tensors[name].name, value.type, value)
+                g.padded[value] = graph.input_facts[name].keep
+        for name, value in graph.parameters.items():
+            g.tensors[value] = g.parameters[name]
+
+    def spread(self, x: Tensor, axis: int | None = None) -> str:
+        """`x` with each row of the batch as often as steps have it."""
+        if axis is None:
+            axis = self.batch_axis(x.type)
+        if axis is None or self.repeats == 1:
+            return x.name
+        g = self.g
+        g.site = LoweringSite(("beams",))
+        numbers = g.node("Range", g.constant(0, "i64"), g.dim(self.rows), g.constant(1, "i64"))
+        # Beams of one text stand side by side, 0 0 0 1 1 1: that is how a step's
+        # results are read back as `[s, n]`. `Tile` would give 0 1 0 1 0 1.
+        texts = g.node("Div", numbers, g.constant(self.repeats, "i64"))
+        return g.node("Gather", x.name, texts, axis=axis)

@@ -1,0 +1,333 @@
+"""Build the loop body: decode step, choice of the next token, next carries; invariant
+nodes are hoisted into the main graph.
+
+ONNX Runtime does not move anything out of a loop's body by itself. For a decoder with
+an encoder this is where the keys and values over the encoder's result are computed.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from onnx import GraphProto
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir import ops
+from specc.ir.derived_graphs import DecodeState, DerivedGraphs
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.input_defaults import extract_tokenwise_default
+from specc.ir.types import Type
+from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
+from specc_onnx.generate.generation_context import GenerationContext
+from specc_onnx.lower.dynamic_shapes import LengthResolver
+from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
+
+
+def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor]) -> set[Node]:
+    """Lower the step's nodes that are the same at every step into the main graph; gives
+    them.
+    """
+    step, g = work.derived.step, work.g
+    fixed = set(find_invariant_nodes(step, handed))
+    inputs = {t.name: t.type for t in handed.values()}
+    # Only what is handed over has a tensor here: the step's other inputs are born in
+    # the body.
+    known_here = {n: step.inputs[n] for n in handed}
+    work.enter(replace(step, inputs=known_here, outputs={}), handed)
+    # The step's symbols are not those of the spec's graph, even where they are spelled
+    # the same: its `batch` is all rows of all beams.
+    before = g.lengths
+    g.lengths = LengthResolver(inputs, step.facts, work.whole.graph.least)
+    types, earlier = g.bodies[0].types, set(g.bodies[0].types)
+    lower_nodes(g, step, fixed)
+    for name in types.keys() - earlier:
+        # the step's batch is all rows, which out here have a length of their own
+        rows = {str(work.batch): work.rows}
+        shape = tuple(d.substitute(rows) for d in types[name].shape)
+        types[name] = Type(types[name].dtype, shape)
+    g.lengths = before
+    return fixed
+
+
+def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
+    """The nodes of `step` that read only weights and what is handed over, in order."""
+    known = {step.inputs[n] for n in handed}
+    symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
+    known |= set(step.parameters.values())
+    found = []
+    for node, results in step.nodes:
+        # A `Range(past)` reads no value at all, yet is another one at every step: its
+        # length must be told by what is fixed.
+        sizes = (d for d in _iterate_node_lengths(node, results) if not d.symbols() <= symbols)
+        told = next(sizes, None) is None
+        # What a `Scan` depends on stands in the graph that it holds, which is not
+        # looked into here.
+        if not told or isinstance(node.op, ops.Scan):
+            continue
+        if all(a is None or a in known for a in node.args):
+            known.update(results)
+            found.append(node)
+    return found
+
+
+def _iterate_node_lengths(node: Node, results: Iterable[Value]) -> Iterable[Dim]:
+    """The lengths a node depends on: those of its results and of its attributes."""
+    for result in results:
+        yield from result.type.shape
+    yield from _iterate_attribute_dims(node.op.attributes().values())
+
+
+def _iterate_attribute_dims(attributes: Iterable[object]) -> Iterable[Dim]:
+    for value in attributes:
+        if isinstance(value, Dim):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _iterate_attribute_dims(value)
+
+
+def find_token_mask_default(work: GenerationContext, name: str) -> Graph | None:
+    """What says of each token that is written whether it exists; None where all do.
+    E0944 for a default that reads more than the token.
+    """
+    defaults, growing = work.whole.defaults, work.derived.growing
+    # An input that promises its padding on one side is not asked again about a written
+    # row: that stands behind the prompt, and exists.
+    sided = work.whole.graph.input_facts[name].keep != "any"
+    if defaults is None or name not in defaults.outputs or sided:
+        return None
+    each = extract_tokenwise_default(defaults, name, growing)
+    if each is None:
+        _raise_not_tokenwise(name, growing)
+    return None if _is_true_for_tokens(each.outputs[name]) else each
+
+
+def _is_true_for_tokens(value: Value) -> bool:
+    """Whether tokens, which are 0 or above, all exist: `ids >= 0`, `ids != -1`."""
+    match value.node:
+        case Node(ops.Compare(fn=fn), (Value(node=None), Value(node=Node(op)))):
+            least = op.value if isinstance(op, ops.Constant) else math.inf
+            return (fn == "ge" and least <= 0) or (fn in ("gt", "ne") and least < 0)
+    return False
+
+
+def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
+    raise_error(
+        "E0944",
+        f"the default of `{name}` reads more than the row of `{growing}` that is written",
+        notes=["a model that decodes by itself knows the newest token alone"],
+        helps=["compile a package: --for step", f"make `{name}` of each token alone"],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopIteration:
+    """What a turn of the loop is made from.
+
+    The carries come in three groups: `feed`, the tokens and the inputs beside them;
+    `states`, the caches; and those of `chooser`. `handed` is the same at every step,
+    and `hoisted` the nodes that have been computed from it already. `first` are the
+    logits of texts without a prompt, where there may be such; `empty` says which are.
+    """
+
+    feed: Sequence[LoopCarry]
+    states: Sequence[LoopCarry]
+    chooser: DecodingStrategy
+    handed: Mapping[str, Tensor]
+    hoisted: set[Node]
+    first: Tensor | None = None
+    empty: str | None = None
+
+    @property
+    def carries(self) -> list[LoopCarry]:
+        """Every carry, in the order in which the loop has them."""
+        return [*self.feed, *self.states, *self.chooser.carries]
+
+
+def build_generation_body(work: GenerationContext, turn: LoopIteration) -> GraphProto:
+    """The body as ONNX wants it: the number of the turn, whether to go on, the carries;
+    then whether to go on, and the carries after it.
+    """
+    g, step, carries = work.g, work.derived.step, turn.carries
+    stateful = len(turn.feed) + len(turn.states)
+    with g.body() as opened:
+        g.site = LoweringSite(("step",))
+        iteration, going = (
+            Tensor(g.unique(g.place(n)), Type(t, ())) for n, t in (("i", "i64"), ("go", "bool"))
+        )
+        names = [Tensor(g.unique(g.place(c.wish)), c.type) for c in carries]
+        inner = {c.wish: t for c, t in zip(carries[:stateful], names, strict=False)}
+        told = {t.name: t.type for t in (*inner.values(), *turn.handed.values())}
+        # The loop is not entered for a batch of no rows.
+        least = {**step.least, str(work.batch): 1}
+        with g.rooted(LengthResolver(told, step.facts, least)):
+            work.enter(step, {**inner, **turn.handed})
+            if turn.first is None:
+                logits = _emit_step(work, turn)
+            else:
+                logits = emit_first_logits(work, turn, turn.first, inner, iteration.name)
+            g.site = LoweringSite(("choose",))
+            before = [t.name for t in names[stateful:]]
+            decision = turn.chooser.step(g, logits, iteration.name, before)
+            after = _list_next_carries(work, inner, decision)
+        results = _copy_results(g, [decision.more, *after])
+    inputs = [make_value_info(t.name, t.type) for t in (iteration, going, *names)]
+    types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
+    return make_body_graph("step", opened, results, types, inputs)
+
+
+def _emit_step(work: GenerationContext, turn: LoopIteration) -> str:
+    """The step, written where one stands; gives its logits."""
+    g, step = work.g, work.derived.step
+    lower_nodes(g, step, {node for node, _ in step.nodes} - turn.hoisted)
+    g.site = LoweringSite(("choose",))
+    return _emit_newest_logits(work)
+
+
+def emit_first_logits(
+    work: GenerationContext,
+    turn: LoopIteration,
+    first: Tensor,
+    inner: Mapping[str, Tensor],
+    iteration: str,
+) -> str:
+    """Logits of a turn that may be the first one of a text without a prompt: then there
+    is nothing to step over, and states stay what they are.
+    """
+    g, states = work.g, work.derived.states
+    afters = [work.derived.step.outputs[s.next] for s in states]
+    row = Type("f32", (work.batch, first.type.shape[-1]))
+    tokens = inner[work.derived.growing].name
+    count = g.node("Shape", tokens, start=1, end=2)
+    some = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
+    with g.body() as body:
+        logits = _emit_step(work, turn)
+        made = [logits, *(g.tensors[value].name for value in afters)]
+        types = [row, *(value.type for value in afters)]
+        stepped = make_body_graph("stepped", body, _copy_results(g, made), types)
+    with g.body() as body:
+        known = [first.name, *(inner[s.name].name for s in states)]
+        types = [row, *(c.type for c in turn.states)]
+        waiting = make_body_graph("begun", body, _copy_results(g, known), types)
+    g.site = LoweringSite(("start",))
+    logits, *after = g.nodes("If", len(types), some, then_branch=stepped, else_branch=waiting)
+    for value, name in zip(afters, after, strict=True):
+        g.tensors[value] = Tensor(name, value.type, value)
+    if turn.empty is None:
+        return logits
+    # Some texts of the batch may have a prompt and others none.
+    begins = g.node("Equal", iteration, g.constant(0, "i64"))
+    with g.body() as body:
+        mixed = g.node("Where", turn.empty, first.name, logits)
+        here = make_body_graph("mixed", body, _copy_results(g, [mixed]), [row])
+    with g.body() as body:
+        there = make_body_graph("going", body, _copy_results(g, [logits]), [row])
+    (logits,) = g.nodes("If", 1, begins, then_branch=here, else_branch=there)
+    return logits
+
+
+def _emit_newest_logits(work: GenerationContext) -> str:
+    """The newest row's, f32[rows, vocabulary]."""
+    tensor, g = work.g.tensors[work.derived.step.outputs[work.decoding.source]], work.g
+    # A step gives the logits of its last row, with that axis of length 1 or without it.
+    one_row = tensor.type.rank == 2
+    name = tensor.name if one_row else g.node("Squeeze", tensor.name, g.vector(1))
+    # Scores are f32 whatever the model computes in: they are sums over many steps.
+    return emit_cast(g, name, tensor.type.dtype, "f32")
+
+
+def _list_next_carries(
+    work: GenerationContext, inner: Mapping[str, Tensor], decision: TokenDecision
+) -> list[str]:
+    """The carries after the turn, in the order of `Turn.carries`."""
+    token = _emit_next_tokens(work, decision)
+    return [
+        token,
+        *(_emit_next_mask(work, n, inner[n], token, decision) for n in work.sides),
+        *(_emit_next_state(work, s, decision) for s in work.derived.states),
+        *decision.after,
+    ]
+
+
+def _emit_next_tokens(work: GenerationContext, decision: TokenDecision) -> str:
+    dtype = work.derived.step.inputs[work.derived.growing].type.dtype
+    return emit_cast(work.g, emit_unsqueeze(work.g, decision.tokens, 1), "i64", dtype)
+
+
+def _emit_next_mask(
+    work: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
+) -> str:
+    """An input that says which rows exist for the next step: one more row, which does,
+    unless its default says otherwise of the token.
+    """
+    g, known = work.g, x.name
+    each = find_token_mask_default(work, name)
+    axis = work.batch_axis(x.type)
+    # The rows of a text are all the same as long as every written token exists: which
+    # of them a beam continues makes no difference then.
+    alike = work.repeats > 1 and each is None
+    if decision.parents is not None and axis is not None and not alike:
+        known = g.node("Gather", known, decision.parents, axis=axis)
+    at = _find_time_axis_index(x.type, work.derived)
+    if each is None:
+        # As wide as a row of what is there, whatever its other axes are; there may be
+        # no row yet.
+        front, back = (
+            g.node("Shape", known, start=0, end=at),
+            g.node("Shape", known, start=at + 1),
+        )
+        row = g.node("Concat", front, g.vector(1), back, axis=0)
+        newest = g.node("Expand", g.constant(True, "bool"), row)
+    else:
+        value = each.inputs[work.derived.growing]
+        g.tensors[value] = Tensor(token, value.type)
+        # Types that would be noted are not true here: beams fan out, and `batch` is not
+        # what it was.
+        types, g.bodies[-1].types = g.bodies[-1].types, {}
+        lower_nodes(g, each)
+        g.bodies[-1].types = types
+        newest = g.tensors[each.outputs[name]].name
+    # Some inputs cover all rows that there are, others only those of this step.
+    if name in work.derived.whole:
+        return g.node("Concat", known, newest, axis=at)
+    return newest
+
+
+def _emit_next_state(work: GenerationContext, state: DecodeState, decision: TokenDecision) -> str:
+    name = work.g.tensors[work.derived.step.outputs[state.next]].name
+    # A beam goes on with the cache of the one it continues. A state without a batch is
+    # the same for all of them.
+    if decision.parents is None or state.batch is None:
+        return name
+    return work.g.node("Gather", name, decision.parents, axis=state.batch)
+
+
+def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
+    """The axis of a step's input that is as long as what is given, or as all there is."""
+    new = derived.step.inputs[derived.growing].type.shape[1]
+    return next(n for n, d in enumerate(type.shape) if d.symbols() & new.symbols())
+
+
+def _copy_results(g: Emitter, results: Sequence[str]) -> list[str]:
+    """Results under names that the body itself makes, each once, as ONNX wants them."""
+    made = {name for node in g.bodies[-1].nodes for name in node.output}
+    found: list[str] = []
+    for name in results:
+        # A carry that is handed on unchanged, or a value of the main graph, may not be
+        # a result of the body under its own name; nor may one value be two results.
+        own = name in made and name not in found
+        found.append(name if own else g.alias(name, g.place("result")))
+    return found
+
+
+def _get_carry_type_after(carry: LoopCarry) -> Type:
+    """The type of a carry after a step: lengths that change have no name there."""
+    # Under the name it had before, ONNX's inference would hold a grown axis to its
+    # former length, and refuse the model.
+    shape = tuple(
+        d if d.number else Dim.symbol(f"{carry.wish}.{n}") for n, d in enumerate(carry.type.shape)
+    )
+    return Type(carry.type.dtype, shape)

@@ -1,0 +1,257 @@
+"""Sampling of the next token as ONNX nodes: temperature, top-k, top-p, min-p,
+repetition penalty, and the random number generator.
+
+Keys are tensors of any shape, so a whole batch of streams is advanced at once. All
+arithmetic is modulo 2**64, as unsigned integers have it in ONNX.
+
+The order is that of the published generators: repetition penalty, temperature, top-k,
+softmax over what is left in falling order, top-p (Holtzman et al. 2019,
+arXiv:1904.09751, sec. 3.1), min-p (Nguyen et al. 2024, arXiv:2407.01082, sec. 3), then
+the inverse of the cumulative distribution at one uniform number. Equal logits stand in
+the order of their ids. Probabilities are computed in f64, so that both sides draw the
+same token.
+"""
+
+from dataclasses import dataclass
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.dim import Dim
+from specc.weights.random_stream import GAMMA, M1, M2, hash_fnv1a
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.tensor_helpers import (
+    emit_cast,
+    emit_reduce,
+    emit_slice,
+    emit_unsqueeze,
+    emit_where,
+)
+
+
+def check_sampling_opset(opset: int) -> None:
+    """E0821 where the opset has no exclusive or, without which no random number can be made."""
+    if not onnx_targets.is_operator_available("BitwiseXor", opset):
+        raise_error(
+            "E0821",
+            f"a model that samples cannot be written at opset {opset}",
+            notes=["random numbers need `BitwiseXor`, which came with opset 18"],
+            helps=[
+                f"leave `--opset` out for the usual one, {onnx_targets.DEFAULT_OPSET}, or decode "
+                f"greedily"
+            ],
+        )
+
+
+def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
+    """`random.key_of`: the key of the stream called `name` under a seed, u64[], from
+    `seed`, i64[].
+    """
+    return emit_substream_key(
+        g,
+        _emit_mix(g, emit_cast(g, seed, "i64", "u64")),
+        g.constant(hash_fnv1a(name.encode()), "u64"),
+    )
+
+
+def emit_substream_key(g: Emitter, key: str, n: str) -> str:
+    """`random.fold`: the key of sub-stream `n`, both u64 of shapes that fit."""
+    return _emit_mix(g, _emit_random_word(g, key, n))
+
+
+def emit_uniform(g: Emitter, key: str) -> str:
+    """Element 0 of each stream, f32 in [0, 1): a whole number of 2**-24."""
+    top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
+    # 24 bits are left, which i64 and f32 hold exactly.
+    whole = emit_cast(g, emit_cast(g, top, "u64", "i64"), "i64", "f32")
+    return g.node("Mul", whole, g.constant(2.0**-24, "f32"))
+
+
+def _emit_random_word(g: Emitter, key: str, n: str) -> str:
+    """`random.word`, as `mix(key + n · GAMMA + GAMMA)`."""
+    steps = g.node("Mul", n, g.constant(GAMMA, "u64"))
+    return _emit_mix(g, g.node("Add", g.node("Add", key, g.constant(GAMMA, "u64")), steps))
+
+
+def _emit_mix(g: Emitter, z: str) -> str:
+    z = g.node("Mul", _emit_xor_shift(g, z, 30), g.constant(M1, "u64"))
+    z = g.node("Mul", _emit_xor_shift(g, z, 27), g.constant(M2, "u64"))
+    return _emit_xor_shift(g, z, 31)
+
+
+def _emit_xor_shift(g: Emitter, z: str, bits: int) -> str:
+    """`z ^ z >> bits`."""
+    return g.node("BitwiseXor", z, _emit_right_shift(g, z, bits))
+
+
+def _emit_right_shift(g: Emitter, z: str, bits: int) -> str:
+    return g.node("BitShift", z, g.constant(bits, "u64"), direction="RIGHT")
+
+
+MAX_SAMPLED_CANDIDATES = 1000
+"""So many of the best tokens are looked at when top-p or min-p is asked for without top-k."""
+
+PROBABILITY_DTYPE = "f64"
+"""The element type of probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """What the draws of every step share: names of scalars, and the key of each row's
+    stream, u64[rows].
+    """
+
+    temperature: str
+    count: str
+    top_p: str
+    min_p: str
+    keys: str
+
+
+def make_sampler(
+    g: Emitter, seed: str, rows: str, vocabulary: int, knobs: dict[str, str]
+) -> SamplerState:
+    """Everything that does not change from step to step. `rows` is their number, i64[]."""
+    temperature = knobs["temperature"]
+    warm = g.node("Greater", temperature, g.constant(0, "f32"))
+    # A temperature of 0 means the likeliest: one token is looked at, and nothing is
+    # divided by 0.
+    divisor = emit_where(g, "f32", warm, temperature, g.constant(1, "f32"))
+    numbers = g.node("Range", g.constant(0, "i64"), rows, g.constant(1, "i64"))
+    keys = emit_substream_key(
+        g, emit_stream_key(g, seed, "sample"), emit_cast(g, numbers, "i64", "u64")
+    )
+    count = emit_where(
+        g, "i64", warm, _emit_candidate_count(g, vocabulary, knobs), g.constant(1, "i64")
+    )
+    top_p, min_p = (
+        emit_cast(g, knobs[name], "f32", PROBABILITY_DTYPE) for name in ("top_p", "min_p")
+    )
+    return SamplerState(divisor, emit_unsqueeze(g, count, 0), top_p, min_p, keys)
+
+
+def _emit_candidate_count(g: Emitter, vocabulary: int, knobs: dict[str, str]) -> str:
+    """How many of the best tokens are looked at, i64[]."""
+    every = g.constant(vocabulary, "i64")
+    cutting = g.node(
+        "Or",
+        g.node("Less", knobs["top_p"], g.constant(1, "f32")),
+        g.node("Greater", knobs["min_p"], g.constant(0, "f32")),
+    )
+    # Top-p and min-p need a falling order: not the whole vocabulary is sorted for it.
+    many = emit_where(
+        g, "i64", cutting, g.constant(min(MAX_SAMPLED_CANDIDATES, vocabulary), "i64"), every
+    )
+    asked = g.node("Greater", knobs["top_k"], g.constant(0, "i64"))
+    return emit_where(g, "i64", asked, g.node("Min", knobs["top_k"], every), many)
+
+
+def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
+    """Which tokens occur in each row of a prompt i64[rows, n], bool[rows, vocabulary];
+    padding does not count.
+    """
+    size = g.constant(vocabulary, "i64")
+    known = g.node(
+        "And", g.node("GreaterOrEqual", prompt, g.constant(0, "i64")), g.node("Less", prompt, size)
+    )
+    if keep is not None:
+        known = g.node("And", known, keep)
+    # what does not count goes to a column that is dropped
+    places = g.node("Where", known, prompt, size)
+    rows = g.node("Shape", prompt, start=0, end=1)
+    none = g.node(
+        "Expand",
+        g.constant(False, "bool"),
+        g.node("Concat", rows, g.vector(vocabulary + 1), axis=0),
+    )
+    return emit_slice(g, emit_seen_tokens(g, none, places), 1, Dim.of(0), Dim.of(vocabulary))
+
+
+def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
+    """`seen` with more tokens, i64[rows, n]."""
+    some = g.node("Expand", g.constant(True, "bool"), g.node("Shape", tokens))
+    return g.node("ScatterElements", seen, tokens, some, axis=1)
+
+
+def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
+    """Logits `[rows, vocab]` of the tokens that were there, divided where positive,
+    else multiplied.
+
+    Keskar et al. 2019, arXiv:1909.05858, sec. 4.1, which divides only.
+    """
+    # Dividing makes a logit below 0 likelier, so those are multiplied.
+    more = g.node("Greater", logits, g.constant(0, "f32"))
+    changed = g.node("Where", more, g.node("Div", logits, penalty), g.node("Mul", logits, penalty))
+    return g.node("Where", seen, changed, logits)
+
+
+def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> str:
+    """A token of each row, i64[rows], from its logits `[rows, vocab]`; `step`, i64[],
+    counts the tokens made.
+    """
+    values, ids = g.nodes("TopK", 2, g.node("Div", logits, s.temperature), s.count, axis=1)
+    weights = _emit_top_p_filter(
+        g, s, g.node("Softmax", emit_cast(g, values, "f32", PROBABILITY_DTYPE), axis=1)
+    )
+    sums = g.node("CumSum", weights, g.constant(1, "i64"))
+    # What was dropped is missing from the sum: the uniform number is stretched to what
+    # is left, and nothing need be divided.
+    total = g.node("Slice", sums, g.vector(-1), g.vector(2**31 - 1), g.vector(1))
+    uniform = emit_cast(
+        g,
+        emit_uniform(g, emit_substream_key(g, s.keys, emit_cast(g, step, "i64", "u64"))),
+        "f32",
+        PROBABILITY_DTYPE,
+    )
+    # As many sums as do not exceed the number stand before the token that is drawn.
+    behind = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
+    place = g.node("ReduceSum", emit_cast(g, behind, "bool", "i64"), g.vector(1), keepdims=True)
+    return g.node("Squeeze", g.node("GatherElements", ids, place, axis=1), g.vector(1))
+
+
+def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
+    """Probabilities in falling order `[rows, k]`; those that top-p or min-p drop are 0,
+    the best never is.
+    """
+    before = g.node("CumSum", probabilities, g.constant(1, "i64"), exclusive=1)
+    # Sums of probabilities may pass 1 by rounding: 1 means all, not those below 1.
+    all_of_it = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
+    near = g.node("Or", g.node("Less", before, s.top_p), all_of_it)
+    best = emit_slice(g, probabilities, 1, Dim.of(0), Dim.of(1))
+    near = g.node(
+        "And", near, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
+    )
+    # The best token stays, even at a top-p of 0.
+    first = g.node("Equal", before, g.constant(0, PROBABILITY_DTYPE))
+    return emit_where(
+        g,
+        PROBABILITY_DTYPE,
+        g.node("Or", near, first),
+        probabilities,
+        g.constant(0, PROBABILITY_DTYPE),
+    )
+
+
+def emit_invalid_logits(g: Emitter, logits: str) -> str:
+    """Which rows of logits `[rows, vocab]` have no best token, bool[rows]: one is NaN,
+    or the best is infinite.
+    """
+    # A maximum may or may not pass NaN on, each kernel as it likes: it is asked for
+    # apart.
+    strange = emit_cast(g, g.node("IsNaN", logits), "bool", "f32")
+    strange = g.node("Greater", emit_reduce(g, "ReduceMax", strange, 1), g.constant(0, "f32"))
+    best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
+    return g.node(
+        "Or", strange, g.node("Not", g.node("Less", best, g.constant(float("inf"), "f32")))
+    )
+
+
+def emit_argmax_tokens(g: Emitter, logits: str) -> str:
+    """The likeliest token of each row, i64[rows]; of equals the lower id."""
+    return g.node("ArgMax", logits, axis=1, keepdims=False)
+
+
+def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
+    """The logarithm of the probability that the model gives each row's token, f32[rows]."""
+    places = emit_unsqueeze(g, tokens, 1)
+    found = g.node("GatherElements", g.node("LogSoftmax", logits, axis=1), places, axis=1)
+    return g.node("Squeeze", found, g.vector(1))

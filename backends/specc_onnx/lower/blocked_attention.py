@@ -1,0 +1,312 @@
+"""Local attention in blocks of queries.
+
+    If(long)  a Loop over blocks: keys and mask of a block are cut out in its body
+    else      one attention, as it is below that length
+
+The mask of a block is made in the body from row numbers of the block, and that of the
+short form inside an `If` as well: a model that is given a long text holds no tensor of
+`n · n` numbers. Blocks are equally long; the last one begins earlier and gives rows of
+its neighbor once more, which are cut off.
+
+Keys that all queries may see stand in front of each block's own; queries that may see
+all keys are done by themselves, and put in their places.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+
+from specc.analysis.local_attention import GLOBAL_TOKEN_RATIO, GlobalTokenCondition, LocalAttention
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.types import Type
+from specc_onnx.lower.attention_short_form import make_if_branch, prepare_short_parts
+from specc_onnx.lower.dense_attention import (
+    AttentionParts,
+    AttentionResult,
+    can_fuse_attention,
+    emit_dense_attention,
+    find_packed_heads,
+)
+from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.grid_slices import PositionSpan, slice_attention_parts
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
+
+BLOCK_KEYS_DIM = Dim.symbol("block.keys")
+"""How many keys a block looks at, where that is not the same for all blocks."""
+
+GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
+"""How many queries are done by themselves."""
+
+BLOCKS_SCOPE = "blocks"
+"""The scope of what only cuts rows out and puts them together again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTokens:
+    """The numbers of keys and of queries that stand apart, i64[n]; "" for none."""
+
+    keys: str = ""
+    queries: str = ""
+
+
+def emit_local_attention(
+    op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention
+) -> AttentionResult:
+    """The result, made in blocks for more rows than `local.above`."""
+    b, h, n, _ = parts.grid
+    e = parts.v.type.shape[3]
+    # Both branches must give one shape: the packed one where the kernel can give that.
+    flat = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
+    type = Type(parts.q.type.dtype, (b, n, h * e) if flat else (b, h, n, e))
+    with _enter_scope(g, BLOCKS_SCOPE):
+        keys, queries = local.parts.keys, local.parts.queries
+        apart = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
+    long = emit_is_long_enough(g, b, n, local, apart)
+    plain, told = prepare_short_parts(op, g, parts, long)
+    with g.body() as short:
+        made = emit_dense_attention(op, g, plain)
+        otherwise = make_if_branch(g, short, "short", made.result, type)
+    with g.body() as opened, set_lengths_nonempty(g, b, n):
+        if local.band.empty:
+            # Nobody sees a neighbor: zeros, over which the queries apart are put.
+            rows = emit_full(g, 0, type.dtype, type.shape)
+        else:
+            rows = _emit_attention_blocks(op, g, parts, local, apart)
+        if apart.queries:
+            rows = _emit_global_queries(op, g, parts, Tensor(rows, type), apart.queries)
+        then = make_if_branch(g, opened, "long", rows, type)
+    result = g.node("If", long, then_branch=then, else_branch=otherwise)
+    told = {**made.told, **told, "blocks": result}
+    return AttentionResult(result=result, packed=flat, weights="", told=told)
+
+
+@contextmanager
+def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
+    """Name what is written inside by what it is for: dozens of small nodes a layer."""
+    site, g.site = g.site, replace(g.site, scopes=(scope,))
+    try:
+        yield
+    finally:
+        g.site = site
+
+
+def emit_is_long_enough(
+    g: Emitter, batch: Dim, rows: Dim, local: LocalAttention, apart: GlobalTokens
+) -> str:
+    """Whether there are so many rows that blocks pay, and few of them stand apart; an
+    empty batch has none.
+    """
+    if rows.name is not None:
+        g.beyond[rows.name] = max(local.above, g.beyond.get(rows.name, 0))
+    with g.outside("lengths"):
+        long = g.node("Greater", g.dim(rows), g.constant(local.above, "i64"))
+        if not g.lengths.positive(batch):
+            some = g.node("Greater", g.dim(batch), g.constant(0, "i64"))
+            long = g.node("And", long, some)
+    for numbers in filter(None, (apart.keys, apart.queries)):
+        with _enter_scope(g, BLOCKS_SCOPE):
+            many = g.node("Mul", g.node("Size", numbers), g.constant(GLOBAL_TOKEN_RATIO, "i64"))
+            few = g.node("LessOrEqual", many, g.dim(rows))
+            long = g.node("And", long, few)
+    return long
+
+
+def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
+    """The rows at which one of some conditions holds for any text or head, i64[n]."""
+    found = ""
+    for alone in conditions:
+        x = g.tensors[alone.value]
+        name = g.node("Not", x.name) if alone.negated else x.name
+        others = [axis for axis in range(x.type.rank) if axis != alone.axis]
+        if others:
+            # A sum, for there may be no text at all.
+            counted = emit_cast(g, name, "bool", "i32")
+            total = g.node("ReduceSum", counted, g.vector(*others), keepdims=0)
+            name = g.node("Greater", total, g.constant(0, "i32"))
+        found = g.node("Or", found, name) if found else name
+    return g.node("Squeeze", g.node("NonZero", found), g.vector(0)) if found else ""
+
+
+@contextmanager
+def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
+    """What is written inside runs only where these lengths are not 0."""
+    before = g.lengths
+    g.lengths = replace(before, sure=before.sure | {*lengths})
+    try:
+        yield
+    finally:
+        g.lengths = before
+
+
+# --- a loop over blocks ---------------------------------------------------------------
+
+
+def _emit_attention_blocks(
+    op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention, apart: GlobalTokens
+) -> str:
+    """The blocks of an attention, joined."""
+    b, h, n, _ = parts.grid
+    e, size = parts.v.type.shape[3], Dim.of(local.block)
+
+    def make(queries: PositionSpan, keys: PositionSpan) -> Tensor:
+        made = _emit_partial_attention(op, g, parts, queries, keys)
+        shape = (b, size, h * e) if made.packed else (b, h, size, e)
+        return Tensor(made.result, Type(parts.q.type.dtype, shape))
+
+    return emit_block_loop(g, n, local, make, apart.keys)
+
+
+def emit_block_loop(
+    g: Emitter,
+    n: Dim,
+    local: LocalAttention,
+    make: Callable[[PositionSpan, PositionSpan], Tensor],
+    others: str,
+) -> str:
+    """`[…, n, e]`, of which `make` makes a block: some queries over their keys."""
+    block = g.vector(local.block)
+    rows = g.shape([n])
+    up = g.node("Add", rows, g.vector(local.block - 1))
+    count = g.node("Div", up, block)
+    with g.body() as body:
+        turn, going = (
+            Tensor(g.unique(g.place(name)), Type(dtype, ()))
+            for name, dtype in (("block", "i64"), ("go", "bool"))
+        )
+        with _enter_scope(g, BLOCKS_SCOPE):
+            queries = _emit_query_span(g, turn.name, rows, local)
+            keys = replace(_emit_key_span(g, queries, rows, local), others=others)
+        with _set_key_count_known(g, queries, keys):
+            made = make(queries, keys)
+        on = g.alias(going.name, g.place("on"))
+    inputs = [make_value_info(t.name, t.type) for t in (turn, going)]
+    types = [going.type, made.type]
+    graph = make_body_graph("block", body, [on, made.name], types, inputs)
+    turns = g.node("Squeeze", count, g.vector(0))
+    stacked = g.node("Loop", turns, g.constant(True, "bool"), body=graph)
+    with _enter_scope(g, BLOCKS_SCOPE):
+        return _emit_joined_blocks(g, Tensor(stacked, made.type), count, local, n)
+
+
+def _emit_query_span(g: Emitter, turn: str, rows: str, local: LocalAttention) -> PositionSpan:
+    """The rows of a block; those of the last end where the axis does."""
+    place = g.node("Mul", g.node("Unsqueeze", turn, g.vector(0)), g.vector(local.block))
+    start = g.node("Min", place, g.node("Sub", rows, g.vector(local.block)))
+    stop = g.node("Add", start, g.vector(local.block))
+    return PositionSpan(start, stop, Dim.of(local.block))
+
+
+def _emit_key_span(
+    g: Emitter, queries: PositionSpan, rows: str, local: LocalAttention
+) -> PositionSpan:
+    """The keys of a block: from the farthest that its first query sees up to the
+    nearest that its last one does; there is always one.
+    """
+    zero, one = g.vector(0), g.vector(1)
+    # The band is of q - k: its upper end looks back, its lower one, turned round, ahead.
+    back, ahead = local.band.hi, -local.band.lo
+    start, stop = zero, rows
+    if back != inf:
+        start = g.node("Sub", queries.start, g.vector(int(back)))
+        start = g.node("Max", start, zero)
+    if local.keys is not None:
+        # Equally many for all: near the end the span begins earlier, the mask hides more.
+        start = g.node("Min", start, g.node("Sub", rows, g.vector(local.keys)))
+        stop = g.node("Add", start, g.vector(local.keys))
+        return PositionSpan(start, stop, Dim.of(local.keys))
+    # Where the band leaves out the row itself, a block at an end may see nothing.
+    if back < 0:
+        start = g.node("Min", start, g.node("Sub", rows, one))
+    if ahead != inf:
+        stop = g.node("Min", g.node("Add", queries.stop, g.vector(int(ahead))), rows)
+        stop = g.node("Max", stop, one) if ahead < 0 else stop
+    return PositionSpan(start, stop, BLOCK_KEYS_DIM)
+
+
+@contextmanager
+def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
+    """How many keys a block has is known inside, and that there are some."""
+    if keys.length != BLOCK_KEYS_DIM:
+        with set_lengths_nonempty(g, queries.length, keys.length):
+            yield
+        return
+    count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), g.vector(0))
+    if keys.others:
+        count = g.node("Add", count, g.node("Size", keys.others))
+    numbers = {**g.lengths.numbers, str(BLOCK_KEYS_DIM): count}
+    with (
+        set_lengths_nonempty(g, queries.length, BLOCK_KEYS_DIM),
+        g.rooted(replace(g.lengths, numbers=numbers)),
+    ):
+        yield
+
+
+def _emit_partial_attention(
+    op: ops.Attend,
+    g: Emitter,
+    parts: AttentionParts,
+    queries: PositionSpan,
+    keys: PositionSpan | None,
+) -> AttentionResult:
+    """Some queries over some keys."""
+    with _enter_scope(g, BLOCKS_SCOPE):
+        cut = slice_attention_parts(op, g, parts, queries, keys)
+    return emit_dense_attention(op, g, cut)
+
+
+def _emit_joined_blocks(
+    g: Emitter, blocks: Tensor, count: str, local: LocalAttention, n: Dim
+) -> str:
+    """Stacked blocks as rows side by side. Of the last block only those rows count
+    that the block before it does not have: of 3 blocks of 4 for 10 rows, which begin at
+    rows 0, 4 and 6, the last two of the last. `blocks` has the type of one.
+    """
+    lead = blocks.type.rank - 2
+    width = blocks.type.shape[-1].number
+    assert width is not None, "nothing is done in blocks whose width is not known"
+    order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
+    turned = g.node("Transpose", blocks.name, perm=order)
+    side_by_side = g.node("Reshape", turned, g.vector(*[0] * lead, -1, width))
+    block, at = g.vector(local.block), g.vector(lead)
+    # `before` rows are those of all blocks but the last, whose first row is `begins`. It
+    # stands at `before` in what is side by side, so that row r of it is found at
+    # `before + r - begins`: the first one wanted, r = before, at `again`.
+    before = g.node("Mul", g.node("Sub", count, g.vector(1)), block)
+    begins = g.node("Sub", g.shape([n]), block)
+    again = g.node("Sub", g.node("Add", before, before), begins)
+    stop = g.node("Add", before, block)
+    first = g.node("Slice", side_by_side, g.vector(0), before, at)
+    last = g.node("Slice", side_by_side, again, stop, at)
+    return g.node("Concat", first, last, axis=lead)
+
+
+# --- queries apart --------------------------------------------------------------------
+
+
+def _emit_global_queries(
+    op: ops.Attend, g: Emitter, parts: AttentionParts, rows: Tensor, numbers: str
+) -> str:
+    """The rows, with those of some queries made by one attention over all keys."""
+    axis = rows.type.rank - 2
+    count = g.node("Size", numbers)
+    some = g.node("Greater", count, g.constant(0, "i64"))
+    with g.body() as body:
+        told = {**g.lengths.numbers, str(GLOBAL_QUERIES_DIM): count}
+        with (
+            set_lengths_nonempty(g, GLOBAL_QUERIES_DIM),
+            g.rooted(replace(g.lengths, numbers=told)),
+        ):
+            span = PositionSpan("", "", GLOBAL_QUERIES_DIM, numbers)
+            made = _emit_partial_attention(op, g, parts, span, None).result
+        with _enter_scope(g, BLOCKS_SCOPE):
+            # `ScatterElements` wants a place for every number, not for every row.
+            beside = [a for a in range(rows.type.rank) if a != axis]
+            places = g.node("Unsqueeze", numbers, g.vector(*beside))
+            places = g.node("Expand", places, g.node("Shape", made))
+            put = g.node("ScatterElements", rows.name, places, made, axis=axis)
+        then = make_if_branch(g, body, "apart", put, rows.type)
+    with g.body() as nothing:
+        otherwise = make_if_branch(g, nothing, "none", rows.name, rows.type)
+    return g.node("If", some, then_branch=then, else_branch=otherwise)

@@ -1,0 +1,265 @@
+"""Attention over all queries at once: the `Attention` operator, or matrix products
+and a softmax.
+
+What the operator needs and does not say (ONNX Runtime 1.31 on CPU, measured): a mask
+must have the full query length; no axis may be empty. A mask and added scores become
+one float mask. Rows that see no key give zeros on both ways. `is_causal` is not used:
+it aligns rows differently from one opset to the next.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specc.ir import ops
+from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
+from specc.ir.types import Type
+from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph
+from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.tensor_helpers import (
+    emit_expand,
+    emit_full,
+    emit_reshape,
+    emit_unsqueeze,
+    is_always_true,
+    make_typed_tensor,
+)
+
+PROBABILITIES_OUTPUT_MODE = 3
+"""`qk_matmul_output_mode` of the weights after cap, mask and softmax."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParts:
+    """The operands of one attention. `emit_combined_mask` is its mask with what is added, as one,
+    where
+    that has been made already.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
+    add: Tensor | None
+    sinks: Tensor | None
+    shown: str | None = None
+
+    @property
+    def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
+        """The shape of the scores: batch, heads, queries, keys."""
+        b, h, q, _ = self.q.type.shape
+        return b, h, q, self.k.type.shape[2]
+
+    @property
+    def groups(self) -> Dim:
+        """How many heads keys and values have."""
+        return self.k.type.shape[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionResult:
+    """What an attention gives: `result` is `[b, t, h·e]` where it is `packed`, else
+    `[b, h, t, e]`. `weights` is "" where the operator hides them; `told` says where
+    they can be read.
+    """
+
+    result: str
+    packed: bool
+    weights: str
+    told: Mapping[str, str]
+
+
+def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+    """All queries at once."""
+    return (
+        emit_fused_attention if can_fuse_attention(op, g, parts) else emit_decomposed_attention
+    )(op, g, parts)
+
+
+def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
+    """Whether the operator `Attention` does what this asks for."""
+    # The operator has no sinks, and ONNX defines it by the square root of the scale. In
+    # f64 the processor's kernel gives NaN for a row that sees no key.
+    wanted = {parts.q.type.dtype, *(["weights"] if g.site.wanted[1] else [])}
+    return (
+        g.has("Attention") and parts.sinks is None and op.scale > 0 and wanted <= g.target.attends
+    )
+
+
+def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: Dim) -> str:
+    """The result as `[b, h, t, e]`; written off again where nobody reads that form."""
+    if not made.packed:
+        return made.result
+    last = -1 if width.number is None else width.number
+    split = g.node("Reshape", made.result, g.vector(0, 0, heads.number or 0, last))
+    result = g.node("Transpose", split, perm=[0, 2, 1, 3])
+    g.packed[result] = made.result
+    return result
+
+
+def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+    """Products and a softmax. Neighboring query heads share a key head by a broadcast axis."""
+    dtype = parts.q.type.dtype
+    b, h, q, k = parts.grid
+    shared = None if h == parts.groups else divide_dims_exactly(h, parts.groups)
+    queries, keys, values = (
+        _emit_grouped_heads(g, t, parts.groups, shared) for t in (parts.q, parts.k, parts.v)
+    )
+    rank = 4 if shared is None else 5
+    # Keys are `[.., t, d]`: the product wants `[.., d, t]`.
+    keys = g.node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
+    # Queries are scaled and not scores, of which there are more as texts grow.
+    if op.scale != 1.0:
+        queries = g.node("Mul", queries, g.constant(op.scale, dtype))
+    scores = g.node("MatMul", queries, keys)
+    wide = (b, parts.groups, shared, q, k) if shared is not None else parts.grid
+    scores = emit_reshape(g, scores, wide, parts.grid)
+    if op.cap > 0:
+        cap = g.constant(op.cap, dtype)
+        scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
+    if parts.add is not None:
+        scores = g.node("Add", scores, parts.add.name)
+    weights = _emit_attention_weights(g, parts, scores)
+    result = g.node("MatMul", emit_reshape(g, weights, parts.grid, wide), values)
+    e = parts.v.type.shape[3]
+    narrow = (b, parts.groups, shared, q, e) if shared is not None else (b, h, q, e)
+    result = emit_reshape(g, result, narrow, (b, h, q, e))
+    told = {"weights": weights}
+    return AttentionResult(result=result, packed=False, weights=weights, told=told)
+
+
+def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, shared: Dim | None) -> str:
+    """`[b, h, t, d]` as `[b, g, h/g, t, d]`, keys and values as `[b, g, 1, t, d]`."""
+    if shared is None:
+        return x.name
+    b, heads, t, d = x.type.shape
+    if heads == groups:
+        return emit_unsqueeze(g, x.name, 2)
+    return emit_reshape(g, x.name, x.type.shape, (b, groups, shared, t, d))
+
+
+def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
+    """The softmax; a sink is one more key, always visible, dropped again."""
+    dtype = parts.q.type.dtype
+    b, h, q, k = parts.grid
+    # Without a sink a row may see nothing at all, which `emit_masked_softmax` makes zeros.
+    # With one there is always something.
+    if parts.sinks is None:
+        return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
+    if parts.mask is not None and not is_always_true(parts.mask):
+        scores = g.node("Where", parts.mask.name, scores, g.constant(float("-inf"), dtype))
+    sinks = g.node(
+        "Expand", g.node("Reshape", parts.sinks.name, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
+    )
+    both = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
+    return g.node("Slice", both, g.vector(0), g.shape([k]), g.vector(3))
+
+
+def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
+    """One `Attention` node, on packed heads where all three operands have them."""
+    b, h, q, _ = parts.grid
+    e = parts.v.type.shape[3]
+    three = (parts.q, parts.k, parts.v)
+    options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
+    packed = find_packed_heads(g, parts)
+    names: list[str | None] = [t.name for t in three]
+    if packed is not None:
+        # Heads side by side, as projections make them: no transposes around it.
+        names = [*packed]
+        options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
+    shape = (b, q, h * e) if packed else (b, h, q, e)
+    read = g.site.wanted[1]
+    # Asked for only where somebody reads them: a kernel that need not give the weights
+    # need not hold them.
+    if read:
+        options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
+    names.append(parts.shown or emit_combined_mask(g, parts))
+    flat = packed is not None
+    return _emit_guarded_attention(
+        g, parts, AttentionCall(names=names, options=options, shape=shape, read=read, packed=flat)
+    )
+
+
+def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
+    """The operands as `[b, t, h·d]`, where all three exist so and the kernel reads them."""
+    q, k, v = (g.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
+    known = parts.grid[1].number and parts.groups.number
+    if not g.target.packed_heads or not known or q is None or k is None or v is None:
+        return None
+    return q, k, v
+
+
+def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
+    """What may be seen, and what is added, as one tensor of full query and key length;
+    None for all.
+    """
+    q, k = parts.grid[2:]
+    mask, add = parts.mask, parts.add
+    dtype = parts.q.type.dtype
+    if add is None:
+        return (
+            None
+            if mask is None or is_always_true(mask)
+            else emit_expand(g, mask, (*mask.type.shape[:2], q, k))
+        )
+    if mask is None or is_always_true(mask):
+        # ONNX Runtime wants the full query length, though by ONNX one row would be
+        # repeated.
+        return emit_expand(g, add, (*add.type.shape[:2], q, k))
+    both = g.node("Where", mask.name, add.name, g.constant(float("-inf"), dtype))
+    sides = [(m if a == 1 else a) for m, a in zip(mask.type.shape, add.type.shape, strict=True)]
+    return emit_expand(g, make_typed_tensor(both, dtype, sides), (*sides[:2], q, k))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCall:
+    """One `Attention` node to be: what it is given, and what comes out."""
+
+    names: Sequence[str | None]
+    options: Mapping[str, Any]
+    shape: tuple[Dim, ...]
+    read: bool
+    packed: bool
+
+    @property
+    def results(self) -> int:
+        """How many results are asked for: the weights are the fourth."""
+        return 4 if self.read else 1
+
+
+def _emit_guarded_attention(
+    g: Emitter, parts: AttentionParts, call: AttentionCall
+) -> AttentionResult:
+    """The `Attention` node; inside an `If` that gives zeros when an axis may turn out
+    to be empty.
+    """
+    dtype, grid = parts.q.type.dtype, parts.grid
+    b, _, q, k = grid
+    doubtful = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.positive(d)]
+    if not doubtful:
+        result, *more = g.nodes("Attention", call.results, *call.names, **call.options)
+        return AttentionResult(
+            result=result,
+            packed=call.packed,
+            weights=more[-1] if more else "",
+            told={"node": result},
+        )
+    # One product tells of all of them whether one is 0.
+    with g.outside("lengths"):
+        something = g.node("Greater", g.dim(multiply_dims(doubtful)), g.constant(0, "i64"))
+    count = 1 + call.read
+    types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
+    with g.body() as then:
+        made = g.nodes("Attention", call.results, *call.names, **call.options)
+    yes = make_body_graph("some", then, [made[0], made[-1]][:count], types)
+    with g.body() as otherwise:
+        zeros = [emit_full(g, 0, dtype, t.shape) for t in types]
+    no = make_body_graph("none", otherwise, zeros, types)
+    # An `If` has no operands but its condition: branches read the rest from outside.
+    results = g.nodes("If", count, something, then_branch=yes, else_branch=no)
+    return AttentionResult(
+        result=results[0],
+        packed=call.packed,
+        weights=results[1] if call.read else "",
+        told={"node": made[0], "guard": results[0]},
+    )

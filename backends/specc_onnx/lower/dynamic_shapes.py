@@ -1,0 +1,204 @@
+"""Compute dynamic lengths in the ONNX graph from input shapes.
+
+A bare symbol is read off the first input that has it as an axis; one that occurs only
+inside a sum, such as `past + new`, is what remains when the rest is known. Everything
+is computed in the main graph, once, as vectors of one element, because shapes are
+concatenations of those.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
+from specc.ir.dim_bounds import is_never_negative
+from specc.ir.length_sources import AxisSource, LengthSource, find_length_sources
+from specc.ir.types import Type
+from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+
+if TYPE_CHECKING:
+    from specc_onnx.lower.emitter import Emitter
+
+
+@dataclass
+class LengthResolver:
+    """The lengths a graph can know: from its inputs' types, its facts, and its lower
+    bounds.
+
+    `numbers` are symbols that an input i64[] tells outright, `sure` lengths that a
+    condition around what is written keeps from 0.
+    """
+
+    inputs: Mapping[str, Type]
+    facts: Mapping[str, Dim] = field(default_factory=dict)
+    least: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    sure: frozenset[Dim] = frozenset()
+
+    @cached_property
+    def sources(self) -> Mapping[str, LengthSource]:
+        """Where the number behind each symbol comes from."""
+        return find_length_sources(self.inputs, self.facts, self.numbers)
+
+    def scalar(self, g: "Emitter", length: DimLike) -> str:
+        """A length as i64[]."""
+        number = Dim.of(length).number
+        if number is not None:
+            return g.constant(number, "i64")
+        one = self.one(g, Dim.of(length))
+        with g.outside("lengths"):
+            return g.node("Squeeze", one, g.vector(0))
+
+    def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+        """Several lengths as i64[n]."""
+        numbers = [Dim.of(d).number for d in dims]
+        if None not in numbers:
+            return g.constant([n for n in numbers if n is not None], "i64")
+        # Numbers that stand side by side are one constant: fewer nodes, and shapes that
+        # ONNX's inference can read.
+        parts: list[str] = []
+        run: list[int] = []
+        for length, number in zip(dims, numbers, strict=True):
+            if number is not None:
+                run.append(number)
+                continue
+            if run:
+                parts.append(g.vector(*run))
+                run = []
+            parts.append(self.one(g, Dim.of(length)))
+        if run:
+            parts.append(g.vector(*run))
+        with g.outside("lengths"):
+            return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
+
+    def one(self, g: "Emitter", length: Dim) -> str:
+        """A length as i64[1]."""
+        if length.number is not None:
+            return g.vector(length.number)
+        with g.outside("lengths"):
+            if length.name is not None:
+                return self._symbol(g, length.name)
+            if not length.symbols() <= self.sources.keys():
+                return _read_whole_axis(g, self.inputs, length)
+            # What is added comes first, so that nothing in between is below 0.
+            plus = [(m, c) for m, c in length.terms if c > 0]
+            minus = [(m, -c) for m, c in length.terms if c < 0]
+            if not plus:
+                plus = [((), 0)]
+            total = self._term(g, *plus[0])
+            for monomial, c in plus[1:]:
+                total = g.node("Add", total, self._term(g, monomial, c))
+            for monomial, c in minus:
+                total = g.node("Sub", total, self._term(g, monomial, c))
+            return total
+
+    def floor_of(self, length: Dim) -> int:
+        """A number that the length never falls below."""
+        total = 0
+        for monomial, c in length.terms:
+            # `past - window` may be anything.
+            if c < 0:
+                return 0
+            product = c
+            for atom, power in monomial:
+                product *= _find_atom_lower_bound(self, atom) ** power
+            total += product
+        return total
+
+    def demand(self, g: "Emitter", number: str, *lengths: Dim) -> str:
+        """`number`, i64[1], which nobody gets who gives a length below 0: the model
+        stops.
+
+        ONNX has no way to say so; a row that does not exist is asked for.
+        """
+        with g.outside("lengths"):
+            for length in lengths:
+                if not is_never_negative(length.substitute(self.facts), self.least):
+                    # Row 0 of one row is there, row 1 is not: the cast of `below` asks
+                    # for the latter where the length is below 0, and every runtime
+                    # stops at that.
+                    below = g.node("Less", self.one(g, length), g.vector(0))
+                    number = g.node(
+                        "Gather", number, g.node("Cast", below, to=ONNX_TYPE_CODES["i64"]), axis=0
+                    )
+        return number
+
+    def positive(self, length: Dim) -> bool:
+        """Whether the length is known to be at least 1."""
+        return length in self.sure or self.floor_of(length) > 0
+
+    def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
+        factors = [self._atom(g, atom) for atom, power in monomial for _ in range(power)]
+        if c != 1 or not factors:
+            factors.append(g.vector(c))
+        total = factors[0]
+        for factor in factors[1:]:
+            total = g.node("Mul", total, factor)
+        return total
+
+    def _atom(self, g: "Emitter", atom: Atom) -> str:
+        return self._symbol(g, atom) if isinstance(atom, str) else self._part(g, atom)
+
+    def _part(self, g: "Emitter", part: DimFunction) -> str:
+        """Divisors are kept from 0, which would end the process; such a quotient is never used."""
+        left, right = (self.one(g, d) for d in part.args)
+        # Lengths are far from 2**53, up to which `Min` and `Max` of whole numbers are
+        # exact.
+        if part.fn in ("min", "max"):
+            return g.node(part.fn.capitalize(), left, right)
+        if not (part.args[1].number or self.positive(part.args[1])):
+            right = g.node("Where", g.node("Equal", right, g.vector(0)), g.vector(1), right)
+        if part.fn == "/":
+            return emit_exact_quotient(g, left, right)
+        rest = g.node("Mod", left, right)
+        return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
+
+    def _symbol(self, g: "Emitter", symbol: str) -> str:
+        if symbol in self.numbers:
+            return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
+        source = self.sources.get(symbol)
+        assert source is not None, f"no input tells the length {symbol}"
+        if isinstance(source, Dim):
+            return self.one(g, source)
+        return _read_axis(g, self, source)
+
+
+def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
+    """Compute a symbol from an axis of an input, i64[1]."""
+    whole = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
+    if source.rest != 0:
+        whole = g.node("Sub", whole, lengths.one(g, source.rest))
+    if source.factor == 1:
+        return whole
+    return emit_exact_quotient(g, whole, g.vector(source.factor))
+
+
+def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
+    """Read off an input a length such as `a * b` whose symbols have no source, i64[1]."""
+    name, axis = next(
+        (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
+    )
+    return g.node("Shape", name, start=axis, end=axis + 1)
+
+
+def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
+    """A number that a symbol, or a quotient, remainder, least or greatest of lengths,
+    never falls below.
+    """
+    if isinstance(atom, str):
+        # what an equation says of a symbol counts where nobody promised more
+        if atom in lengths.facts and atom not in lengths.least:
+            return lengths.floor_of(lengths.facts[atom])
+        return max(lengths.least.get(atom, 0), 0)
+    a, b = (lengths.floor_of(d) for d in atom.args)
+    if atom.fn == "//" and (divisor := atom.args[1].number or 0) > 0:
+        return a // divisor
+    return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
+
+
+def emit_exact_quotient(g: "Emitter", above: str, below: str) -> str:
+    """`above / below`, i64[1]; where that leaves a remainder the model stops, as no row
+    has that number.
+    """
+    return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)

@@ -1,0 +1,118 @@
+"""Lower `Einsum` to transposes and matrix products.
+
+ONNX's own `Einsum` is not used where it can be helped: in ONNX Runtime 1.31 an empty
+axis ends the process.
+"""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, multiply_dims
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.registry import lower
+from specc_onnx.lower.tensor_helpers import (
+    emit_matmul,
+    emit_reduce,
+    emit_reshape,
+    make_typed_tensor,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumTerm:
+    """An operand with its axes by name."""
+
+    tensor: Tensor
+    axes: tuple[str, ...]
+
+    def dims(self, names: Sequence[str]) -> list[Dim]:
+        """The lengths of some axes."""
+        return [self.tensor.type.shape[self.axes.index(n)] for n in names]
+
+
+@lower(ops.Einsum)
+def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
+    """The operands joined from left to right."""
+    left, right = op.equation.split("->")
+    names = [tuple(term.split()) for term in left.split(",")]
+    out = tuple(right.split())
+    # `i i -> i` is no product of matrices.
+    if any(len(set(n)) < len(n) for n in names):
+        return _emit_einsum_operator(g, args, names, out)
+    terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
+    joined = terms[0]
+    for n, term in enumerate(terms[1:], start=1):
+        # An axis may be summed away as soon as no later operand and no result has it:
+        # what is kept in between is as small as can be.
+        later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
+        joined = _multiply_terms(g, joined, term, later)
+    joined = _sum_unshared_axes(g, joined, set(out))
+    return _transpose_term(g, joined, out).name
+
+
+def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -> EinsumTerm:
+    """The product of two, summed over the axes that only they have."""
+    a, b = (
+        _sum_unshared_axes(g, a, later | {*b.axes}),
+        _sum_unshared_axes(g, b, later | {*a.axes}),
+    )
+    # `b h q d, b h k d`: `b` and `h` are batch, `d` is summed, `q` and `k` are rows and
+    # columns.
+    both = [n for n in a.axes if n in b.axes]
+    batch = [n for n in both if n in later]
+    inner = [n for n in both if n not in later]
+    rows = [n for n in a.axes if n not in b.axes]
+    columns = [n for n in b.axes if n not in a.axes]
+    left = _to_matrix(g, a, batch, rows, inner)
+    right = _to_matrix(g, b, batch, inner, columns)
+    made = emit_matmul(g, left, right)
+    flat = (*left.type.shape[:-1], right.type.shape[-1])
+    axes = (*batch, *rows, *columns)
+    shape = (*a.dims(batch), *a.dims(rows), *b.dims(columns))
+    dtype = a.tensor.type.dtype
+    return EinsumTerm(make_typed_tensor(emit_reshape(g, made, flat, shape), dtype, shape), axes)
+
+
+def _to_matrix(
+    g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
+) -> Tensor:
+    """A term as `[batch…, rows, columns]`, its groups of axes merged."""
+    turned = _transpose_term(g, term, (*batch, *rows, *columns))
+    high, wide = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
+    shape = (*term.dims(batch), high, wide)
+    name = emit_reshape(g, turned.name, turned.type.shape, shape)
+    return make_typed_tensor(name, turned.type.dtype, shape)
+
+
+def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:
+    """A term without the axes that nothing else has."""
+    # From the back, so that the numbers of the axes in front stay true.
+    for axis in reversed(range(len(term.axes))):
+        if term.axes[axis] not in kept:
+            name = emit_reduce(g, "ReduceSum", term.tensor.name, axis)
+            axes = term.axes[:axis] + term.axes[axis + 1 :]
+            made = make_typed_tensor(name, term.tensor.type.dtype, term.dims(axes))
+            term = EinsumTerm(made, axes)
+    return term
+
+
+def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor:
+    if tuple(axes) == term.axes:
+        return term.tensor
+    order = [term.axes.index(n) for n in axes]
+    name = g.node("Transpose", term.tensor.name, perm=order)
+    return make_typed_tensor(name, term.tensor.type.dtype, term.dims(axes))
+
+
+def _emit_einsum_operator(
+    g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
+) -> str:
+    """A name twice in one term takes a diagonal, which only the operator itself does well."""
+    # ONNX has a letter for an axis, where ours have names.
+    every = dict.fromkeys(n for term in names for n in term)
+    letter = dict(zip(every, string.ascii_letters, strict=False))
+    *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]
+    equation = f"{','.join(given)}->{made}"
+    return g.node("Einsum", *(a.name for a in args), equation=equation)

@@ -1,0 +1,56 @@
+"""Element types: names in the IR, in NumPy and in ONNX.
+
+`f8_e4m3` and `f8_e5m2` occur only as stored weights; the graph widens them before it
+computes.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+ONNX_TYPE_CODES: dict[str, int] = {
+    "f32": TensorProto.FLOAT,
+    "f64": TensorProto.DOUBLE,
+    "f16": TensorProto.FLOAT16,
+    "bf16": TensorProto.BFLOAT16,
+    "i64": TensorProto.INT64,
+    "i32": TensorProto.INT32,
+    "i16": TensorProto.INT16,
+    "i8": TensorProto.INT8,
+    "i4": TensorProto.INT4,
+    "u8": TensorProto.UINT8,
+    "u64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+    "f8_e4m3": TensorProto.FLOAT8E4M3FN,
+    "f8_e5m2": TensorProto.FLOAT8E5M2,
+}
+"""ONNX's number of each element type."""
+
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+    "i4": np.dtype(ml_dtypes.int4),
+    "u8": np.dtype(np.uint8),
+    "u64": np.dtype(np.uint64),
+    "bool": np.dtype(np.bool_),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+"""NumPy's form of each element type."""
+
+DTYPES_BY_CODE: dict[int, str] = {code: name for name, code in ONNX_TYPE_CODES.items()}
+"""The element type behind ONNX's number."""
+
+FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
+"""Element types that a graph computes with and that hold fractions."""
+
+HALF_DTYPES = frozenset({"f16", "bf16"})
+"""Those of 16 bits, in which nothing is summed up one by one."""

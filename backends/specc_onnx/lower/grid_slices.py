@@ -1,0 +1,315 @@
+"""Slices of query-key grids and of attention operands, recomputed per block.
+
+On entry: a value, its axis of queries and its axis of keys. Ops that read row for row
+along both commute with taking rows, so `j <= i` over 32 queries and 95 keys is the
+comparison of 32 row numbers with 95. What has one of the two axes, or is made in another
+way, is a leaf: the caller says what stands for it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from specc.analysis.mask_bands import find_band_interval
+from specc.ir import ops
+from specc.ir.dependence import find_op_dependences
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, Interval
+from specc.ir.op import Op
+from specc.ir.op_dependence import Dependence
+from specc.ir.types import ShapeError, Type
+from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, find_packed_heads
+from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.registry import lower_nodes
+
+GridAxes: TypeAlias = tuple[int | None, int | None]
+"""Which axis of a value is that of the queries, and which that of the keys."""
+
+LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
+"""What stands for a value that is not made again: rows of it."""
+
+
+@dataclass(kw_only=True)
+class GridSlice:
+    """Grids over `queries` and `keys`, which are lengths, with `leaf` at their ends.
+
+    `grids` are leaves that have both axes: as many numbers as the whole grid. With
+    `one_axis` what has one of them is made again too, up to heavy ops that are no
+    products. Weights are made again of some keys if their mask shows no others: where
+    `q - k` of all that it shows lies `within` what is taken.
+    """
+
+    queries: Dim
+    keys: Dim
+    leaf: LeafFunction
+    scope: str = ""
+    one_axis: bool = False
+    within: Interval = EMPTY_INTERVAL
+    builder: Builder = field(default_factory=Builder)
+    grids: list[Value] = field(default_factory=list)
+    _made: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
+
+    def of(self, value: Value, axes: GridAxes) -> Value:
+        """The portion of one value."""
+        todo = [(value, axes)]
+        # An explicit stack: masks may be made of thousands of nodes.
+        while todo:
+            at = todo[-1]
+            if at in self._made:
+                todo.pop()
+                continue
+            operands = self._operands(*at)
+            if operands is None:
+                self._made[at] = self._end(*at)
+                continue
+            missing = [o for o in operands if o and o not in self._made]
+            if missing:
+                todo += missing
+                continue
+            made = [self._made[o] if o else None for o in operands]
+            self._made[at] = self._again(*at, made) or self._end(*at)
+        return self._made[value, axes]
+
+    def graph(self, value: Value) -> Graph:
+        """What makes a portion, as nodes to lower; what it reads is known outside."""
+        return self.builder.finish("portion", {"portion": value})
+
+    def _operands(self, value: Value, axes: GridAxes) -> list[tuple[Value, GridAxes] | None] | None:
+        """The operands, each with its axes of queries and keys; None for a leaf."""
+        node = value.node
+        there = [axis for axis in axes if axis is not None]
+        if node is None or not self._opened(node.op, len(there)):
+            return None
+        links = _find_result_dependences(node, value.index)
+        if self._whole(node, axes):
+            return [_align_grid_operand(a) for a in node.args if a]
+        if not all(_is_elementwise_axis(node.op, links, axis) for axis in there):
+            return None
+        return [
+            None if a is None else (a, _map_grid_axes(links, n, axes))
+            for n, a in enumerate(node.args)
+        ]
+
+    def _opened(self, op: Op, axes: int) -> bool:
+        """Whether the results of an op are made again that have so many of the two axes."""
+        if isinstance(op, ops.Scan):
+            return False
+        return axes == 2 or (axes == 1 and self.one_axis and _is_cheap_op(op))
+
+    def _whole(self, node: Node, axes: GridAxes) -> bool:
+        """Whether these are weights of keys all of which are taken."""
+        op = node.op
+        if not isinstance(op, ops.MaskedSoftmax | ops.Hard | ops.Share):
+            return False
+        mask = op.mask(node)
+        last = op.scores(node).type.rank - 1
+        seen = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
+        inside = self.within.lo <= seen.lo and seen.hi <= self.within.hi
+        return inside and axes == (last - 1, last)
+
+    def _end(self, value: Value, axes: GridAxes) -> Value:
+        if axes == (None, None):
+            return value
+        if None not in axes:
+            self.grids.append(value)
+        return self.leaf(value, axes)
+
+    def _again(
+        self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
+    ) -> Value | None:
+        """The node over other rows; None where the result is not the portion after all."""
+        node = value.node
+        assert node is not None, "what no node makes is a leaf"
+        wanted = list(value.type.shape)
+        for axis, length in zip(axes, (self.queries, self.keys), strict=True):
+            if axis is not None:
+                wanted[axis] = length
+        op = node.op
+        if isinstance(op, ops.Expand) and op.axis in axes:
+            op = replace(op, length=wanted[op.axis])
+        try:
+            made = self.builder.add(op, *operands, scope=self.scope)[value.index]
+        except ShapeError:
+            return None
+        return made if made.type.shape == tuple(wanted) else None
+
+
+def _find_result_dependences(node: Node, result: int) -> list[Dependence]:
+    """How one result of a node reads its operands."""
+    types = tuple(a.type if a else None for a in node.args)
+    found = find_op_dependences(node.op, types, node.op.infer(*types))
+    return [link for link in found if link.result == result]
+
+
+def _is_elementwise_axis(op: Op, links: Sequence[Dependence], axis: int) -> bool:
+    """Whether rows along an axis of the result are made each of the same row alone."""
+    own = [link for link in links if link.result_axis == axis]
+    repeats = isinstance(op, ops.Expand) and op.axis == axis
+    return all(link.kind == "same" for link in own) and bool(own or repeats)
+
+
+def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
+    """Scores or a mask, whose last two axes are queries and keys."""
+    last = operand.type.rank - 1
+    rows = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
+    query, key = rows
+    return operand, (query, key)
+
+
+def _is_cheap_op(op: Op) -> bool:
+    return not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
+
+
+def _map_grid_axes(links: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
+    """The axes of an operand that become those of the result."""
+    query, key = (None if a is None else _map_operand_axis(links, operand, a) for a in axes)
+    return query, key
+
+
+def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> int | None:
+    """The axis of an operand that becomes `axis` of the result; none where its one row
+    is repeated.
+    """
+    return next(
+        (
+            link.operand_axis
+            for link in links
+            if link.operand == operand and link.result_axis == axis and link.kind == "same"
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PositionSpan:
+    """Rows from `start` up to `stop`, each i64[1], or none where they are ""; in front
+    of them those whose numbers are `others`, i64[n]. There are `length`.
+    """
+
+    start: str
+    stop: str
+    length: Dim
+    others: str = ""
+
+
+def slice_attention_parts(
+    op: ops.Attend,
+    g: Emitter,
+    parts: AttentionParts,
+    queries: PositionSpan,
+    keys: PositionSpan | None,
+) -> AttentionParts:
+    """The operands of an attention of some queries over some keys, or over all."""
+
+    def leaf(value: Value, axes: GridAxes) -> Value:
+        x = slice_positions(g, g.tensors[value], axes, (queries, keys))
+        # What has no value yet is another tensor than the one that was given.
+        made = value if x.value is value else Value(x.type)
+        g.tensors[made] = replace(x, value=made)
+        return made
+
+    length = keys.length if keys else parts.grid[3]
+    portion = make_grid_slice(g, queries.length, length, leaf)
+    mask, add = (
+        lower_grid_slice(g, portion, x) if x and x.value else x for x in (parts.mask, parts.add)
+    )
+    if mask is not None and keys is not None and keys.others:
+        mask = replace(mask, name=g.node("And", mask.name, _emit_not_duplicated(g, keys)))
+    q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
+    return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
+
+
+def _slice_operands(
+    op: ops.Attend, g: Emitter, parts: AttentionParts, spans: Sequence[PositionSpan | None]
+) -> list[Tensor]:
+    """Query, key and value, of each the rows of its span."""
+    whole = (parts.q, parts.k, parts.v)
+    packed: Sequence[str | None] | None = None
+    if can_fuse_attention(op, g, parts):
+        packed = find_packed_heads(g, parts)
+    names = packed or (None, None, None)
+    operands = zip(whole, spans, names, strict=True)
+    return [_slice_heads(g, x, span, name) for x, span, name in operands]
+
+
+def make_grid_slice(g: Emitter, queries: Dim, keys: Dim, leaf: LeafFunction) -> GridSlice:
+    """Grids of these lengths, to be made under the scope of what is being lowered."""
+    return GridSlice(queries=queries, keys=keys, leaf=leaf, scope=g.site.scope)
+
+
+def lower_grid_slice(g: Emitter, portion: GridSlice, x: Tensor) -> Tensor:
+    """A portion of a mask or of added scores, `[b, h, q, k]`, written into the innermost
+    body.
+    """
+    assert x.value is not None, "what has no value was made by a rule, as no mask is"
+    shape = x.type.shape
+    axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
+    value = portion.of(x.value, axes)
+    site = g.site
+    lower_nodes(g, portion.graph(value))
+    g.site = site
+    return g.tensors[value]
+
+
+def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
+    """False for those of the other keys that are among the neighbors as well."""
+    before = g.node("Less", keys.others, keys.start)
+    behind = g.node("GreaterOrEqual", keys.others, keys.stop)
+    near = g.node("Sub", keys.stop, keys.start)
+    all_near = g.node("Expand", g.constant(True, "bool"), near)
+    return g.node("Concat", g.node("Or", before, behind), all_near, axis=0)
+
+
+def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
+    """Rows of `[b, h, t, d]`; of the packed form where the kernel reads that, and then
+    the other has a name only.
+    """
+    if span is None or packed is None:
+        return slice_positions(g, x, (2,), (span,))
+    b, h, t, d = x.type.shape
+    rows = slice_positions(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
+    name = g.unique(g.place("heads"))
+    g.packed[name] = rows.name
+    return Tensor(name, _set_axis_length(x.type, 2, span.length))
+
+
+def slice_positions(
+    g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
+) -> Tensor:
+    """Rows of a tensor along some of its axes; itself where there are no spans."""
+    chosen = [
+        (axis, span)
+        for axis, span in zip(axes, spans, strict=True)
+        if axis is not None and span is not None
+    ]
+    if not chosen:
+        return x
+    name, type = x.name, x.type
+    if near := [(axis, span) for axis, span in chosen if not span.others]:
+        starts = _emit_index_vector(g, [span.start for _, span in near])
+        stops = _emit_index_vector(g, [span.stop for _, span in near])
+        name = g.node("Slice", name, starts, stops, g.vector(*(a for a, _ in near)))
+    for axis, span in chosen:
+        type = _set_axis_length(type, axis, span.length)
+        if span.others:
+            name = _gather_positions(g, name, axis, span)
+    g.bodies[-1].types[name] = type
+    return Tensor(name, type)
+
+
+def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
+    """Rows by their numbers, with neighboring ones behind them."""
+    others = g.node("Gather", x, span.others, axis=axis)
+    if not span.start:
+        return others
+    near = g.node("Slice", x, span.start, span.stop, g.vector(axis))
+    return g.node("Concat", others, near, axis=axis)
+
+
+def _emit_index_vector(g: Emitter, numbers: Sequence[str]) -> str:
+    return numbers[0] if len(numbers) == 1 else g.node("Concat", *numbers, axis=0)
+
+
+def _set_axis_length(type: Type, axis: int, length: Dim) -> Type:
+    return Type(type.dtype, (*type.shape[:axis], length, *type.shape[axis + 1 :]))

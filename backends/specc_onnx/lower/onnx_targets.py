@@ -1,0 +1,150 @@
+"""Targets and opset versions.
+
+The lowest opset here is 17, so only what came later is listed; a test compares the
+table with ONNX's own schemas. `SWISH` is not used at all: ONNX Runtime 1.31 has no
+kernel for it from opset 25 on.
+
+The choices are measured. Both forms of a linear map keep the weight in the layout the
+checkpoint stores it in, so that it need not be copied or turned over when a model is
+loaded. On BERT-base the form of `ort-cpu` was 2 to 7 % faster than `Gemm` (ONNX Runtime
+1.31, 2 cores, best of 7, batch 1 and 8), hardly more than the noise.
+
+Sums stay apart from the norms behind them. 24 sums with their norms over 128 rows of 768,
+milliseconds of one processor (ONNX Runtime 1.31, median of 8): `Add` and
+`LayerNormalization` 1.6, `SkipLayerNormalization` 12.3; `Add` and `RMSNormalization` 1.0,
+`SkipSimplifiedLayerNormalization` 2.1. Over a single row the latter are alike.
+"""
+
+from collections.abc import Mapping
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.target import Target
+
+MIN_OPSET, MAX_OPSET, DEFAULT_OPSET = 17, 26, 23
+"""The opsets we write, and the one we write when nobody asks for another."""
+
+OPERATOR_SINCE: dict[str, int] = {
+    "Attention": 23,
+    "BitwiseAnd": 18,
+    "BitwiseXor": 18,
+    "Gelu": 20,
+    "RMSNormalization": 23,
+    "RotaryEmbedding": 23,
+}
+"""The opset in which an operator appeared, for those younger than the oldest opset we write."""
+
+BF16_CONV_SINCE = 22
+"""From this opset on convolutions take bfloat16."""
+
+REDUCE_AXES_INPUT_SINCE = 18
+"""From this opset on `ReduceMean`, `ReduceMax` and `ReduceMin` take their axes as an operand."""
+
+
+def is_operator_available(kind: str, opset: int) -> bool:
+    """Whether the standard operator `kind` is known at `opset`."""
+    return OPERATOR_SINCE.get(kind, MIN_OPSET) <= opset
+
+
+def get_ir_version(opset: int) -> int:
+    """The file format that the first tools to know `opset` could read; 10 for all newer ones."""
+    return 8 if opset < 19 else 9 if opset < 21 else 10
+
+
+def check_opset(opset: int) -> None:
+    """E0821 for an opset we do not write."""
+    if not MIN_OPSET <= opset <= MAX_OPSET:
+        raise_error(
+            "E0821",
+            f"opset {opset} cannot be written; opsets {MIN_OPSET} to {MAX_OPSET} can",
+            helps=[f"leave `--opset` out for the usual one, {DEFAULT_OPSET}"],
+        )
+
+
+FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
+
+VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
+"""Layers over rows of different lengths."""
+
+CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
+"""Besides, an `RNN` of other than tanh, a `GRU` that resets before its linear map, an
+`LSTM` whose gates see its cell.
+"""
+
+INT8_LSTM = "whole numbers"
+"""An `LSTM` by weights of 8 bits, which rounds what it reads: `DynamicQuantizeLSTM`."""
+
+CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
+"""What the CUDA provider of ONNX Runtime 1.31 has no kernel of: of `MaxPool` it has those
+up to opset 21 alone.
+"""
+
+TARGETS: Mapping[str, Target] = {
+    t.name: t
+    for t in (
+        Target(
+            name="onnx",
+            provider="cpu",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED_OPERATORS,
+            cells=CELL_VARIANTS,
+            about="standard operators only, for any runtime",
+            blocks=True,
+        ),
+        Target(
+            name="ort-cpu",
+            provider="cpu",
+            linear="product",
+            packed_heads=True,
+            fused=FUSED_OPERATORS,
+            cells=CELL_VARIANTS | {INT8_LSTM},
+            about="ONNX Runtime on the processor",
+            in_place=frozenset({"f32"}),
+            joins_norms=True,
+            blocks=True,
+            rounded="rows",
+        ),
+        Target(
+            name="ort-cuda",
+            provider="cuda",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED_OPERATORS,
+            cells=VARIABLE_LENGTH_LAYERS,
+            about="ONNX Runtime on an NVIDIA card",
+            # the kernel gives scores alone, before cap and mask (1.31)
+            attends=frozenset({"f32", "f16", "bf16"}),
+            lacks=CUDA_LACKS,
+            alignment=16,
+            computes=frozenset({"f16", "bf16"}),
+            rounded="weights",
+            in_place=frozenset({"f16", "bf16"}),
+            unmasked=True,
+        ),
+        Target(
+            name="openvino",
+            provider="cpu",
+            linear="gemm",
+            packed_heads=True,
+            fused=FUSED_OPERATORS,
+            # its LSTM goes on behind the end of a row; its Scan sees nothing from
+            # outside (OpenVINO 2026.4)
+            cells=CELL_VARIANTS - VARIABLE_LENGTH_LAYERS,
+            loops="loop",
+            decodes=False,
+            about="OpenVINO",
+        ),
+    )
+}
+"""Every target by name."""
+
+
+def get_target(name: str) -> Target:
+    """The target called `name`. E0822 when there is none."""
+    if name not in TARGETS:
+        raise_error(
+            "E0822",
+            f"there is no target `{name}`",
+            helps=[f"`--target {t.name}`: {t.about}" for t in TARGETS.values()],
+        )
+    return TARGETS[name]

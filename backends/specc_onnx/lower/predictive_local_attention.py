@@ -1,0 +1,275 @@
+"""Attention around a predicted center (Luong's local-p, arXiv:1508.04025, sec. 3.2).
+
+    abs(float(j) - center[i]) <= reach
+
+A step has one query a text. Its keys lie between the least center less the reach and
+the greatest one more: those rows alone are scored, made weights of and summed, where
+they are less than half of all. The other weights are zeros.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+from specc.ir.types import Type
+from specc_onnx.lower.attention_short_form import make_if_branch
+from specc_onnx.lower.emitter import Emitter, GraphBody, Tensor, make_body_graph
+from specc_onnx.lower.grid_slices import (
+    GridAxes,
+    GridSlice,
+    LeafFunction,
+    PositionSpan,
+    slice_positions,
+)
+from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
+
+NEAR_KEYS_DIM = Dim.symbol("near.keys")
+"""How many keys lie near a center of some text."""
+
+WeightFunction: TypeAlias = Callable[[Emitter, Tensor, Tensor], str]
+"""Weights from scores and a mask."""
+
+MIN_KEYS = 1000
+"""Up to so many keys it is no faster to read fewer: choosing them has its price."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearKeys:
+    """The keys that may be seen, and the condition under which they alone are read."""
+
+    keys: PositionSpan
+    few: str
+
+
+def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
+    """The center that a mask `[…, 1, k]` compares its keys with, and how far they may be;
+    None where it does not.
+    """
+    shape = mask.type.shape
+    if not g.target.blocks or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
+        return None
+    return _match_window(g, mask.value, shape[-1])
+
+
+def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
+    """Center and reach of `abs(j - center) <= reach`, which must hold."""
+    todo = [mask]
+    # Of conditions that must all hold any one may be the comparison.
+    while todo:
+        value = _find_outer_value(g, todo.pop())
+        match value and value.node:
+            case Node(ops.And(), both):
+                todo += both
+            case Node(
+                ops.Compare(fn="le" | "lt"),
+                (Value(node=Node(ops.Pointwise(fn="abs"), (apart,))), reach),
+            ):
+                sides = apart.node.args if apart and apart.node else ()
+                center = _match_center(g, apart, sides, keys)
+                if center is not None and reach and keys not in reach.type.shape:
+                    return center, reach
+            case Node(op, (inner,)) if op.view:
+                todo.append(inner)
+    return None
+
+
+def _match_center(
+    g: Emitter, apart: Value | None, sides: tuple[Value | None, ...], keys: Dim
+) -> Value | None:
+    """What row numbers of the keys are taken from, or that is taken from them."""
+    is_difference = apart and apart.node and apart.node.op == ops.Arith("sub")
+    if not is_difference or len(sides) != 2:
+        return None
+    # A distance is the same either way round.
+    for rows, center in (sides, sides[::-1]):
+        if center and keys not in center.type.shape and _are_key_ids(g, rows, keys):
+            return center
+    return None
+
+
+def _are_key_ids(g: Emitter, rows: Value | None, keys: Dim) -> bool:
+    """Whether a value holds the row numbers of the keys along its last axis."""
+    return rows is not None and rows.type.shape[-1:] == (keys,) and _are_position_ids(g, rows)
+
+
+def _are_position_ids(g: Emitter, value: Value | None) -> bool:
+    """Whether a value holds row numbers, however they are laid out."""
+    while (value := _find_outer_value(g, value)) is not None and value.node is not None:
+        if isinstance(value.node.op, ops.Extent | ops.Range):
+            return True
+        if not (value.node.op.view or isinstance(value.node.op, ops.Cast)):
+            return False
+        value = value.node.first
+    return False
+
+
+def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
+    """What a loop's body captures, as it is known outside."""
+    while value is not None and value.node is None and value in g.tensors:
+        known = g.tensors[value].value
+        if known is None or known is value:
+            break
+        value = known
+    return value
+
+
+def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearKeys:
+    """From the least center less the reach up to the greatest and the reach; a row more
+    on either side, for the difference is rounded.
+    """
+    ends = {}
+    far = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
+    far = g.node("Add", far, g.constant(1.0, "f32"))
+    length = g.node("Cast", g.dim(keys), to=1)
+    for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
+        # An empty batch has no centers; what stands for none is at the other end.
+        # What stands for no center makes the span as narrow as can be.
+        none = length if kind == "ReduceMin" else g.constant(0.0, "f32")
+        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, none), far))
+        inside = g.node("Min", g.node("Max", end, g.constant(0.0, "f32")), length)
+        ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "f32", "i64"), g.vector(0))
+    one, all_keys = g.vector(1), g.shape([keys])
+    start = g.node("Min", ends["ReduceMin"], g.node("Sub", all_keys, one))
+    stop = g.node("Add", g.node("Max", ends["ReduceMax"], start), one)
+    stop = g.node("Min", stop, all_keys)
+    read = g.node("Sub", stop, start)
+    few = g.node("Less", g.node("Add", read, read), all_keys)
+    return NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), g.node("Squeeze", few, g.vector(0)))
+
+
+def _emit_extreme(g: Emitter, value: Value, kind: str, none: str | int) -> str:
+    """The least or the greatest number of a value, as f32[]."""
+    x = g.tensors[value]
+    numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), g.vector(-1))
+    other = g.constant(float(none), "f32") if isinstance(none, int) else none
+    other = g.node("Unsqueeze", other, g.vector(0))
+    return emit_reduce(g, kind, g.node("Concat", numbers, other, axis=0), 0)
+
+
+def emit_near_weights(
+    g: Emitter, center: tuple[Value, Value], given: tuple[Tensor, Tensor], make: WeightFunction
+) -> str:
+    """Weights `[…, 1, k]` of scores and a mask; those far from the center are zeros that
+    nobody computes.
+    """
+    type = g.site.types[0]
+    keys = type.shape[-1]
+    # Known outside of the branches, where it is worked out once.
+    with g.outside("lengths"):
+        many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
+    number = Type("i64", (Dim.of(1),))
+    types = [type, number, number, Type("bool", ())]
+    with g.body(apart=True) as body:
+        near = _emit_near_keys(g, *center, keys)
+        made = _emit_few_key_weights(g, near, given, make)
+        told = (made, near.keys.start, near.keys.stop, near.few)
+        names = [_copy_branch_result(g, body, name) for name in told]
+        then = make_body_graph("many", body, names, types)
+    with g.body(apart=True) as body:
+        made = _emit_all_key_weights(g, given, make)
+        told = (made, g.vector(0), g.vector(0), g.constant(False, "bool"))
+        otherwise = make_body_graph(
+            "few", body, [_copy_branch_result(g, body, n) for n in told], types
+        )
+    result, start, stop, few = g.nodes("If", 4, many, then_branch=then, else_branch=otherwise)
+    g.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
+    return result
+
+
+def _copy_branch_result(g: Emitter, body: GraphBody, name: str) -> str:
+    """A result of a branch, which has to be made inside."""
+    if any(name in node.output for node in body.nodes):
+        return name
+    return g.alias(name, g.place("near"))
+
+
+def _emit_few_key_weights(
+    g: Emitter, near: NearKeys, given: tuple[Tensor, Tensor], make: WeightFunction
+) -> str:
+    """Weights of the keys near the center, where they are few."""
+    type = g.site.types[0]
+    last = type.rank - 1
+
+    def cut(value: Value, axes: GridAxes) -> Value:
+        x = slice_positions(g, g.tensors[value], axes, (None, near.keys))
+        made = Value(x.type)
+        g.tensors[made] = replace(x, value=made)
+        return made
+
+    with g.body() as body, _set_near_count_known(g, near):
+        made = make(g, *_recompute_operands(g, given, NEAR_KEYS_DIM, cut))
+        front = [g.vector(*[0] * last), near.keys.start, g.vector(*[0] * last)]
+        behind = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
+        padded = g.node("Pad", made, g.node("Concat", *front, behind, axis=0))
+        then = make_if_branch(g, body, "near", padded, type)
+    with g.body(apart=True) as body:
+        otherwise = make_if_branch(g, body, "all", _emit_all_key_weights(g, given, make), type)
+    return g.node("If", near.few, then_branch=then, else_branch=otherwise)
+
+
+def _emit_all_key_weights(g: Emitter, given: tuple[Tensor, Tensor], make: WeightFunction) -> str:
+    """Weights of all keys, made in the innermost body."""
+    keys = g.site.types[0].shape[-1]
+    return make(g, *_recompute_operands(g, given, keys, lambda value, axes: value))
+
+
+def _recompute_operands(
+    g: Emitter, given: tuple[Tensor, ...], keys: Dim, leaf: LeafFunction
+) -> list[Tensor]:
+    """Scores and mask over some keys, written into the innermost body."""
+    portion = GridSlice(queries=Dim.of(1), keys=keys, leaf=leaf, scope=g.site.scope, one_axis=True)
+    found, site = [], g.site
+    for x in given:
+        assert x.value is not None, "an operand of the graph has a value"
+        value = portion.of(x.value, (None, x.type.rank - 1))
+        lower_nodes(g, portion.graph(value))
+        found.append(g.tensors[value])
+    g.site = site
+    return found
+
+
+def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
+    """The sum of values by weights that are zeros far away; None where they are not."""
+    near = _find_near_keys(g, weights.value)
+    if near is None:
+        return None
+    type = g.site.types[0]
+    with g.body() as body, _set_near_count_known(g, near):
+        few = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
+        some = slice_positions(g, values, (values.type.rank - 2,), (near.keys,))
+        then = make_if_branch(g, body, "near", emit_matmul(g, few, some), type)
+    with g.body() as body:
+        otherwise = make_if_branch(g, body, "all", emit_matmul(g, weights, values), type)
+    return g.node("If", near.few, then_branch=then, else_branch=otherwise)
+
+
+def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
+    """The keys near a center that made weights; a product with them is zero as well."""
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if value is None or value not in g.tensors:
+            continue
+        if (near := g.near.get(g.tensors[value].name)) is not None:
+            return near
+        match value.node:
+            case Node(ops.Arith(fn="mul"), both):
+                todo += both
+            case Node(ops.Insert() | ops.Squeeze(), (inner,)):
+                todo.append(inner)
+    return None
+
+
+@contextmanager
+def _set_near_count_known(g: Emitter, near: NearKeys) -> Iterator[None]:
+    """How many keys are near is known inside."""
+    count = g.node("Sub", near.keys.stop, near.keys.start)
+    numbers = {**g.lengths.numbers, str(NEAR_KEYS_DIM): g.node("Squeeze", count, g.vector(0))}
+    sure = g.lengths.sure | {NEAR_KEYS_DIM}
+    with g.rooted(replace(g.lengths, numbers=numbers, sure=sure)):
+        yield

@@ -1,0 +1,92 @@
+"""The table of lowering rules, and lowering of all nodes of a graph.
+
+A rule takes the op, the emitter and one `Tensor` per operand (None where an optional
+one is missing) and gives the names of the results. What it needs to know of the results
+is in `g.site`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from onnx import NodeProto
+
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import OpRuleTable
+from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+
+LoweredNames: TypeAlias = str | tuple[str, ...]
+LoweringRule: TypeAlias = Callable[..., LoweredNames]
+
+lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
+"""One rule per op; complete once `specc_onnx` is imported."""
+
+
+def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
+    """Lower the nodes of `graph`, or `only` some; `g` knows what they read that they do
+    not make.
+    """
+    used = _count_users(graph)
+    # What was counted for a whole graph stands, also where a portion of it is made again.
+    g.readers.update({v: n for v, n in used.items() if v not in g.readers})
+    g.tiled.update(_find_tilings(graph))
+    for node, results in graph.nodes:
+        if only is not None and node not in only:
+            continue
+        made = graph.made.get(node)
+        scopes = made.scopes if made else ()
+        g.site = LoweringSite(
+            scopes, tuple(r.type for r in results), tuple(r in used for r in results)
+        )
+        nodes = g.bodies[-1].nodes
+        before = len(nodes)
+        names = lower[node.op](
+            node.op, g, *(None if a is None else g.tensors[a] for a in node.args)
+        )
+        if node.op.heavy:
+            _add_doc_string(
+                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.folder
+            )
+        for result, name in zip(
+            results, (names,) if isinstance(names, str) else names, strict=True
+        ):
+            g.tensors[result] = Tensor(name, result.type, result)
+            g.bodies[-1].types[name] = result.type
+
+
+def _add_doc_string(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:
+    """Say on the first node of an operation what that is, to whoever looks: on one that
+    stands in its scope, as lengths that it needs stand elsewhere.
+    """
+    own = [n for n in nodes if n.name.rpartition("/")[0] == folder]
+    for node in (own or nodes)[:1]:
+        node.doc_string = doc
+
+
+def _count_users(graph: Graph) -> Counter[Value]:
+    """The values that something reads, and how often."""
+    read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
+    read.update(graph.outputs.values())
+    return read
+
+
+def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
+    """Where the pieces end of each axis that slices of known lengths cut without a rest."""
+    cuts: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
+    for node, _ in graph.nodes:
+        match node.op, node.args:
+            case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
+                # a place that is not known yet is none where a piece begins or ends
+                ends = (start.number, stop.number)
+                begin, end = (-1 if n is None else n for n in ends)
+                cuts[x, axis].add((begin, end))
+    found: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for (x, axis), pieces in cuts.items():
+        stops = tuple(sorted(stop for _, stop in pieces))
+        whole = stops[-1] == x.type.shape[axis].number
+        if whole and len(stops) > 1 and pieces == {*pairwise((0, *stops))}:
+            found[x][axis] = stops
+    return found

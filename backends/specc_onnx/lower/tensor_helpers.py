@@ -1,0 +1,160 @@
+"""Helpers for lowering rules: reshape, slice, expand, reduce, cast.
+
+Shapes are constants wherever they can be: an axis that stays is a 0 in `Reshape`'s
+shape, so that a runtime sees the static parts without running anything. Every one of
+these is right for empty axes too.
+"""
+
+from collections.abc import Sequence
+
+from specc.ir.dim import Dim, multiply_dims
+from specc.ir.types import Type
+from specc_onnx.lower import onnx_targets
+from specc_onnx.lower.element_types import ONNX_TYPE_CODES
+from specc_onnx.lower.emitter import Emitter, Tensor
+
+
+def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]) -> str:
+    """`x`, of shape `before`, as `after`.
+
+    `-1` is used only beside numbers other than 0: a runtime cannot divide the elements
+    of an empty tensor among the rest.
+    """
+    if tuple(before) == tuple(after):
+        return x
+    written = _plan_target_shape(before, after)
+    numbers = [n for n in written if n is not None]
+    unknown = len(written) - len(numbers)
+    # Here a 0 among the numbers is an axis that stays: no real length may be one.
+    if not unknown and all(d != 0 for d in after):
+        return g.node("Reshape", x, g.vector(*numbers))
+    # Beside a -1 not even an axis that stays may be a 0, for it may turn out empty.
+    if unknown == 1 and all(n > 0 for n in numbers):
+        constant = [-1 if n is None else n for n in written]
+        return g.node("Reshape", x, g.vector(*constant))
+    # Several lengths are known at run time alone, or an axis is empty: all are written
+    # out, and a 0 is a length.
+    return g.node("Reshape", x, g.shape(after), allowzero=1)
+
+
+def _plan_target_shape(before: Sequence[Dim], after: Sequence[Dim]) -> list[int | None]:
+    """The lengths of `after` as `Reshape` has them: a number, 0 for an open one that
+    stays where it is, None for one that is known at run time alone.
+    """
+    stays = [axis < len(before) and before[axis] == d for axis, d in enumerate(after)]
+    return [
+        0 if same and length.number is None else length.number
+        for same, length in zip(stays, after, strict=True)
+    ]
+
+
+def emit_flatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
+    """All axes but the last as one: `[n, d]`."""
+    if len(shape) == 2:
+        return x
+    return emit_reshape(g, x, shape, (multiply_dims(shape[:-1]), shape[-1]))
+
+
+def emit_expand(g: Emitter, x: Tensor, shape: Sequence[Dim]) -> str:
+    """`x` repeated along the axes that are 1 in it, and new ones in front, to have `shape`."""
+    if x.type.shape == tuple(shape):
+        return x.name
+    return g.node("Expand", x.name, g.shape(shape))
+
+
+def emit_full(g: Emitter, value: float | int | bool, dtype: str, shape: Sequence[Dim]) -> str:
+    """A tensor that holds `value` everywhere."""
+    scalar = g.constant(value, dtype)
+    return g.node("Expand", scalar, g.shape(shape)) if shape else scalar
+
+
+def emit_slice(g: Emitter, x: str, axis: int, start: Dim, stop: Dim) -> str:
+    """Rows `start` up to, not including, `stop` of an axis."""
+    return g.node("Slice", x, g.shape([start]), g.shape([stop]), g.vector(axis))
+
+
+def emit_unsqueeze(g: Emitter, x: str, *axes: int) -> str:
+    """`x` with new axes of length 1 at `axes` of the result."""
+    return g.node("Unsqueeze", x, g.vector(*axes)) if axes else x
+
+
+def emit_reduce(g: Emitter, kind: str, x: str, axis: int, keep: bool = False) -> str:
+    """`ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
+    if kind == "ReduceSum" or g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
+        return g.node(kind, x, g.vector(axis), keepdims=keep)
+    return g.node(kind, x, axes=[axis], keepdims=keep)
+
+
+def emit_where(g: Emitter, dtype: str, condition: str, yes: str, no: str) -> str:
+    """`yes` where the condition holds, else `no`. Of booleans by logic: ONNX Runtime
+    has no such `Where`.
+    """
+    if dtype != "bool":
+        return g.node("Where", condition, yes, no)
+    return g.node("Or", g.node("And", condition, yes), g.node("And", g.node("Not", condition), no))
+
+
+def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
+    """Matrix product. ONNX Runtime does not repeat one matrix zero times, so such a one
+    is expanded first.
+    """
+    names = []
+    for one, other in ((x, y), (y, x)):
+        lead, beside = one.type.shape[:-2], other.type.shape[:-2]
+        padded = (*[Dim.of(1)] * (len(beside) - len(lead)), *lead)
+        counts = (*[Dim.of(1)] * (len(lead) - len(beside)), *beside)
+        full_size = tuple(c if p == 1 else p for p, c in zip(padded, counts, strict=True))
+        doubtful = [
+            c
+            for p, c in zip(padded, counts, strict=True)
+            if p == 1 != c and not g.lengths.positive(c)
+        ]
+        # a lone matrix is multiplied with all rows at once
+        needed = doubtful and len(lead)
+        names.append(
+            emit_expand(g, one, (*full_size, *one.type.shape[-2:])) if needed else one.name
+        )
+    return g.node("MatMul", *names)
+
+
+def emit_cast(g: Emitter, x: str, before: str, after: str) -> str:
+    """`x` in another element type."""
+    return x if before == after else g.node("Cast", x, to=ONNX_TYPE_CODES[after])
+
+
+def emit_arange(g: Emitter, length: Dim) -> str:
+    """`0, 1, …, length - 1`, i64."""
+    return g.node("Range", g.constant(0, "i64"), g.dim(length), g.constant(1, "i64"))
+
+
+def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, count: int = 1) -> str:
+    """`x`, with rows of zeros behind an axis that turns out to have fewer than `count`."""
+    length = x.type.shape[axis]
+    if g.lengths.floor_of(length) >= count:
+        return x.name
+    short = g.node("Sub", g.vector(count), g.shape([length]))
+    missing = g.node("Max", short, g.vector(0))
+    sides = [g.shape([d]) for d in x.type.shape]
+    sides[axis] = missing
+    zero = g.constant(0, x.type.dtype)
+    return g.node(
+        "Concat", x.name, g.node("Expand", zero, g.node("Concat", *sides, axis=0)), axis=axis
+    )
+
+
+def is_always_true(x: Tensor) -> bool:
+    """Whether a boolean is true everywhere, whatever the inputs."""
+    value = x.value
+    while value is not None and value.node is not None:
+        op = value.node.op
+        if op.name == "constant":
+            return op.attributes()["value"] is True
+        if op.name not in ("insert", "expand", "squeeze", "transpose", "split", "merge"):
+            return False
+        value = value.node.args[0]
+    return False
+
+
+def make_typed_tensor(name: str, dtype: str, shape: Sequence[Dim]) -> Tensor:
+    """A tensor that a rule made on its way."""
+    return Tensor(name, Type(dtype, tuple(shape)))

@@ -1,0 +1,78 @@
+"""Check input arrays against the declared types and shapes of a model, which ONNX
+Runtime does not do.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from specc.backend import TensorSlot
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc_onnx.execution_providers import format_quoted_names
+
+
+def prepare_ort_input(
+    name: str, slot: TensorSlot | None, known: Mapping[str, TensorSlot], inputs: Mapping[str, Array]
+) -> Array:
+    """The input `name` as ONNX Runtime has to be given it: native byte order,
+    contiguous. `known` are those that must be given.
+    """
+    if slot is None:
+        helps = suggest_similar_name(name, known, f"it takes {format_quoted_names(known)}")
+        raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
+    if name not in inputs:
+        raise_error(
+            "E0910", f"the input `{name}` is missing", helps=[f"give {format_quoted_names(known)}"]
+        )
+    array = np.asarray(inputs[name])
+    # big-endian numbers are the same numbers: they are turned around below
+    if array.dtype.newbyteorder("=") != slot.dtype:
+        raise_error(
+            "E0907",
+            f"the input `{name}` holds {array.dtype}, {slot.dtype} is expected",
+            helps=[f"convert it first: array.astype({str(slot.dtype)!r})"],
+        )
+    # not ascontiguousarray, which makes an axis where there is none
+    return np.asarray(array, dtype=slot.dtype, order="C")
+
+
+def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Array]) -> None:
+    """Lengths fit what is declared, and one symbol is one length everywhere. E0911 or
+    E0912 where not.
+    """
+    found: dict[str, tuple[int, str, int]] = {}
+    for name, slot in slots.items():
+        if name not in given:
+            continue
+        shape = given[name].shape
+        if len(shape) != len(slot.shape):
+            raise_error(
+                "E0911",
+                f"`{name}` has {len(shape)} axes, {len(slot.shape)} are expected",
+                notes=[_format_declared_type(slot)],
+            )
+        for axis, (wanted, length) in enumerate(zip(slot.shape, shape, strict=True)):
+            if isinstance(wanted, int) and wanted != length:
+                raise_error(
+                    "E0912",
+                    f"`{name}` has {length} rows along axis {axis + 1}, {wanted} are expected",
+                    notes=[_format_declared_type(slot)],
+                )
+            if isinstance(wanted, str):
+                first, where, at = found.setdefault(wanted, (length, name, axis))
+                if first != length:
+                    raise_error(
+                        "E0912",
+                        f"`{wanted}` is {first} in `{where}` but {length} in `{name}`",
+                        notes=[
+                            f"axis {at + 1} of `{where}` and axis {axis + 1} of "
+                            f"`{name}` must be equally long"
+                        ],
+                    )
+
+
+def _format_declared_type(slot: TensorSlot) -> str:
+    return f"`{slot.name}` is declared {slot.dtype}[{', '.join(map(str, slot.shape))}]"

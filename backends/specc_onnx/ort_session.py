@@ -1,0 +1,388 @@
+"""Open and run models with ONNX Runtime on the requested execution provider.
+
+Inputs are checked first (`specc_onnx.ort_input_check`). Whatever ONNX Runtime says goes into a
+diagnostic; nothing is printed.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+
+from specc.backend import DeviceTensor, TensorSlot
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc_onnx.denormals import FLUSH_DENORMALS_OPTION, flush_denormals
+from specc_onnx.device_tensors import concat_on_device, copy_to_host, gather_on_device
+from specc_onnx.execution_providers import (
+    FORBID_CPU_FALLBACK_OPTION,
+    PROVIDER_DEVICES,
+    PROVIDER_OPTIONS,
+    RECORD_PLACEMENT_OPTION,
+    SILENT_LOG_LEVEL,
+    can_report_placement,
+    check_node_placement,
+    get_ort_provider,
+    raise_missing_provider,
+    silence_provider_startup,
+)
+from specc_onnx.ort_input_check import check_input_lengths, prepare_ort_input
+
+NUMPY_DTYPES_BY_ORT_TYPE: dict[str, np.dtype[np.generic]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(double)": np.dtype(np.float64),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(bfloat16)": np.dtype(ml_dtypes.bfloat16),
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(int8)": np.dtype(np.int8),
+    "tensor(bool)": np.dtype(np.bool_),
+}
+"""NumPy's form of the element types that inputs have."""
+
+SPIN_DURATION_OPTION = ("session.intra_op.spin_duration_us", "1000")
+"""How long threads look out for work before they sleep: over what lies between two
+steps. By themselves they do so for tens of milliseconds, in which they take the
+processor from the other graphs of a package: an encoder of 21 ms took 40 behind a step.
+"""
+CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
+"""The option of the CUDA provider under which a run is recorded and played again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtModel:
+    """An open model. `name` is what messages call it; inputs that are `optional` have a
+    default in the model.
+    """
+
+    session: onnxruntime.InferenceSession
+    name: str
+    provider: str
+    inputs: Mapping[str, TensorSlot]
+    outputs: Mapping[str, TensorSlot]
+    optional: Mapping[str, TensorSlot] = field(default_factory=dict)
+
+    def run(self, inputs: Mapping[str, Array], wanted: tuple[str, ...] = ()) -> dict[str, Array]:
+        """The outputs by name, all of them or those `wanted`. Fails with E0907, E0910
+        to E0912 and E0924.
+        """
+        given = self.fitting(inputs)
+        names = list(wanted or self.outputs)
+        # arrays of bfloat16 are nothing that a session takes or gives
+        slots = (*self.inputs.values(), *self.outputs.values())
+        if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
+            held = self.tensors(given)
+            return {name: self.numbers(held[name]) for name in names}
+        try:
+            with flush_denormals():
+                results = self.session.run(names, given)
+        except Exception as error:  # ONNX Runtime has no base class for what it raises
+            _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
+        return dict(zip(names, results, strict=True))
+
+    def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs, as `run`, of a model that may run for long: an interrupt
+        (Ctrl-C) ends it.
+
+        ONNX Runtime does not listen for one while it computes, so it does that beside
+        the thread that does.
+        """
+        given = self.fitting(inputs)
+        options = onnxruntime.RunOptions()
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(self._run, given, options)
+            try:
+                results = running.result()
+            except KeyboardInterrupt:
+                options.terminate = True
+                raise
+            except Exception as error:  # as above
+                _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def tensor(self, array: Array) -> DeviceTensor:
+        """An array as the runtime holds it, on the device of the model."""
+        array = np.asarray(array, order="C")
+        if array.dtype == ml_dtypes.bfloat16:
+            # NumPy alone has no such type: the bits travel
+            bits: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                array.view(np.uint16), TensorProto.BFLOAT16
+            )
+            on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
+            return bits if on_host else self.joined([bits], 0)
+        held: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy(
+            array, PROVIDER_DEVICES.get(self.provider, "cpu")
+        )
+        return held
+
+    def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
+        """Tensors behind each other along an axis, on the device of the model."""
+        made: DeviceTensor = concat_on_device(parts, axis, self.provider)
+        return made
+
+    def numbers(self, held: DeviceTensor) -> Array:
+        """The numbers of a tensor of any type, on the host."""
+        return copy_to_host(held, self.provider)
+
+    def rows_of(self, held: DeviceTensor, axis: int, rows: Array) -> DeviceTensor:
+        """`held` with row `rows[n]` of an axis in the place of row n, picked where it
+        lies.
+        """
+        if self.provider not in PROVIDER_DEVICES:
+            return self.tensor(np.take(held.numpy(), rows, axis))
+        made: DeviceTensor = gather_on_device(held, axis, rows, self.provider)
+        return made
+
+    def tensors(
+        self,
+        inputs: Mapping[str, Array | DeviceTensor],
+        into: Mapping[str, DeviceTensor] | None = None,
+    ) -> dict[str, DeviceTensor]:
+        """The outputs as the runtime holds them, from arrays or from outputs of before;
+        nothing is checked.
+
+        Outputs named in `into` are written to these tensors, which may be inputs as
+        well.
+
+        States so go from one run to the next without being copied. Fails with E0924.
+        """
+        return self.standing({}, into or {}).run(inputs)
+
+    def standing(
+        self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
+    ) -> "OrtBoundRuns":
+        """Runs that all have these inputs, and write these results to these tensors,
+        which may be inputs as well: what stays is told the runtime once.
+        """
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in into.items():
+            binding.bind_ortvalue_output(name, value)
+        return OrtBoundRuns(self, binding, into)
+
+    def run_bound(self, binding: onnxruntime.IOBinding) -> None:
+        """Run with inputs and results in places of their own. Fails with E0924."""
+        try:
+            self.session.run_with_iobinding(binding)
+        except Exception as error:  # as above
+            _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
+
+    def _run(self, given: Mapping[str, Array], options: onnxruntime.RunOptions) -> list[Array]:
+        """All outputs; the mode is that of the thread that runs it."""
+        with flush_denormals():
+            results: list[Array] = self.session.run(list(self.outputs), given, options)
+        return results
+
+    def fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All inputs as ONNX Runtime has to be given them, their lengths checked. E0907,
+        E0910 to E0912.
+        """
+        slots = {**self.optional, **self.inputs}
+        given = {
+            name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
+            for name in (*self.inputs, *inputs)
+        }
+        check_input_lengths({**self.inputs, **self.optional}, given)
+        return given
+
+
+@dataclass(frozen=True)
+class OrtBoundRuns:
+    """Runs of a model some of whose inputs and results stay where they are: the results
+    `there`.
+    """
+
+    model: OrtModel
+    binding: onnxruntime.IOBinding
+    there: Mapping[str, DeviceTensor]
+
+    def run(self, inputs: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
+        """All results, from these inputs and those that stay. Fails with E0924."""
+        model, binding = self.model, self.binding
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                value = model.tensor(value)
+            binding.bind_ortvalue_input(name, value)
+        # told again, or a run would write over the results of the one before
+        made = [name for name in model.outputs if name not in self.there]
+        for name in made:
+            binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
+        with flush_denormals():
+            model.run_bound(binding)
+        if not made:
+            return dict(self.there)
+        # in the order in which they were told
+        names = (*self.there, *made)
+        return dict(zip(names, binding.get_outputs(), strict=True))
+
+
+def open_ort_model(path: Path, provider: str = "cpu", *, threads: int = 0) -> OrtModel:
+    """The model in a file, whose weights may lie beside it. Fails with E0921 to E0923."""
+    return _create_session(
+        str(path), str(path), provider, _make_session_options(provider, threads, ""), {}
+    )
+
+
+def open_ort_model_bytes(
+    model: bytes,
+    provider: str = "cpu",
+    *,
+    folder: Path | None = None,
+    name: str = "the model",
+    threads: int = 0,
+    exact: bool = False,
+    lengths: Mapping[str, int] | None = None,
+    recorded: bool = False,
+) -> OrtModel:
+    """A model in memory; `folder` is where its weights lie, if they are not in it. One
+    that is `exact` rounds no rows before they meet rounded weights. Inputs are of
+    `lengths` alone where they are given; what is `recorded` on a card then has them in
+    the same places at every run.
+    """
+    where = _format_directory(folder, name) if folder else ""
+    options = _make_session_options(provider, threads, where, exact)
+    for symbol, length in (lengths or {}).items():
+        options.add_free_dimension_override_by_name(symbol, length)
+    return _create_session(model, name, provider, options, CUDA_GRAPH_OPTION if recorded else {})
+
+
+def _create_session(
+    model: str | bytes,
+    name: str,
+    provider: str,
+    options: onnxruntime.SessionOptions,
+    more: Mapping[str, str],
+) -> OrtModel:
+    chosen = get_ort_provider(provider)
+    try:
+        # The first session of a process sets the mode of the thread that opens it, for
+        # good: it is put back.
+        with silence_provider_startup(provider), flush_denormals():
+            session = onnxruntime.InferenceSession(
+                model,
+                options,
+                providers=[(chosen, {**PROVIDER_OPTIONS.get(provider, {}), **more})],
+                enable_fallback=0,
+            )
+    except Exception as error:  # as above
+        _raise_load_error(model, name, provider, error)
+    if chosen not in session.get_providers():
+        raise_missing_provider(
+            provider,
+            ["it is installed, but could not be started; its driver or libraries may be missing"],
+        )
+    if provider != "cpu" and can_report_placement():
+        check_node_placement(session, model, name, provider)
+    inputs, outputs, optional = (
+        {known.name: _make_slot(known) for known in listed()}
+        for listed in (
+            session.get_inputs,
+            session.get_outputs,
+            session.get_overridable_initializers,
+        )
+    )
+    return OrtModel(
+        session=session,
+        name=name,
+        provider=provider,
+        inputs=inputs,
+        outputs=outputs,
+        optional=optional,
+    )
+
+
+def _raise_load_error(model: str | bytes, name: str, provider: str, error: Exception) -> NoReturn:
+    """E0923."""
+    title = f"ONNX Runtime cannot load `{escape_text(name)}` for {provider}"
+    if provider == "cpu" and _has_bf16_values(model):
+        raise_error(
+            "E0923",
+            title,
+            notes=["it computes in bf16, and there are no kernels of that for cpu"],
+            helps=[
+                "run it on a card: `--provider cuda`",
+                "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
+            ],
+        )
+    _raise_ort_error("E0923", title, error)
+
+
+def _has_bf16_values(model: str | bytes) -> bool:
+    """Whether a model that could not be loaded makes numbers of that type."""
+    try:
+        if isinstance(model, bytes):
+            held = onnx.ModelProto.FromString(model)
+        else:
+            held = onnx.load_model(model, load_external_data=False)
+    except (DecodeError, OSError):
+        return False
+    return any(
+        node.op_type == "Cast" and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
+        for node in held.graph.node
+    )
+
+
+def _make_session_options(
+    provider: str, threads: int, folder: str, exact: bool = False
+) -> onnxruntime.SessionOptions:
+    """How a session is opened: its threads, where weights lie, what it keeps silent,
+    and whether rows are rounded that meet weights in blocks.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = SILENT_LOG_LEVEL
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry(FLUSH_DENORMALS_OPTION, "1")
+    options.add_session_config_entry(*SPIN_DURATION_OPTION)
+    if exact:
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    if folder:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
+    if provider != "cpu":
+        options.add_session_config_entry(
+            RECORD_PLACEMENT_OPTION if can_report_placement() else FORBID_CPU_FALLBACK_OPTION, "1"
+        )
+    return options
+
+
+def _format_directory(folder: Path, name: str) -> str:
+    """A folder's name as ONNX Runtime takes it: as text. E0923 where it is none."""
+    where = str(folder.resolve())
+    try:
+        where.encode()
+    except UnicodeEncodeError:
+        raise_error(
+            "E0923",
+            f"ONNX Runtime cannot load `{escape_text(name)}`: its folder's name is no UTF-8 text",
+            notes=[f"it is `{escape_text(where)}`"],
+            helps=["give the folder another name"],
+        )
+    return where
+
+
+def _make_slot(known: onnxruntime.NodeArg) -> TensorSlot:
+    return TensorSlot(
+        known.name, NUMPY_DTYPES_BY_ORT_TYPE.get(known.type, np.dtype(np.void)), tuple(known.shape)
+    )
+
+
+def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
+    """What ONNX Runtime said, without its own file names and line numbers."""
+    words = escape_text(" ".join(str(error).split()))[:600]
+    raise_error(
+        code,
+        title,
+        notes=[f"it says: {words}"],
+        helps=["`specc verify` tells whether the model is as it was compiled"],
+    )

@@ -1,0 +1,333 @@
+"""Read a model file: metadata, weights, memory use, and copies with extra outputs.
+
+A model is parsed as untrusted: its size is capped before it is read, and weights beside
+it are read only from regular files in or below its folder.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import onnx
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from specc.backend import QuantizedProduct, Subgraphs, WeightFootprint
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.ir.array import Array
+from specc_onnx.emit.attention_outputs import PROVIDERS_WITHOUT_WEIGHTS, add_attention_outputs
+from specc_onnx.emit.execution_counts import count_executions, list_subgraphs
+from specc_onnx.emit.quantization_probes import (
+    expose_quantized_products,
+    has_per_tensor_rounding,
+    remove_activation_rounding,
+)
+from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
+from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
+from specc_onnx.write import model_hash
+
+
+def measure_weight_memory(model: ModelProto) -> WeightFootprint:
+    """The weights of a model, stored and at work. A weight that a `Cast` widens is there
+    as what it becomes: ONNX Runtime does that once, while loading.
+    """
+    widened = _find_widened_bits(model)
+    numbers = stored = held = 0
+    for tensor in _iterate_weight_tensors(model.graph):
+        count = 1
+        for length in tensor.dims:
+            count *= max(length, 0)
+        width = _get_element_bits(tensor.data_type)
+        numbers += count
+        stored += count * width // 8
+        held += count * max(width, widened.get(tensor.name, 0)) // 8
+    return WeightFootprint(numbers, stored, held)
+
+
+def _find_widened_bits(model: ModelProto) -> dict[str, int]:
+    """The bits an element has behind the casts of a value, by that value's name."""
+    found: dict[str, int] = {}
+    for node in _iterate_nested_nodes(model.graph):
+        if node.op_type == "Cast" and node.input:
+            kinds = [a.i for a in node.attribute if a.name == "to"]
+            bits = max((_get_element_bits(kind) for kind in kinds), default=0)
+            found[node.input[0]] = max(bits, found.get(node.input[0], 0))
+    return found
+
+
+def _get_element_bits(kind: int) -> int:
+    """Bits of an element; types of fewer than eight are packed. 0 for no known type."""
+    packed = {TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}
+    if kind in packed:
+        return 4
+    try:
+        return 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
+    except (KeyError, TypeError):
+        return 0
+
+
+def _iterate_weight_tensors(graph: GraphProto) -> Iterable[TensorProto]:
+    yield from graph.initializer
+    for inner in _iterate_body_graphs(graph.node):
+        yield from _iterate_weight_tensors(inner)
+
+
+def _iterate_nested_nodes(graph: GraphProto) -> Iterable[NodeProto]:
+    yield from graph.node
+    for inner in _iterate_body_graphs(graph.node):
+        yield from _iterate_nested_nodes(inner)
+
+
+def _iterate_body_graphs(nodes: Iterable[NodeProto]) -> Iterable[GraphProto]:
+    """The bodies of loops and branches."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
+
+
+MAX_MODEL_BYTES = 2**31
+"""Bytes of an ONNX file; protobuf can hold no more."""
+
+
+@dataclass(frozen=True)
+class OnnxModelFile:
+    """A parsed model and where it lies."""
+
+    path: Path
+    model: ModelProto
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The texts the model carries."""
+        return {p.key: p.value for p in self.model.metadata_props}
+
+    def outside(self) -> list[tuple[str, int]]:
+        """The files beside the model that its tensors lie in, and how many bytes of
+        each they need; -1: unclear.
+        """
+        return _list_external_files(self.model)
+
+    def unbroken(self) -> bool:
+        """Whether the file is as it was written, to the last byte."""
+        return model_hash.has_valid_hash(self.path)
+
+    def room(self) -> WeightFootprint:
+        """What its weights take in memory."""
+        return measure_weight_memory(self.model)
+
+    def weights(self, names: Mapping[str, str]) -> dict[str, Array]:
+        """Each parameter's numbers; `names` says which initializer holds it. E0925
+        where they cannot be read.
+        """
+        known = {t.name: t for t in self.model.graph.initializer}
+        found = {}
+        for parameter, name in names.items():
+            if name not in known:
+                raise_error(
+                    "E0925",
+                    f"`{escape_text(str(self.path))}` holds no weights called "
+                    f"`{escape_text(name)}`",
+                )
+            try:
+                found[parameter] = onnx.numpy_helper.to_array(known[name], str(self.path.parent))
+            except (ValueError, OSError, TypeError, onnx.checker.ValidationError) as error:
+                raise_error(
+                    "E0925",
+                    f"the weights `{escape_text(name)}` of `{escape_text(str(self.path))}` "
+                    f"cannot be read",
+                    notes=[escape_text(str(error))[:300]],
+                    helps=["the file beside the model may be missing or cut short: compile again"],
+                )
+        return found
+
+    def open(self, provider: str, threads: int = 0) -> OrtModel:
+        """The model, ready to run."""
+        return self._opened(self.model, provider, threads)
+
+    def open_fixed(
+        self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> FixedShapeModel:
+        """The model for inputs of these lengths alone, recorded where that can be."""
+        running = open_ort_model_bytes(
+            self.model.SerializeToString(),
+            provider,
+            folder=self.path.parent,
+            name=str(self.path),
+            lengths=lengths,
+            recorded=can_record_run(self.model, provider),
+        )
+        return FixedShapeModel.of(running, shapes)
+
+    def shares_scales(self) -> bool:
+        """Whether rows that are computed together are rounded by one scale."""
+        return has_per_tensor_rounding(self.model)
+
+    def open_exact(self, provider: str, threads: int = 0) -> OrtModel:
+        """A copy of the model in which rows are not rounded before they meet rounded
+        weights.
+        """
+        copy = _copy_model(self.model)
+        remove_activation_rounding(copy)
+        return self._opened(copy, provider, threads, exact=True)
+
+    def open_with_products(self, provider: str) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
+        """A copy of the model that also gives what its products by rounded weights read
+        and make.
+        """
+        copy = _copy_model(self.model)
+        products = expose_quantized_products(copy)
+        # a layer that rounds rows together does so for the rows of each thread
+        return self._opened(copy, provider, threads=1), products
+
+    def subgraphs(self) -> Subgraphs:
+        """The branches and loop bodies of the model."""
+        return list_subgraphs(self.model)
+
+    def open_counting(self, provider: str) -> OrtModel:
+        """A copy as `open_exact` that also counts executions of subgraphs."""
+        copy = _copy_model(self.model)
+        remove_activation_rounding(copy)
+        count_executions(copy)
+        return self._opened(copy, provider, exact=True)
+
+    def _opened(
+        self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False
+    ) -> OrtModel:
+        return open_ort_model_bytes(
+            model.SerializeToString(),
+            provider,
+            folder=self.path.parent,
+            name=str(self.path),
+            threads=threads,
+            exact=exact,
+        )
+
+    def open_with_attention(
+        self, provider: str, notes: Iterable[Mapping[str, str]]
+    ) -> tuple[OrtModel, dict[str, str]]:
+        """A copy of the model that also gives attention weights, and the outputs' names
+        by scope.
+        """
+        copy = _copy_model(self.model)
+        # what is left out whoever asks computes by the reference
+        if provider in PROVIDERS_WITHOUT_WEIGHTS:
+            notes = [note for note in notes if "weights" in note]
+        names = add_attention_outputs(copy, notes)
+        return self._opened(copy, provider), names
+
+
+def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
+    """The files that tensors of a model lie in, and the bytes needed of each or -1."""
+    ends: dict[str, int] = {}
+    tensors = [*_iterate_tensors(model.graph)]
+    for function in model.functions:
+        tensors += _iterate_node_tensors(function.node)
+    for tensor in tensors:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        facts = {entry.key: entry.value for entry in tensor.external_data}
+        offset, length = (
+            _parse_byte_count(facts.get("offset", "0")),
+            _parse_byte_count(facts.get("length", "")),
+        )
+        location = facts.get("location", "")
+        known = ends.get(location, 0)
+        ends[location] = -1 if min(known, offset) < 0 or length < 1 else max(known, offset + length)
+    return list(ends.items())
+
+
+def _copy_model(model: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def read_model(path: Path) -> OnnxModelFile:
+    """A model file. E0802 when it cannot be read, E0926 when it is no ONNX model."""
+    try:
+        data = read_regular_file(path, MAX_MODEL_BYTES)
+    except UnreadableFile as error:
+        raise_error("E0802", f"the model `{escape_text(str(path))}` cannot be read: {error.reason}")
+    return _resolve_model_link(parse_model(data, path))
+
+
+def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
+    """A model named by a link lies where the link leads, unless the files it needs lie
+    beside the link.
+    """
+    needed = [location for location, _ in file.outside() if "\0" not in location]
+    if not file.path.is_symlink() or (
+        needed and all((file.path.parent / name).exists() for name in needed)
+    ):
+        return file
+    return replace(file, path=file.path.resolve())
+
+
+def parse_model(data: bytes, path: Path) -> OnnxModelFile:
+    """A model from the bytes of the file `path`. E0926 when they are no ONNX model."""
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+        readable = all(isinstance(text, str) for text in iterate_model_strings(model))
+    except (DecodeError, ValueError):
+        readable = False
+    if not readable:
+        model.Clear()
+    if not model.graph.node and not model.graph.output:
+        raise_error(
+            "E0926",
+            f"`{escape_text(str(path))}` is no ONNX model",
+            helps=["`specc compile SPEC -o MODEL.onnx` makes one"],
+        )
+    return OnnxModelFile(path, model)
+
+
+def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
+    """Every text in a model; bytes for one that is not UTF-8, which protobuf lets pass."""
+    for name in _list_string_fields(message.DESCRIPTOR):
+        value = getattr(message, name)
+        if isinstance(value, str | bytes):
+            yield value
+        elif isinstance(value, Message):
+            if message.HasField(name):
+                yield from iterate_model_strings(value)
+        else:  # several
+            for one in value:
+                if isinstance(one, Message):
+                    yield from iterate_model_strings(one)
+                else:
+                    yield one
+
+
+@lru_cache(maxsize=64)
+def _list_string_fields(kind: Descriptor) -> list[str]:
+    """Fields that are texts or hold some. Bytes are not looked at, which may be many."""
+    return [f.name for f in kind.fields if f.message_type is not None or f.type == f.TYPE_STRING]
+
+
+def _iterate_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Every tensor of a graph: initializers, and those in attributes, at any depth."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _iterate_node_tensors(graph.node)
+
+
+def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _iterate_tensors(graph)
+
+
+def _parse_byte_count(text: str) -> int:
+    """A number of bytes as a model writes it; -1 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1

@@ -1,0 +1,224 @@
+"""Write a package: several graphs with shared weights and `specc.json`.
+
+Files that other programs look for by name are entry files; the weights, and extras that
+wish it, bear their content's hash in their name. Entries come last and `specc.json` the
+very last, so that a program that opens the package through it finds the former one, the
+new one, or is told by a hash that they are mixed.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from specc.artifact.package_index import (
+    NAME,
+    PackageIndex,
+    find_superseded_files,
+    is_plain_file_name,
+    read_former_index,
+)
+from specc.artifact.weight_files import file_sha256, regular_file_size
+from specc.backend import ExtraFile, How, PackageGraph, PackageMetadata, WrittenModel
+from specc.io.atomic_write import FileDigest, OutputDirectory
+from specc.io.file_signatures import filter_unreferenced_files, is_package_index, is_specc_model
+from specc.io.output_paths import (
+    normalize_output_path,
+    raise_not_a_file,
+    raise_not_replaceable,
+    reject_input_overwrite,
+    reject_unportable_name,
+)
+from specc.ir.target import Target
+from specc.version import __version__
+from specc.weights.parameter_values import ParameterValues
+from specc_onnx.lower import onnx_targets
+from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
+
+
+def write_package(
+    parts: Mapping[str, PackageGraph],
+    folder: Path,
+    values: ParameterValues,
+    *,
+    target: Target,
+    about: PackageMetadata,
+    opset: int = onnx_targets.DEFAULT_OPSET,
+    weights_as: How = "auto",
+    dtype: str = "",
+    extras: Sequence[ExtraFile] = (),
+    stem: str = "model",
+    load: bool = True,
+    inputs: Sequence[Path] = (),
+    force: bool = False,
+    every_load: bool = False,
+) -> WrittenModel:
+    """Write graphs by role into `folder`, which is made if need be, in the place of the
+    package that is there.
+
+    Fails with E0833 where a file would be replaced that specc did not write, unless
+    `force` says so, with E0814 where one is among the `inputs`, and as `package` does.
+    `stem` begins the name of the file of weights. With `every_load` contents are
+    compared at every opening.
+    """
+    folder = normalize_output_path(folder)
+    reject_unportable_name(folder)
+    _check_names(parts, extras)
+    old = read_former_index(folder)
+    kept = _check_targets(folder, old, parts, extras, inputs=inputs, force=force)
+    prepared = prepare_graphs(
+        [part.graph for part in parts.values()],
+        folder,
+        values,
+        target=target,
+        opset=opset,
+        weights_as=weights_as,
+        dtype=dtype,
+        load=load,
+    )
+    gone = _find_superseded(folder, old)
+    with OutputDirectory(folder, superseded=[n for n in gone if n not in kept]) as out:
+        entries = [(part.file, part.metadata) for part in parts.values()]
+        data = write_prepared_graphs(out, stem, prepared, values, entries)
+        index = PackageIndex(
+            model=about.model,
+            graphs={role: part.file for role, part in parts.items()},
+            extras=_write_extras(out, extras, kept),
+            # only now: what is written is in `out.facts`
+            files={**out.facts, **kept},
+            version=__version__,
+            kept=tuple(sorted(kept)),
+            linked=prepared.stored.beside,
+            about=about.facts,
+            sources=about.sources,
+            every_load=every_load,
+        )
+        out.entry(NAME, [index.dump()])
+    return WrittenModel(folder, data, prepared.stored.plan, _list_file_sizes(folder, index))
+
+
+def _find_superseded(folder: Path, old: PackageIndex | None) -> Sequence[str]:
+    """Return the files of the former package that nothing refers to any longer."""
+    if old is None:
+        return []
+    return filter_unreferenced_files(folder, find_superseded_files(folder, old), but=old.files)
+
+
+def _list_file_sizes(folder: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
+    """Every file with its bytes; the index, which does not list itself, comes last."""
+    sizes = [(folder / name, facts.bytes) for name, facts in index.files.items()]
+    return (*sizes, (folder / NAME, len(index.dump())))
+
+
+def _check_targets(
+    folder: Path,
+    old: PackageIndex | None,
+    parts: Mapping[str, PackageGraph],
+    extras: Sequence[ExtraFile],
+    *,
+    inputs: Sequence[Path],
+    force: bool,
+) -> dict[str, FileDigest]:
+    """That every name is free for the package, or what lies there is ours to replace;
+    gives the extras that are there already.
+    """
+    due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), NAME]
+    for name in due:
+        _check_is_file(folder / name)
+    kept = _find_kept_extras(folder, old, extras)
+    for name in (n for n in due if n not in kept):
+        reject_input_overwrite(folder / name, inputs)
+        if not force:
+            _check_replaceable(folder / name, old)
+    return kept
+
+
+def _check_names(parts: Mapping[str, PackageGraph], extras: Sequence[ExtraFile]) -> None:
+    """Names are ours to give: plain ones, no two the same, also where the system ignores case."""
+    names = [*(p.file for p in parts.values()), *(e.name for e in extras)]
+    assert parts, "a package has a graph"
+    assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"
+    assert len({n.lower() for n in names}) == len(names), f"two of {names} are the same"
+    assert len({e.role or e.name for e in extras}) == len(extras), "two extras with one role"
+
+
+def _find_kept_extras(
+    folder: Path, old: PackageIndex | None, extras: Sequence[ExtraFile]
+) -> dict[str, FileDigest]:
+    """Extras that lie in the folder already, written by someone else, and are as they should be."""
+    ours = _list_former_files(old)
+    kept = {}
+    for extra in extras:
+        path = folder / extra.name
+        if extra.hashed or extra.name in ours:
+            continue
+        digest = hashlib.sha256(extra.content).hexdigest()
+        if regular_file_size(path) == len(extra.content) and file_sha256(path) == digest:
+            kept[extra.name] = FileDigest(len(extra.content), digest)
+    return kept
+
+
+def _list_former_files(old: PackageIndex | None) -> set[str]:
+    """The files that the former package wrote."""
+    return set(old.files) - set(old.kept) if old else set()
+
+
+def _check_is_file(path: Path) -> None:
+    """E0811 where a name that the package needs is that of a folder, a device or a
+    link: a package holds files.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return  # nothing there, or writing will tell
+    if not stat.S_ISREG(mode):
+        kinds = (
+            (stat.S_ISDIR, "a folder"),
+            (stat.S_ISLNK, "a link, and a package holds the files themselves"),
+        )
+        what = next((what for test, what in kinds if test(mode)), "a device or a pipe")
+        raise_not_a_file(path, what)
+
+
+def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
+    """E0833 at a file that specc did not write: not listed by the former package as it
+    is, nor ours by its content.
+    """
+    size = regular_file_size(path)
+    # nothing is lost with an empty file
+    if not size or _is_specc_file(path):
+        return
+    facts = old.files[path.name] if old and path.name in _list_former_files(old) else None
+    if facts is None or facts.bytes != size or file_sha256(path) != facts.sha256:
+        what = (
+            "a model that specc did not make"
+            if path.suffix == ".onnx"
+            else "a file that no package of specc wrote"
+        )
+        raise_not_replaceable(
+            path, f"it is {what}", "give another folder with -o, or say --force to replace it"
+        )
+
+
+def _is_specc_file(path: Path) -> bool:
+    """Whether a file's own content says so: an index, or a model with our metadata."""
+    if path.name == NAME:
+        return is_package_index(path)
+    return path.suffix == ".onnx" and is_specc_model(path)
+
+
+def _write_extras(
+    out: OutputDirectory, extras: Sequence[ExtraFile], kept: Mapping[str, FileDigest]
+) -> dict[str, str]:
+    """Write the further files; gives their names by role."""
+    names = {}
+    for extra in extras:
+        name = extra.name
+        if extra.hashed:
+            begin, dot, end = extra.name.partition(".")
+            name = out.hashed(begin, dot + end, [extra.content])
+        elif name not in kept:
+            out.entry(name, [extra.content])
+        names[extra.role or extra.name] = name
+    return names

@@ -1,0 +1,218 @@
+"""Decide where each weight is stored: inline, external data file, or the checkpoint.
+
+Graphs that are written together share one decision: a parameter of several of them is
+stored once.
+
+The decision is made from headers alone, before anything is lowered, because a weight
+that stays in its file keeps its element type and is widened in the graph; one that is
+copied is converted on the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onnx import TensorProto
+
+from specc.artifact.weight_files import WeightFileFacts
+from specc.backend import How
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.graph import Graph
+from specc.ir.quantization_format import is_quantized_part_name
+from specc.ir.types import Type
+from specc.weights.external_data import (
+    ExternalDataPlan,
+    ExternalLocation,
+    TensorPiece,
+    can_store_inline,
+    count_tensor_bytes,
+    link_location,
+    plan_external_data,
+)
+from specc.weights.parameter_values import ParameterValues
+from specc_onnx.emit.onnx_graph import BuiltModel
+from specc_onnx.lower.element_types import FLOAT_DTYPES
+
+MAX_INLINE_BYTES = 1 << 20
+"""Weights of fewer bytes than this stand in the ONNX file itself unless something else
+is asked for.
+"""
+
+WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
+"""Stored element types that a graph can widen, and the opset from which it can."""
+
+
+@dataclass(frozen=True)
+class WeightPlacement:
+    """The decision: `pieces` in the order they are stored, and where each goes.
+
+    `beside` are the files outside of the model that hold them, known once they are
+    written.
+
+    `inline`: those that are not linked stand in each ONNX file that needs them. `ties`
+    maps parameters to the stored one.
+    """
+
+    pieces: Mapping[str, TensorPiece]
+    ties: Mapping[str, str]
+    plan: ExternalDataPlan
+    inline: bool
+    beside: Mapping[str, WeightFileFacts] = field(default_factory=dict)
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The element type each weight is stored in."""
+        return {name: piece.dtype for name, piece in self.pieces.items()}
+
+
+def plan_weight_placement(
+    graphs: Sequence[Graph],
+    values: ParameterValues,
+    folder: Path,
+    how: How,
+    opset: int,
+    *,
+    alignment: int = 1,
+    store: str = "",
+) -> WeightPlacement:
+    """Where the weights of all graphs go when they are written to `folder`. E0823 if
+    they cannot stand inline.
+
+    `store` is the element type in which matrices of f32 are stored, if one was asked
+    for. Several graphs have theirs in a file unless `inline` is asked for, which repeats
+    what they share.
+    """
+    types = collect_parameters(graphs)
+    # Tied weights are stored once, under the name of the one that has the numbers.
+    ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
+    dtypes = {
+        ties.get(name, name): _choose_dtype(values, name, type.dtype, store)
+        for name, type in types.items()
+    }
+    link = how in ("auto", "link")
+    reasons: dict[Path, str] = {}
+    homes = _find_checkpoint_dirs(values, dtypes, folder if link else None, store)
+    pieces = [
+        _make_piece(n, dtype, values, homes.get(n), opset, reasons) for n, dtype in dtypes.items()
+    ]
+    total = sum(p.nbytes for p in pieces)
+    # One small file is easier to carry about than two.
+    small = total < MAX_INLINE_BYTES and len(graphs) == 1
+    inline = how == "inline" or (how == "auto" and small)
+    if inline and not can_store_inline(pieces):
+        raise_error(
+            "E0823",
+            f"{total / 2**30:.1f} GiB of weights do not fit into one ONNX file",
+            notes=["such a file can hold 2 GiB"],
+            helps=[
+                "leave `--weights-as inline` out: the weights then go to a file beside the model"
+            ],
+        )
+    decided = plan_external_data(pieces, folder, link=link and not inline, alignment=alignment)
+    decided = replace(decided, reasons={**reasons, **decided.reasons})
+    if how == "link":
+        _check_all_linked(decided, pieces, folder)
+    return WeightPlacement({p.name: p for p in pieces}, ties, decided, inline)
+
+
+def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
+    """The element type that was asked for of a matrix. Vectors are few numbers, and
+    norms and biases need all of theirs.
+    """
+    narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
+    # scales of rounded weights are of the type that products read
+    return store if store and narrow and not is_quantized_part_name(name) else dtype
+
+
+def _find_checkpoint_dirs(
+    values: ParameterValues, dtypes: Mapping[str, str], folder: Path | None, store: str
+) -> dict[str, Path]:
+    """The folder of the model for each weight that may lie in its checkpoint: no matrix
+    does in another type than was asked for.
+    """
+    if folder is None:
+        return {}
+    asked = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
+    return {
+        name: folder
+        for name, dtype in dtypes.items()
+        if name not in asked or values.stored_dtype(name) == dtype
+    }
+
+
+def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
+    """The parameters of all graphs, in the order in which they first come; one name is one type."""
+    types: dict[str, Type] = {}
+    for graph in graphs:
+        for name, value in graph.parameters.items():
+            known = types.setdefault(name, value.type)
+            assert known == value.type, (
+                f"{name} is {known} in one graph and {value.type} in {graph.name}"
+            )
+    return types
+
+
+def _make_piece(
+    name: str,
+    dtype: str,
+    values: ParameterValues,
+    folder: Path | None,
+    opset: int,
+    reasons: dict[Path, str],
+) -> TensorPiece:
+    """A weight as it will be stored; it keeps the type it has in its file only if it
+    can stay there.
+
+    `folder` is that of the model where weights may stay; `reasons` collects why a file
+    cannot be used.
+    """
+    shape = values.wanted[name].shape
+    found = values.stored_dtype(name)
+    run = values.run(name) if folder is not None else None
+    if run is not None and folder is not None:
+        why = link_location(run.path, folder)
+        if isinstance(why, str):
+            reasons[run.path], run = why, None
+    # a type that no opset widens is never old enough
+    widened = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(found, opset + 1) <= opset
+    if run is None or not (found == dtype or widened):
+        return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
+    return TensorPiece(name, found, count_tensor_bytes(shape, found), run)
+
+
+def _check_all_linked(decided: ExternalDataPlan, pieces: list[TensorPiece], folder: Path) -> None:
+    """E0824 where `link` was asked for and something would be copied."""
+    left = [p.name for p in pieces if p.name not in decided.linked and p.nbytes]
+    if left:
+        reasons = list(decided.reasons.values()) or [
+            "no file has them as they are to be stored, beside the output"
+        ]
+        raise_error(
+            "E0824",
+            f"{len(left)} of {len(pieces)} weights cannot be left where they are",
+            notes=[*reasons, f"the first is `{left[0]}`"],
+            helps=["write the model into the folder of the checkpoint, or use `--weights-as copy`"],
+        )
+
+
+def store_weights_inline(
+    built: BuiltModel, stored: WeightPlacement, values: ParameterValues
+) -> None:
+    """The numbers themselves into the initializers."""
+    for name, tensor in built.weights.items():
+        if name not in stored.plan.linked:
+            tensor.raw_data = b"".join(values.chunks(name, stored.pieces[name].dtype))
+
+
+def store_weight_locations(built: BuiltModel, places: Mapping[str, ExternalLocation]) -> None:
+    """Where the numbers lie into the initializers, as ONNX's external data."""
+    for name, tensor in built.weights.items():
+        if (place := places.get(name)) is None:
+            continue
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (
+            ("location", place.location),
+            ("offset", place.offset),
+            ("length", place.length),
+        ):
+            tensor.external_data.add(key=key, value=str(value))

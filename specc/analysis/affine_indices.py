@@ -1,0 +1,191 @@
+"""Position ids as affine functions of query and key position; where comparisons hold.
+
+On entry: two grids. Each is seen as `a t + b u + far + c`, where `t` and `u` are the times
+of the query and of the key, `far` is a sum of lengths, and `c` lies between two numbers,
+because a division of whole numbers rounds. Where the slopes of `t` and `u` in their
+difference are opposite, the comparison says something of `t - u` alone. So it does where
+what is left over can only make it harder to hold, `u` being 0 or more on the keys' side,
+`t` on the queries':
+
+    k <= q              q - k >= 0
+    q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
+    2 k <= q            q - k >= 0      for k >= 0
+    k < m               nothing at all  behind a head of `m` rows: k is `m + u` there
+    q + k <= 5          nothing is said of q - k
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor, inf, lcm
+from typing import TypeAlias
+
+from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+
+EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
+"""Element types that hold every row number as it is; f32 does so only below 2^24."""
+
+ZERO, ONE = Fraction(0), Fraction(1)
+
+
+ZERO_LENGTH = Dim.of(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffineIndex:
+    """`query · t + key · u + far / over + c` with `c` between `low` and `high`; `far` is
+    a sum of lengths, without a number in it.
+    """
+
+    query: Fraction = ZERO
+    key: Fraction = ZERO
+    low: Fraction = ZERO
+    high: Fraction = ZERO
+    far: Dim = ZERO_LENGTH
+    over: int = 1
+
+    def times(self, factor: Fraction) -> "AffineIndex":
+        """Multiplied by a number."""
+        low, high = sorted((self.low * factor, self.high * factor))
+        return AffineIndex(
+            query=self.query * factor,
+            key=self.key * factor,
+            low=low,
+            high=high,
+            far=self.far * factor.numerator,
+            over=self.over * factor.denominator,
+        )
+
+    def minus(self, other: "AffineIndex") -> "AffineIndex":
+        """The difference."""
+        return self.plus(other.times(-ONE))
+
+    def plus(self, other: "AffineIndex") -> "AffineIndex":
+        """The sum."""
+        over = lcm(self.over, other.over)
+        return AffineIndex(
+            query=self.query + other.query,
+            key=self.key + other.key,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            far=self.far * (over // self.over) + other.far * (over // other.over),
+            over=over,
+        )
+
+    @property
+    def number(self) -> Fraction | None:
+        """The number that it is, where it is the same at all rows."""
+        alike = self.query == self.key == 0 and self.far == 0
+        return self.low if alike and self.low == self.high else None
+
+
+MaybeAffineIndex: TypeAlias = AffineIndex | None
+"""A linear function, or nothing that is seen to be one."""
+
+AffineIndexSearch: TypeAlias = Generator[QueryKeyGrid, MaybeAffineIndex, MaybeAffineIndex]
+
+
+def make_affine_length(length: Dim) -> AffineIndex:
+    """A length, as its number and the rest."""
+    number = dict(length.terms).get((), 0)
+    return AffineIndex(low=Fraction(number), high=Fraction(number), far=length - number)
+
+
+def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
+    """Where `difference <= 0` (or `< 0`) can hold, as an interval of `t - u`."""
+    # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: where that is more
+    # the greater the other, which is at least 0, it is left out.
+    if difference.query + difference.key < 0 or not _is_nonnegative(difference, grid):
+        return FULL_INTERVAL
+    slope = difference.query if grid.side == "keys" else -difference.key
+    if slope == 0:
+        holds = difference.low < 0 or (difference.low == 0 and not strict)
+        return FULL_INTERVAL if holds else EMPTY_INTERVAL
+    edge = -difference.low / slope
+    if slope > 0:
+        return Interval(-inf, ceil(edge) - 1 if strict else floor(edge))
+    return Interval(floor(edge) + 1 if strict else ceil(edge), inf)
+
+
+def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
+    """Whether the lengths in it are surely not below 0, so that to leave them out is to
+    let it hold more often.
+    """
+    if difference.far == 0:
+        return True
+    return grid.clock is not None and grid.clock.sure(difference.far)
+
+
+def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
+    """The value as a linear function of the two times, if it is seen to be one."""
+    node = grid.value.node
+    match node:
+        case Node(ops.Constant(value=int() | float() as number)):
+            return _match_constant(number)
+        case Node(ops.Size(length=length)):
+            return make_affine_length(length) if _is_constant_length(length, grid) else None
+        case Node(ops.Extent() | ops.Range()):
+            return _match_position_id(grid)
+        case Node(ops.Cast(to=to), (Value() as x,)):
+            # A narrower type rounds large row numbers, and the order may be lost.
+            exact = x.type.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
+            return (yield align_operand(grid, x)) if exact else None
+        case Node(ops.Pointwise(fn="neg"), (Value() as x,)):
+            inner = yield align_operand(grid, x)
+            return inner.times(-ONE) if inner else None
+        case Node(ops.Arith(fn=fn), (Value() as a, Value() as b)):
+            one, other = (yield align_operand(grid, a)), (yield align_operand(grid, b))
+            if one is None or other is None:
+                return None
+            return _combine_affine(fn, one, other, grid.value.type.dtype)
+    behind = follow_view(grid)
+    return (yield behind) if behind else None
+
+
+def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
+    """Whether a length is the same in every step."""
+    return grid.clock is None or not length.symbols() & grid.clock.related
+
+
+def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
+    """Numbers of the rows of one axis: `head + t` or `head + u`, where it is one of the
+    two.
+    """
+    # A row of a head, seen as one of no axis, has a number of which nothing is known.
+    before = grid.head(0)
+    if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):
+        return None
+    number = AffineIndex(query=ONE) if grid.query == 0 else AffineIndex(key=ONE)
+    return number.plus(make_affine_length(before))
+
+
+def _match_constant(number: float) -> AffineIndex | None:
+    """A whole number; a fraction may be rounded in the model's own arithmetic."""
+    if not (abs(number) < 2**53 and float(number).is_integer()):
+        return None
+    return AffineIndex(low=Fraction(number), high=Fraction(number))
+
+
+def _combine_affine(fn: str, a: AffineIndex, b: AffineIndex, dtype: str) -> AffineIndex | None:
+    """`add`, `sub`, `mul` by a number, `floordiv` by a positive number."""
+    match fn:
+        case "add":
+            return a.plus(b)
+        case "sub":
+            return a.minus(b)
+        case "mul":
+            if a.number is None:
+                a, b = b, a
+            return None if a.number is None else b.times(a.number)
+        case "floordiv" if dtype in ("i64", "i32"):
+            divisor = b.number
+            if divisor is None or divisor <= 0:
+                return None
+            exact = a.times(1 / divisor)
+            # Rounding down takes away at most (n - 1) / n of a whole dividend.
+            return exact.plus(AffineIndex(low=Fraction(-1) + 1 / divisor))
+    return None

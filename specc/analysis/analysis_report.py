@@ -1,0 +1,250 @@
+"""Run all analyses for `specc check` and `specc explain`, with causality per axis."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
+from specc.analysis.causality import (
+    check_causality,
+    check_default_causality,
+    check_streaming_causality,
+    find_node_span,
+    find_time_symbol,
+    format_op_name,
+    make_leak_labels,
+)
+from specc.analysis.causality_messages import describe_leak
+from specc.analysis.padding_check import check_padding
+from specc.analysis.time_axis_strides import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_dataflow import TimeFlow, trace_time_dataflow
+from specc.analysis.time_dataflow_facts import Leak
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.ir.graph import Graph, collect_needed_nodes
+from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.interval import Interval
+from specc.transforms.inline_defaults import inline_defaults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisCausality:
+    """What holds along the axis `symbol`.
+
+    `causal` is None where no result has rows along it. `why` says what looks ahead, and
+    where. `fields` maps each result to how far back its rows look.
+    """
+
+    symbol: str
+    causal: bool | None
+    why: str = ""
+    fields: Mapping[str, Interval]
+
+    def line(self) -> str:
+        """What `specc check` says."""
+        if self.causal is None:
+            return f"every result reads all of {self.symbol}"
+        if self.causal:
+            return f"causal along {self.symbol}"
+        return f"not causal along {self.symbol}: {self.why}"
+
+
+def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[AxisCausality]:
+    """The facts for each run-time length that an input has, in the order of the inputs,
+    `besides` some.
+    """
+    lengths = [
+        dim.name
+        for value in graph.inputs.values()
+        for dim in value.type.shape
+        if dim.name and dim.name not in besides
+    ]
+    for symbol in dict.fromkeys(lengths):
+        yield check_axis_causality(graph, symbol)
+
+
+def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
+    """The fact for one axis."""
+    found = trace_time_dataflow(graph, symbol)
+    fields = compute_receptive_fields(graph, found)
+    if not fields:
+        return AxisCausality(symbol=symbol, causal=None, fields={})
+    live = collect_needed_nodes(graph.outputs[name] for name in fields)
+    leak = next((each for each in found.leaks if each.node in live), None)
+    if leak is not None:
+        return AxisCausality(
+            symbol=symbol, causal=False, why=_explain_leak(graph, leak, found), fields=fields
+        )
+    ahead = next((n for n, reach in fields.items() if reach.lo < 0), "")
+    why = f"`{ahead}` reads later rows" if ahead else ""
+    return AxisCausality(symbol=symbol, causal=not ahead, why=why, fields=fields)
+
+
+def compute_receptive_fields(graph: Graph, found: TimeFlow) -> dict[str, Interval]:
+    """How far back the rows of each output look; of a map of attention, its queries."""
+    axes = {name: found.state(value).axes for name, value in graph.outputs.items()}
+    return {name: reach[min(reach)] for name, reach in axes.items() if reach}
+
+
+def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
+    """`attend` (bert.specc:88:9): nothing shows that its mask hides later positions."""
+    primary, _ = make_leak_labels(graph, leak, found)
+    span = primary.span if primary else find_node_span(graph, leak.node)
+    # a fault in std is the user's own call first
+    place = f" ({span.caller or span})" if span else ""
+    what = describe_leak(graph, leak, found).what
+    return f"`{format_op_name(leak.node.op)}`{place}: {what}"
+
+
+CONDITION = "if its values are finite and nothing computed from them overflows"
+"""What the padding proof takes for granted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisReport:
+    """`growing` is the symbol along which the model generates or is streamed, so many
+    rows at a time as a `chunk` has; `batch` that of the batch, where there is one.
+
+    `causal` and `apart` are None where there is nothing to prove. `fields` maps each
+    output to the reach of its rows along `growing`: how far back it looks. `padded`
+    names the inputs that say what is padding. `others` are the other run-time axes.
+    """
+
+    growing: str | None
+    chunk: int
+    causal: bool | None
+    fields: Mapping[str, Interval]
+    batch: str | None
+    apart: bool | None
+    padded: tuple[str, ...]
+    others: tuple[AxisCausality, ...] = ()
+    errors: tuple[Diagnostic, ...] = field(default=())
+    warnings: tuple[Diagnostic, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """What `specc check` prints, one fact a line."""
+        said = []
+        if self.growing and self.causal:
+            said += self._causal_lines()
+        said += [each.line() for each in self.others]
+        if self.batch and self.apart:
+            said.append(f"rows of {self.batch} stay apart")
+        if self.padded and not any(w.code == "W0601" for w in self.warnings):
+            names = ", ".join(self.padded)
+            said.append(f"padding stays out of the results ({names}), {CONDITION}")
+        return said
+
+    def _causal_lines(self) -> list[str]:
+        """That it is causal, and how far back each result looks."""
+        by = f", in chunks of {self.chunk} rows" if self.chunk > 1 else ""
+        back = _format_reach if self.chunk == 1 else _format_reach_in_chunks
+        reaches = self.fields.items()
+        return [
+            f"causal along {self.growing}{by}",
+            *(f"  {name} reads {back(reach)}" for name, reach in reaches),
+        ]
+
+
+def analyze_graph(
+    graph: Graph,
+    growing: str | None = None,
+    source: str | None = None,
+    defaults: Graph | None = None,
+    streamed: Sequence[str] = (),
+) -> AnalysisReport:
+    """What is proved of `graph`, whose inputs have these `defaults`.
+
+    `growing` names the input that grows, `source` the output drawn from; of a stream
+    `streamed` names the outputs that are made as its rows come.
+    """
+    symbol = find_time_symbol(graph, growing) if growing else None
+    proved = _TimeAxisFacts()
+    if growing is not None:
+        wanted = list(streamed) or ([source] if source else list(graph.outputs))
+        proved = _check_time_axis(graph, growing, wanted, bool(streamed))
+        if symbol and not proved.errors:
+            proved.errors = check_default_causality(graph, defaults, symbol, growing, wanted)
+    inside = inline_defaults(graph, defaults) if defaults else graph
+    batch = find_batch_symbol(inside)
+    mixed = check_batch_independence(inside, batch) if batch else []
+    return AnalysisReport(
+        growing=symbol,
+        chunk=proved.chunk,
+        causal=not proved.errors if symbol else None,
+        fields=proved.fields,
+        batch=batch,
+        apart=not mixed if batch else None,
+        padded=tuple(n for n, f in graph.input_facts.items() if f.keep),
+        others=() if proved.errors else tuple(check_each_axis(graph, (symbol, batch))),
+        errors=tuple(proved.errors),
+        warnings=(*mixed, *check_padding(_inline_computed_inputs(graph, defaults))),
+    )
+
+
+@dataclass
+class _TimeAxisFacts:
+    """What is known along the axis that grows."""
+
+    chunk: int = 1
+    errors: list[Diagnostic] = field(default_factory=list)
+    fields: Mapping[str, Interval] = field(default_factory=dict)
+
+
+def _check_time_axis(
+    graph: Graph, growing: str, wanted: Sequence[str], streamed: bool
+) -> _TimeAxisFacts:
+    """Whether results can be drawn from, or made while rows come: of whole chunks."""
+    symbol = find_time_symbol(graph, growing)
+    if symbol is None:
+        return _TimeAxisFacts(errors=[_report_no_time_axis(graph, growing)])
+    if not streamed:
+        faults = check_causality(graph, symbol, growing, wanted)
+        return _TimeAxisFacts(
+            1, faults, compute_receptive_fields(graph, trace_time_dataflow(graph, symbol))
+        )
+    chunk = compute_chunk_size(graph, symbol, wanted)
+    whole = substitute_chunked_length(graph, symbol, chunk)
+    faults = check_streaming_causality(whole, symbol, growing, wanted, chunk)
+    return _TimeAxisFacts(
+        chunk, faults, compute_receptive_fields(whole, trace_time_dataflow(whole, symbol, chunk))
+    )
+
+
+def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
+    """The graph with what follows from other inputs inside, but for what says which rows exist."""
+    names = (
+        [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].keep]
+        if defaults
+        else []
+    )
+    return (
+        inline_defaults(graph, resolve_absent_inputs(defaults, names))
+        if defaults and names
+        else graph
+    )
+
+
+def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
+    span = graph.input_facts[growing].span
+    return Diagnostic(
+        "E0702",
+        f"`{growing}` cannot grow: it has no axis behind the batch whose length is a "
+        "run-time length",
+        Label(span, f"this is {graph.inputs[growing].type}") if span else None,
+        helps=("give it the axes [batch, length], the length from `dims`",),
+    )
+
+
+def _format_reach_in_chunks(reach: Interval) -> str:
+    if reach.empty or reach.hi == float("inf"):
+        return "all rows before it"
+    # Up to the last row of the chunk that it stands for.
+    return f"the last {int(reach.hi) + 1} rows that came in"
+
+
+def _format_reach(reach: Interval) -> str:
+    if reach.empty:
+        return "no rows"
+    if reach.hi == float("inf"):
+        return "all rows before it"
+    if reach.hi == 0:
+        return "its own row"
+    return f"its own row and {int(reach.hi)} before it"

@@ -1,0 +1,186 @@
+"""Prove that batch elements are independent.
+
+An axis that says the batch's length holds the batch *in blocks*: row r of `batch * k`
+rows is of example `r // k`. The inputs hold it so, with k = 1; an op keeps it so, axis
+by axis, or mixes:
+
+    windows = merge(split(x, [n, 7]), axis=0)
+                [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
+    merge(transpose(x), axis=0)
+                [n, batch, d] → [n * batch, d]              mixed
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specc.analysis.causality import find_node_span, format_op_name
+from specc.analysis.value_ranges import is_zero_everywhere
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.ir import ops
+from specc.ir.dependence import find_dependences
+from specc.ir.dim import Dim, DimError, divide_dims_exactly
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import SAME_POSITION
+from specc.ir.time_axis import collect_related_symbols
+
+
+def find_batch_symbol(graph: Graph) -> str | None:
+    """The symbol that is the first axis of every input that has axes; None where there
+    is no such one.
+    """
+    names = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
+    return names.pop() if len(names) == 1 else None
+
+
+def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
+    """A warning W0602 for each op that mixes the rows of the axis `symbol`, in the
+    graph's order.
+    """
+    batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.facts, symbol))
+    spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
+    return [_make_warning(graph, place, node, symbol) for place, node in batch.mixed(graph, spoilt)]
+
+
+@dataclass(frozen=True)
+class _BatchAxis:
+    """The length of the batch, and the symbols that are lengths made of it."""
+
+    length: Dim
+    related: frozenset[str]
+
+    def said(self, length: Dim) -> bool:
+        """Whether a length says that of the batch."""
+        return bool(length.symbols() & self.related)
+
+    def blocks(self, length: Dim) -> bool:
+        """Whether a length is a whole number of rows for each example, whatever the batch."""
+        try:
+            return self.length.name not in divide_dims_exactly(
+                length, self.length
+            ).symbols() and not self._others(length)
+        except DimError:
+            return False
+
+    def _others(self, length: Dim) -> bool:
+        return bool(length.symbols() & (self.related - {self.length.name}))
+
+    def input_apart(self, value: Value) -> bool:
+        """Whether an input holds the batch on one axis, a row for each example, or not at all."""
+        said = [d for d in value.type.shape if self.said(d)]
+        return not said or said == [self.length]
+
+    def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
+        """The nodes that mix, with the graph or body they stand in; one cause is named once."""
+        for node, results in graph.nodes:
+            if any(a in spoilt for a in node.args if a):
+                spoilt.update(results)
+                continue
+            inside = (
+                next(self.mixed(node.op.body, set()), None)
+                if isinstance(node.op, ops.Scan)
+                else None
+            )
+            if inside or self._mixes(node, results):
+                spoilt.update(results)
+                yield inside or (graph, node)
+
+    def _mixes(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether a node gives rows of an example what another example holds, or how
+        many there are.
+        """
+        for result in results:
+            said = [d for d in result.type.shape if self.said(d)]
+            # Two axes of it, or rows that are not whole blocks, pair examples.
+            if len(said) > 1 or not all(map(self.blocks, said)):
+                return True
+        match node.op:
+            case ops.Merge(axis=axis, count=count):
+                # Blocks stay blocks if the batch is the first of the axes joined.
+                assert node.first is not None
+                behind = node.first.type.shape[axis + 1 : axis + count]
+                return any(map(self.said, behind))
+            case ops.Split(sizes=sizes):
+                return any(map(self.said, sizes[1:]))
+            case ops.Expand():
+                return False  # every row is the same
+            case ops.Scan():
+                return self._scan_mixes(node, node.op, results)
+        attributes = tuple(node.op.attributes().values())
+        return self._says(attributes) or self._crosses(node, results)
+
+    def _says(self, value: object) -> bool:
+        """Whether an attribute is a length made of the batch's, or holds one."""
+        if isinstance(value, Dim):
+            return self.said(value)
+        return isinstance(value, tuple) and any(map(self._says, value))
+
+    def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
+        """Whether an axis of the batch is read other than row for row, or made of nothing."""
+        made = {
+            (r, n)
+            for r, v in enumerate(results)
+            for n, d in enumerate(v.type.shape)
+            if self.said(d)
+        }
+        for link in find_dependences(node, results):
+            operand = node.args[link.operand]
+            if operand is None or not self.said(operand.type.shape[link.operand_axis]):
+                continue
+            to = link.result, link.result_axis
+            if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
+                return True
+        return False
+
+    def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
+        """Whether a loop runs from example to example, passes over rows of others, or
+        turns for one as long as another needs it; its body is seen elsewhere.
+        """
+        if self.said(op.row(node).type.shape[op.axis]) or not is_early_exit_safe(node, op):
+            return True
+        keep = op.parts(node.args).keep
+        if keep is None or not self.said(keep.type.shape[0]):
+            return False
+        first = [r.type.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
+        return any(d != keep.type.shape[0] for d in first)
+
+
+def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
+    """Whether a loop that ends early leaves what is done as it is: to turn once more,
+    because another row is not done, then changes nothing.
+    """
+    if op.until == -1:
+        return True
+    starts = op.inner().starts
+    done = starts[op.until]
+    carried = zip(op.nexts(), starts, strict=True)
+    outside = dict(zip(op.inner().captured, op.parts(node.args).captured, strict=True))
+    ended = op.collected()[: len(op.collected()) - op.lasting]
+    empty = [_find_value_when_done(value, done) for value in ended]
+    return all(_find_value_when_done(after, done) is before for after, before in carried) and all(
+        value is not None and is_zero_everywhere(outside.get(value, value)) for value in empty
+    )
+
+
+def _find_value_when_done(value: Value, done: Value) -> Value | None:
+    """What a value is where `done` is true, if that is said of it row by row."""
+    match value.node:
+        case Node(ops.Where(), (Value() as mask, yes, _)):
+            while mask.node and isinstance(mask.node.op, ops.Insert):
+                assert mask.node.first is not None
+                mask = mask.node.first
+            return yes if mask is done else None
+    return None
+
+
+def _make_warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagnostic:
+    span = find_node_span(place, node)
+    outputs = ", ".join(f"`{n}`" for n in graph.outputs)
+    return Diagnostic(
+        "W0602",
+        f"`{format_op_name(node.op)}` mixes the rows of `{symbol}`: what one gives depends on "
+        f"the others",
+        Label(span, "here rows of the batch meet") if span else None,
+        notes=(f"{outputs} may differ between a batch of one and a larger one",),
+        helps=("work along another axis",),
+        severity="warning",
+    )

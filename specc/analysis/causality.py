@@ -1,0 +1,336 @@
+"""Prove that a model can generate: no op lets a position depend on a later one, and
+no input default does.
+
+On entry: a graph, the input that grows and the outputs that are asked for. On leaving:
+nothing, where a step can be derived, or one error for each op at fault.
+
+The proof is local. Each op on the way to what is wanted must be causal by itself,
+because while the model generates, row t + 1 of a value between does not exist yet,
+whatever a later op does with it. So the op that is named is the op at fault.
+
+An attention without a mask sees every key, later ones too; the flip beside it, which
+no output reads, is not mentioned:
+
+    $ causality x y
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    %1: f32[b, 1, n, 4] = insert(%0) {axis=1}
+    %2: f32[b, 1, n, 4], %3: f32[b, 1, n, n] = attend(%1, %1, %1) {scale=0.5, cap=0.0}
+    %4: f32[b, n, 4] = flip(%0) {axis=1}
+    output "y" %2
+    end
+    gives
+    E0712 `y` cannot be generated along `n`: without a mask a position sees every later one
+
+A default is computed from what there is. What it gave for rows that are there must stay
+when more come; and what has no rows must not be made from those that grow, since it is
+computed once.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from specc.analysis.causality_explanations import adapt_to_normalizer, zero_later_keys
+from specc.analysis.causality_messages import describe_leak
+from specc.analysis.cross_axis_loop_check import (
+    UNSUPPORTED_LOOP_HELPS,
+    UnsupportedLoop,
+    find_unsupported_loops,
+)
+from specc.analysis.masked_values import find_nonzero_interval
+from specc.analysis.time_axis_strides import find_chunk_symbol
+from specc.analysis.time_dataflow import Leak, TimeFlow, trace_time_dataflow
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
+from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
+from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.op import Op
+
+
+def check_causality(
+    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int = 1
+) -> list[Diagnostic]:
+    """Why `outputs` cannot be generated along the axis `symbol` of the input `growing`,
+    which counts chunks of so many of its rows; nothing if they can.
+
+    Errors E0711 to E0717, one for each op at fault, in the graph's order.
+    """
+    found = trace_time_dataflow(graph, symbol, chunk)
+    wanted = [graph.outputs[name] for name in outputs]
+    live = collect_needed_nodes(wanted)
+    output = outputs[0] if outputs else ""
+    faults = [
+        *_check_parameters(graph, found, live, output),
+        *_check_inputs(graph, found, live, output),
+    ]
+    for leak in found.leaks:
+        if leak.node in live:
+            name = next(
+                n
+                for n, v in zip(outputs, wanted, strict=True)
+                if leak.node in collect_needed_nodes([v])
+            )
+            faults.append(_make_diagnostic(graph, found, leak, name, growing))
+    if not faults:
+        faults += [
+            _report_unsupported_loop(found, each)
+            for each in find_unsupported_loops(graph, found, live)
+        ]
+        for name, value in zip(outputs, wanted, strict=True):
+            faults += _check_output(graph, found, name, value, growing)
+    return _deduplicate_errors(faults)
+
+
+def check_streaming_causality(
+    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int
+) -> list[Diagnostic]:
+    """The same, said of outputs that are made while the rows of an input come."""
+    return [
+        replace(fault, title=fault.title.replace(CANNOT_GENERATE, "cannot be streamed along"))
+        for fault in check_causality(graph, symbol, growing, outputs, chunk)
+    ]
+
+
+CANNOT_GENERATE = "cannot be generated along"
+
+
+def _deduplicate_errors(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """One error for each place: what is written in a loop leaks in each of its turns."""
+    first: dict[tuple[str, str, Label | None], Diagnostic] = {}
+    for fault in faults:
+        known = first.setdefault((fault.code, fault.title, fault.primary), fault)
+        if known is not fault:
+            first[known.code, known.title, known.primary] = replace(
+                known, count=known.count + fault.count
+            )
+    return list(first.values())
+
+
+def find_node_span(graph: Graph, node: Node | None) -> Span | None:
+    """The first text that asked for a node; where none is known, that of something it reads."""
+    todo, seen = [node], set()
+    while todo:
+        here = todo.pop(0)
+        if here is None or here in seen:
+            continue
+        seen.add(here)
+        made = graph.made.get(here)
+        if made and made.spans:
+            return made.spans[0]
+        todo += [a.node for a in here.args if a]
+    return None
+
+
+def format_op_name(op: Op) -> str:
+    """What an op is called in a message: its function where it has several, else its name."""
+    fn = op.attributes().get("fn")
+    return fn if isinstance(fn, str) else op.name
+
+
+def _check_parameters(
+    graph: Graph, found: TimeFlow, live: set[Node], output: str
+) -> Iterator[Diagnostic]:
+    used = {a for node in live for a in node.args}
+    for name, value in graph.parameters.items():
+        if value in used and any(d.symbols() & found.related for d in value.type.shape):
+            span = graph.parameter_facts[name].span
+            yield Diagnostic(
+                "E0716",
+                f"`{output}` cannot be generated along `{found.symbol}`: the size of "
+                "a weight depends on it",
+                Label(span, f"`{name}` is {value.type}") if span else None,
+                notes=(f"`{name}` is {value.type}",),
+                helps=("give the weight a fixed number of rows and look them up by position",),
+            )
+
+
+def _check_inputs(
+    graph: Graph, found: TimeFlow, live: set[Node], output: str
+) -> Iterator[Diagnostic]:
+    """Inputs of which no row is known to belong to a new row: their length follows from
+    that of what grows.
+    """
+    used = {a for node in live for a in node.args}
+    for name, value in graph.inputs.items():
+        own = [
+            d for d in value.type.shape if found.clock.head(d) != 0 and d.symbols() & found.related
+        ]
+        if value in used and own:
+            span = graph.input_facts[name].span
+            yield Diagnostic(
+                "E0716",
+                f"`{output}` cannot be generated along `{found.symbol}`: `{name}` is {own[0]} long",
+                Label(
+                    span, f"nothing says which of its rows belong to a new row of `{found.symbol}`"
+                )
+                if span
+                else None,
+                helps=(
+                    f"give `{name}` the length `{found.symbol}`, a length of its own, "
+                    "or a fixed one",
+                ),
+            )
+
+
+def _report_unsupported_loop(found: TimeFlow, at: UnsupportedLoop) -> Diagnostic:
+    span = find_node_span(at.place, at.node)
+    return Diagnostic(
+        "E0717",
+        f"no step can be derived along `{found.symbol}`: {at.why}",
+        Label(span, f"`{format_op_name(at.node.op)}`: {at.why}") if span else None,
+        helps=UNSUPPORTED_LOOP_HELPS,
+    )
+
+
+def _check_output(
+    graph: Graph, found: TimeFlow, name: str, value: Value, growing: str
+) -> Iterator[Diagnostic]:
+    state = found.state(value)
+    title = f"`{name}` cannot be generated along `{found.symbol}`"
+    span = find_node_span(graph, value.node)
+    if not state.moves:
+        yield Diagnostic(
+            "E0716",
+            f"{title}: it does not depend on `{growing}`",
+            Label(span, "this stays the same whatever is generated") if span else None,
+            helps=(f"compute it from `{growing}`",),
+        )
+    if len(state.axes) > 1:
+        query, key = sorted(state.axes)[:2]
+        reach = find_nonzero_interval(value, query, key, found.clock)
+        if reach.lo < 0:
+            yield Diagnostic(
+                "E0712",
+                f"{title}: its rows hold values for later positions",
+                Label(span, "this has a value for every pair of positions") if span else None,
+                helps=(zero_later_keys(value.type.rank, max(state.axes)),),
+            )
+
+
+def _make_diagnostic(
+    graph: Graph, found: TimeFlow, leak: Leak, output: str, growing: str
+) -> Diagnostic:
+    said = describe_leak(graph, leak, found)
+    primary, others = make_leak_labels(graph, leak, found)
+    said = adapt_to_normalizer(said, primary)
+    title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
+    facts = graph.input_facts.get(growing)
+    if facts and facts.span:
+        others = (*others, Label(facts.span, f"`{found.symbol}` grows here"))
+    notes = said.notes
+    if (
+        leak.why == "ahead"
+        and leak.reach.lo > -inf
+        and _is_compensated_later(found, graph.outputs.get(output))
+    ):
+        notes = (*notes, LATER_DELAY_NOTE)
+    return Diagnostic(said.code, title, primary, others, notes, said.helps)
+
+
+def make_leak_labels(
+    graph: Graph, leak: Leak, found: TimeFlow
+) -> tuple[Label | None, tuple[Label, ...]]:
+    """Where a leak is, and where the rows come from that are read; inside a loop, in its body."""
+    place, at = graph, leak
+    while at.inside:
+        place, at = at.inside
+    span = find_node_span(place, at.node) or find_node_span(graph, leak.node)
+    primary = (
+        Label(span, f"`{format_op_name(at.node.op)}`: {describe_leak(place, at, found).what}")
+        if span
+        else None
+    )
+    operand = at.node.args[at.operand] if at.operand is not None else None
+    read = find_node_span(place, operand.node) if operand else None
+    there = (
+        (Label(read, f"these are the rows it reads, along `{found.symbol}`"),)
+        if read and read != span
+        else ()
+    )
+    return primary, there
+
+
+LATER_DELAY_NOTE = (
+    "a later `delay` makes up for this, but the row does not exist yet while generating"
+)
+
+
+def _is_compensated_later(found: TimeFlow, output: Value | None) -> bool:
+    """Whether the accumulated reach is causal although one op is not."""
+    if output is None:
+        return False
+    axes = found.state(output).axes.values()
+    return bool(axes) and all(r.lo >= 0 for r in axes)
+
+
+def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
+    """The symbol of the axis along which an input grows: the axis behind the batch,
+    else the first. With a `chunk` it is so many times as long.
+    """
+    value = graph.inputs[growing]
+    axis = 1 if value.type.rank > 1 else 0
+    return find_chunk_symbol(value, axis, chunk) if value.type.rank else None
+
+
+def check_default_causality(
+    graph: Graph, defaults: Graph | None, symbol: str, growing: str, outputs: Iterable[str]
+) -> list[Diagnostic]:
+    """An error E0718 for each default that `outputs` read and that would change along
+    the axis `symbol`.
+    """
+    if defaults is None:
+        return []
+    live = collect_needed_nodes(graph.outputs[name] for name in outputs)
+    read = {a for node in live for a in node.args} | {graph.outputs[name] for name in outputs}
+    used = [
+        n for n, v in graph.inputs.items() if v in read and n in defaults.outputs and n != growing
+    ]
+    faults: dict[Node | None, Diagnostic] = {}
+    for fault in _iterate_default_errors(
+        resolve_absent_inputs(defaults, [n for n in defaults.outputs if n != growing]),
+        used,
+        symbol,
+        growing,
+    ):
+        faults.setdefault(*fault)
+    return list(faults.values())
+
+
+def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
+    """Where what grows is declared."""
+    if facts is None or facts.span is None:
+        return ()
+    return (Label(facts.span, f"`{symbol}` grows here"),)
+
+
+def _iterate_default_errors(
+    defaults: Graph, used: Iterable[str], symbol: str, growing: str
+) -> Iterator[tuple[Node | None, Diagnostic]]:
+    """The first fault of each default, with the node at fault, so that one cause is told once."""
+    found = trace_time_dataflow(defaults, symbol)
+    grows = _make_time_axis_labels(defaults.input_facts.get(growing), symbol)
+    for name in used:
+        value = defaults.outputs[name]
+        live, state = collect_needed_nodes([value]), found.state(value)
+        leak = next((k for k in found.leaks if k.node in live), None)
+        if leak is None and (state.axes or not state.moves):
+            continue
+        notes: tuple[str, ...] = (f"a default without the axis `{symbol}` is made once",)
+        others: tuple[Label, ...] = ()
+        node, why, span = (
+            value.node,
+            f"it is made from `{growing}`, which grows",
+            find_node_span(defaults, value.node),
+        )
+        primary = Label(span, why) if span else None
+        if leak:
+            node, why, notes = (
+                leak.node,
+                describe_leak(defaults, leak, found).what,
+                describe_leak(defaults, leak, found).notes,
+            )
+            primary, others = make_leak_labels(defaults, leak, found)
+        title = f"the default of `{name}` would change while the text is written: {why}"
+        helps = (f"make it of the rows before, as `cumsum(x)` is, or give `{name}` no default",)
+        yield node, Diagnostic("E0718", title, primary, (*others, *grows), notes, helps)

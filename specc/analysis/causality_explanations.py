@@ -1,0 +1,341 @@
+"""Parts of causality messages: ops that move positions, windows, reductions over keys,
+and masks of which nothing is proved.
+
+    pre[i] & pre[j] | j <= i      `pre[i]` compares no row numbers
+    j >= i                        no doubt: it shows later positions
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+from specc.analysis.affine_indices import find_affine_index
+from specc.analysis.mask_bands import find_mask_band, find_side_band
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    align_operand,
+    follow_view,
+    has_equal_rates,
+    make_grid,
+    split_concat,
+)
+from specc.analysis.time_dataflow import Leak, TimeFlow
+from specc.diagnostics.diagnostic import Label
+from specc.ir import ops
+from specc.ir.dependence import find_op_dependences
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
+from specc.ir.time_axis import TimeAxis
+
+MASK_TERM, SCORES_TERM = "seen", "s > -inf"
+CAUSAL_MASK_SUFFIX = ", with a causal mask as `seen`"
+"""How helps call what says which keys are hidden: a mask, in a normalizer its scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeakMessage:
+    """What is said about a leak."""
+
+    code: str
+    what: str
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+
+
+def zero_later_keys(rank: int, keys: int) -> str:
+    """Return the help that sets weights of later keys to 0, for weights of this rank
+    whose keys are the axis `keys`.
+    """
+    mask = "grid(causal, x, x)"
+    if rank == 3:
+        mask = f"squeeze({mask}, axis=1)"
+    order = "" if keys == rank - 1 else " while they are [batch, heads, query, key]"
+    return (
+        f"set the weights of later keys to 0: `where({mask}, w, 0.0)`, with the weights "
+        f"as `w`{order} and the sequence [batch, length, features] as `x`"
+    )
+
+
+def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
+    """What is said of an op that a normalizer is made of: E0723 in its name."""
+    name = at.span.normalizer if at else ""
+    if not name:
+        return said
+    what = f"the normalizer `{name}` is not causal: {said.what}"
+    note = "its scores, `s` here, are -inf where the mask hides"
+    # It has no mask at hand: the scores say what is hidden.
+    helps = (h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in said.helps)
+    notes = (*said.notes, note)
+    return replace(said, code="E0723", what=what, notes=notes, helps=tuple(helps))
+
+
+def describe_row_op(op: Op, reads: str) -> LeakMessage:
+    """The words for an op of `specc.ir.ops.rows` along an axis that grows; for others
+    what it `reads`.
+    """
+    match op:
+        case ops.TopK():
+            return LeakMessage(
+                "E0711", "this picks among every position", helps=("weigh them with `attend(...)`",)
+            )
+        case ops.Stride(step=step):
+            return LeakMessage(
+                "E0711",
+                f"of every {step} rows this takes one, and a step makes one at a time",
+                helps=(
+                    "keep all rows and hide the others from who reads them: "
+                    f"`mask some = j % {step} == 0`, then `mask=causal & some`",
+                ),
+            )
+        case ops.Roll():
+            return LeakMessage(
+                "E0711",
+                "what leaves at the end comes in at the front, and there is no end yet",
+                helps=("to shift a sequence by one use `delay(x, by=1)`",),
+            )
+        case ops.Pad():
+            return LeakMessage(
+                "E0711",
+                "rows put beside those of a growing axis would move with every new one",
+                helps=("to shift a sequence by one use `delay(x, by=1)`",),
+            )
+        case ops.Resize():
+            return LeakMessage("E0711", "what is sampled anew changes at every row with a new one")
+        case ops.GroupNorm():
+            return LeakMessage(
+                "E0711",
+                "this norm takes its statistics over every position",
+                helps=("normalize the features alone: `layer_norm(x, eps=1e-5) @ norm`",),
+            )
+    return LeakMessage("E0711", reads)
+
+
+CAUSAL_PADDING_HELP = ("write `padding=causal`",)
+UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
+
+
+def describe_window(
+    op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
+    ahead: str,
+    every: bool,
+    chunk: int,
+) -> tuple[str, tuple[str, ...]]:
+    """What is wrong, and the helps: it reads some rows `ahead`, or, as its rows are not
+    those of the axis, `every` one. A stream comes in chunks of more than one row.
+    """
+    mend = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
+    called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
+    if not every:
+        return f"this {called} reads {ahead}", mend
+    if isinstance(op, ops.ConvTranspose):
+        return "a growing axis cannot be made longer", ()
+    if op.stride[0] > 1 and chunk > 1:
+        # Whole chunks would give fewer rows than the strides say, or more.
+        what = f"this {called} does not make one row of every {op.stride[0]}"
+        return what, mend
+    if op.stride[0] > 1:
+        # A step would have to wait until so many rows have come.
+        what = f"this {called} makes one row of {op.stride[0]}, and a step has one new row"
+        return what, ("leave out `stride=` along what grows",)
+    return f"this {called} does not give as many rows as it is given", mend
+
+
+NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
+"""What hidden keys must hold for these reductions."""
+
+
+def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
+    """What is said, with the mend; None where the op reads no keys of a grid."""
+    node = leak.node
+    x = node.args[leak.operand] if leak.operand is not None else None
+    op, wanted = _get_neutral_element(node)
+    if x is None or leak.why != "all" or not op or len(found.state(x).axes) < 2:
+        return None
+    if op == "mean":
+        return _make_reduction_message(
+            "this mean counts keys that are not there yet",
+            "divide a sum by how many the mask shows: "
+            f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
+        )
+    neutral, held = _format_literal(wanted, x), _find_masked_number(x, found)
+    mend = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
+    if held is None:
+        what = f"this {op} goes over keys, later ones too"
+        return _make_reduction_message(what, f"hide them first: {mend}")
+    if held == wanted:
+        return None
+    return _make_reduction_message(
+        f"this {op} goes over keys, and the hidden ones hold {_format_literal(held, x)}, "
+        f"not {neutral}: with more of them it may change",
+        f"hide them by {neutral}: {mend}",
+    )
+
+
+def _make_reduction_message(what: str, mend: str) -> LeakMessage:
+    return LeakMessage("E0711", what, helps=(mend,))
+
+
+def _get_neutral_element(node: Node) -> tuple[str, float]:
+    """What the op is called, and what it skips; nothing for other ops."""
+    match node.op:
+        case ops.Reduce(fn=fn):
+            return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
+        case ops.ArgMax():
+            return "argmax", -inf
+        case ops.Softmax():
+            return "softmax", -inf
+        case ops.Sort(descending=descending):
+            return "sort", -inf if descending else inf
+        case ops.TopK(largest=largest):
+            return "topk", -inf if largest else inf
+    return "", 0.0
+
+
+def _find_masked_number(x: Value, found: TimeFlow) -> float | None:
+    """The number that hidden keys hold, where none is shown that comes later."""
+    times = sorted(found.state(x).axes)
+    for query in times:
+        for key in times:
+            if query != key:
+                for number, reach in find_masked_values(x, query, key, found.clock).items():
+                    if reach.lo >= 0:
+                        return number
+    return None
+
+
+def _format_literal(number: float, x: Value) -> str:
+    """A number as a spec writes it."""
+    if x.type.dtype == "bool":
+        return "true" if number else "false"
+    return f"{number:g}" if number else "0.0"
+
+
+MAX_QUOTED_LENGTH = 40
+"""Characters of a user's text that a note repeats."""
+
+MAX_INSPECTED_VALUES = 500
+"""How many values are looked at for one to name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskDoubt:
+    """`spent`: there was more to look at than is looked at. Else `value` is the first
+    part of the mask that is no comparison of row numbers.
+    """
+
+    spent: bool
+    value: Value
+
+
+def explain_mask_doubt(node: Node, operand: int, clock: TimeAxis) -> MaskDoubt | None:
+    """What leaves it open whether `operand`, a mask or weights, hides later positions;
+    None where comparisons of row numbers say that it does not.
+    """
+    grid = _find_gate_grid(node, operand, clock)
+    if grid is None:
+        return None
+    # What was not looked through must not be called wrong.
+    if find_mask_band(grid.value, grid.query, grid.key, clock).spent:
+        return MaskDoubt(True, grid.value)
+    open_ = solve_memoized(
+        grid,
+        _solve_unproved_part,
+        {},
+        TraversalBudget(MAX_INSPECTED_VALUES),
+        _UnprovedPart(None, False),
+    )
+    return MaskDoubt(False, open_.value) if open_.value else None
+
+
+def has_different_rates(node: Node, operand: int, clock: TimeAxis) -> bool:
+    """Whether keys come with other chunks than queries do, so that row numbers of the
+    two tell nothing of what is there.
+    """
+    grid = _find_gate_grid(node, operand, clock)
+    return grid is not None and not has_equal_rates(grid.value, grid.query, grid.key, clock)
+
+
+def find_visible_prefix(node: Node, operand: int, clock: TimeAxis) -> Dim | None:
+    """The rows of the head, if they alone are shown later positions."""
+    grid = _find_gate_grid(node, operand, clock)
+    if grid is None or grid.query is None or find_side_band(grid).lo >= 0:
+        return None
+    head = grid.head(grid.query)
+    behind = find_side_band(replace(grid, side="queries"))
+    return head if head not in (None, 0) and behind.lo >= 0 else None
+
+
+def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid | None:
+    """The grid of a mask, or of weights, by which keys are read."""
+    mask = node.args[operand]
+    if mask is None:
+        return None
+    given = tuple(a.type if a else None for a in node.args)
+    for link in find_op_dependences(node.op, given, node.op.infer(*given)):
+        for gate in link.gates:
+            if gate.operand == operand:
+                return make_grid(mask, gate.query, gate.key, clock)
+    return None
+
+
+class _UnprovedPart(NamedTuple):
+    """The first part that compares no row numbers, and whether no part does."""
+
+    value: Value | None
+    all: bool
+
+
+def _solve_unproved_part(
+    grid: QueryKeyGrid,
+) -> Generator[QueryKeyGrid, _UnprovedPart, _UnprovedPart]:
+    """Of a mask whose parts compare nothing the whole is named, `pre[i] & pre[j]`."""
+    node = grid.value.node
+    inside = _list_mask_operands(grid, node) if node else None
+    if inside is None:
+        return _UnprovedPart(grid.value, True)
+    first, every = None, bool(inside)
+    # The first that is open is named; where all are, the whole of it.
+    for part in inside:
+        found = yield part
+        first = first or found.value
+        every = every and found.all
+    return _UnprovedPart(grid.value if every else first, every)
+
+
+def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
+    """What a part is made of; nothing where it compares row numbers, None where it does
+    not and is made of nothing that is followed.
+    """
+    if (inner := follow_view(grid)) is not None:
+        return [inner]
+    if (parts := split_concat(grid)) is not None:
+        return parts
+    operands = [align_operand(grid, a) for a in node.args if a]
+    match node.op:
+        case ops.Constant():
+            return []
+        case ops.And() | ops.Or() | ops.Not():
+            return operands
+        case ops.Where() if grid.value.type.dtype == "bool":
+            return operands
+        case ops.Compare():
+            # Row numbers with factors and distances are followed; a comparison of
+            # anything else tells nothing.
+            compared = [
+                solve_memoized(o, find_affine_index, {}, TraversalBudget(), None) for o in operands
+            ]
+            return None if None in compared else []
+    return None
+
+
+def get_source_text(graph: Graph, value: Value) -> str:
+    """The user's text for a value, on one line; empty where none is known."""
+    made = graph.made.get(value.node) if value.node else None
+    if made and made.spans:
+        text = " ".join(made.spans[0].text.split())
+        return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"
+    return next((n for n, v in graph.inputs.items() if v is value), "")

@@ -1,0 +1,298 @@
+"""Messages for causality errors: what the op reads and what to write instead.
+
+What the proof did not find out is said to be so: that a mask shows later positions is
+said only where a comparison of row numbers says it.
+"""
+
+from collections.abc import Mapping
+
+from specc.analysis.causality_explanations import (
+    LeakMessage,
+    describe_key_reduction,
+    describe_row_op,
+    describe_window,
+    explain_mask_doubt,
+    find_visible_prefix,
+    get_source_text,
+    has_different_rates,
+    zero_later_keys,
+)
+from specc.analysis.memoized_traversal import MAX_TRAVERSAL_STEPS
+from specc.analysis.time_dataflow import Leak, TimeFlow
+from specc.ir import ops
+from specc.ir.graph import Graph
+from specc.ir.interval import Interval
+from specc.ir.op import Op
+from specc.ir.op_dependence import GATE_OPERANDS
+
+UNBOUNDED_REACH = float("inf")
+
+NORM_MESSAGE = LeakMessage(
+    "E0711",
+    "this norm takes its statistics over every position",
+    helps=("normalize the features, or use a running sum",),
+)
+NEAREST_HELP = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
+INDEX_MESSAGE = LeakMessage(
+    "E0711",
+    "of the rows of a growing axis none but the first can be picked by number",
+    ("row 0 would read the others, which are not there when it is made",),
+    (
+        NEAREST_HELP,
+        "the first, `x[:, 0:1]`, may go into all; several first rows are shown by a "
+        "mask such as `j < 4 & j <= i`",
+    ),
+)
+RESHAPE_MESSAGE = LeakMessage("E0711", "a growing axis can be neither split nor merged")
+SELECTION_MESSAGE = LeakMessage(
+    "E0711", "this picks among every position", helps=("weigh them with `attend(...)`",)
+)
+RATE_MISMATCH_MESSAGE = LeakMessage(
+    "E0712",
+    "its keys come at another pace than its queries, which row numbers do not compare",
+    ("behind a stride there is one row where there were several before it",),
+    (
+        "attend among rows behind the same strides: of what is longer take the last row "
+        "of every two, `x[:, 1::2]`",
+    ),
+)
+CAUSAL_MASK_HELP = "add `& causal` to the mask"
+BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were looked at".replace(",", " ")
+
+
+def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
+    """The words for a leak in a graph; those for the op inside, where it is in a loop."""
+    # What the user can mend is the op in the body, not the loop.
+    if leak.inside:
+        return describe_leak(*leak.inside, found)
+    symbol = found.symbol
+    match leak.why:
+        case "length":
+            return LeakMessage(
+                "E0714",
+                f"this is the final length of `{symbol}`, which is not known while generating",
+                helps=("use the row numbers, `positions(x)`, or what is `last(x)`",),
+            )
+        case "newest":
+            return LeakMessage(
+                "E0713",
+                "the newest position is added back to earlier ones",
+                helps=("take `last(...)` at the end, or use a running sum",),
+            )
+        case "captured" if _is_initial_value(leak):
+            return LeakMessage(
+                "E0715",
+                f"what this loop begins with depends on `{symbol}`",
+                helps=(
+                    "begin with what is there before any row, as zeros are; what the "
+                    "first row tells may be read inside",
+                ),
+            )
+        case "captured":
+            return LeakMessage(
+                "E0715",
+                f"what this loop takes from outside depends on `{symbol}`",
+                helps=("pass it as a scanned input",),
+            )
+        case "first":
+            return LeakMessage(
+                "E0713",
+                f"the first row of `{symbol}` goes into rows that stand before it",
+                helps=("mix it into what grows, before `concat` puts rows in front",),
+            )
+        case "shape":
+            return LeakMessage(
+                "E0711", f"the rows of its result are no longer the rows of `{symbol}`"
+            )
+    return describe_key_reduction(leak, found) or _describe_read(graph, leak, found)
+
+
+def _is_initial_value(leak: Leak) -> bool:
+    """Whether a loop begins with what it must not, rather than takes it from outside."""
+    op = leak.node.op
+    if not isinstance(op, ops.Scan):
+        return True
+    starts = op.first + op.scanned
+    return leak.operand is not None and starts <= leak.operand < starts + op.carries
+
+
+FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
+    ops.Softmax: LeakMessage(
+        "E0711",
+        "this softmax divides by a sum over every position",
+        helps=("to weigh keys use `attend(...)`",),
+    ),
+    ops.LayerNorm: NORM_MESSAGE,
+    ops.RMSNorm: NORM_MESSAGE,
+    ops.Flip: LeakMessage("E0711", "this turns the sequence around"),
+    ops.Split: RESHAPE_MESSAGE,
+    ops.Merge: RESHAPE_MESSAGE,
+    ops.ArgMax: SELECTION_MESSAGE,
+    ops.Sort: SELECTION_MESSAGE,
+    ops.Gather: SELECTION_MESSAGE,
+    ops.TopK: LeakMessage(
+        "E0711",
+        "this takes as many of every position, which at first there are not",
+        helps=(
+            "among keys, `weights_by(topk(8), z, mask=causal)` weighs the greatest, and "
+            "`sort(z, axis=-1, descending=true)` has them first",
+        ),
+    ),
+}
+"""The words for ops of which there is one thing to say."""
+
+
+def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
+    """The words for an op that reads rows ahead."""
+    ahead, every = _format_position_count(leak.reach), leak.why == "all"
+    match leak.node.op:
+        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+            return _describe_mask(graph, leak, found)
+        case ops.Weigh() | ops.MatMul() | ops.Einsum():
+            return _describe_product(leak, found)
+        case ops.Reduce(fn=fn) if every:
+            return LeakMessage(
+                "E0711",
+                f"this {fn} reads every position",
+                helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
+            )
+        case ops.Scan(reverse=True):
+            forward = "scan forward along a growing axis"
+            return LeakMessage("E0715", "this scan runs backwards", helps=(forward,))
+        case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
+            return LeakMessage(
+                "E0715",
+                "this layer runs backwards",
+                helps=("use `direction=forward` along a growing axis",),
+            )
+        case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
+            words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk)
+            return LeakMessage("E0711", words, helps=helps)
+    if (said := _describe_splice(leak, found)) is not None:
+        return said
+    what = "this reads every position" if every else f"this lets position t see {ahead}"
+    return FIXED_MESSAGES.get(type(leak.node.op)) or describe_row_op(leak.node.op, what)
+
+
+def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
+    """The words for rows that are put beside what grows, or picked from it by number."""
+    symbol, clock, node = found.symbol, found.clock, leak.node
+    x = node.args[leak.operand or 0]
+    match node.op:
+        case ops.Concat(axis=axis):
+            grow = [a for a in node.args if a and clock.head(a.type.shape[axis]) is not None]
+            # Which of two growing parts a new row belongs to nobody can say.
+            if len(grow) > 1:
+                return LeakMessage(
+                    "E0711",
+                    f"two parts that grow along `{symbol}` are put one behind the other",
+                    helps=("weigh both apart, or add them row by row",),
+                )
+            return LeakMessage(
+                "E0711",
+                f"this puts fixed rows behind what grows along `{symbol}`: they would "
+                "move with every new row",
+                helps=("put them in front: `concat([memory, x], axis=1)`",),
+            )
+        case ops.Slice(axis=axis, start=start) if x is not None:
+            head = clock.head(x.type.shape[axis])
+            whole = node.op.stop == x.type.shape[axis]
+        case ops.Index(axis=axis, at=start) if x is not None:
+            head, whole = clock.head(x.type.shape[axis]), False
+        case _:
+            return None
+    if head is None or head == 0:
+        return INDEX_MESSAGE
+    if whole:
+        what = f"this leaves away rows that grow along `{symbol}`, from row {start} on"
+        mend = f"only the first {head} rows stand before what grows: `x[:, {head}:]`"
+        return LeakMessage("E0711", what, helps=(mend,))
+    what = f"this reads rows that grow along `{symbol}` by their numbers"
+    return LeakMessage(
+        "E0711", what, (f"the first {head} rows stand before them",), (NEAREST_HELP,)
+    )
+
+
+def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
+    """An attention whose mask is absent or too wide, or of which nothing is proved."""
+    op = leak.node.op
+    if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
+        return LeakMessage(
+            "E0712",
+            "without a mask a position sees every later one",
+            helps=("write `mask=causal`",),
+        )
+    if has_different_rates(leak.node, GATE_OPERANDS[type(op)].place, found.clock):
+        return RATE_MISMATCH_MESSAGE
+    head = find_visible_prefix(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
+    if head is not None:
+        return LeakMessage(
+            "E0712",
+            "a row of the head sees rows that are not there yet",
+            (f"the head is the {head} rows that stand before what grows",),
+            ("let it see itself alone: `j < m | j <= i`, with `m` its length",),
+        )
+    # A number of rows ahead was found, so the mask was understood: it is too wide.
+    if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
+        what = f"its mask lets a position see {_format_position_count(leak.reach)}"
+        return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
+    doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].place, found.clock)
+    # Nothing in it is open: the comparisons themselves show later positions.
+    if doubt is None:
+        return LeakMessage(
+            "E0712", "its mask lets a position see every later one", helps=(CAUSAL_MASK_HELP,)
+        )
+    if doubt.spent:
+        what = f"it was not found out whether its mask hides later positions: {BUDGET_NOTE}"
+        return LeakMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
+    text = get_source_text(graph, doubt.value)
+    return LeakMessage(
+        "E0712",
+        "nothing shows that its mask hides later positions",
+        (f"`{text}` does not compare row numbers",) if text else (),
+        (CAUSAL_MASK_HELP,),
+    )
+
+
+def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
+    """A sum of products of which nothing shows that later positions are left out."""
+    helps = _list_masking_helps(leak, found)
+    gate = GATE_OPERANDS.get(type(leak.node.op))
+    if gate and has_different_rates(leak.node, gate.place, found.clock):
+        return RATE_MISMATCH_MESSAGE
+    doubt = explain_mask_doubt(leak.node, gate.place, found.clock) if gate else None
+    if leak.reach.lo == -UNBOUNDED_REACH and doubt and doubt.spent:
+        what = f"it was not found out whether it leaves out later positions: {BUDGET_NOTE}"
+        return LeakMessage("E0712", what, helps=helps)
+    return LeakMessage(
+        "E0712", "its rows hold values for later positions", _format_window_help(leak.reach), helps
+    )
+
+
+EARLIER_SUM_HELPS = (
+    "sum earlier positions alone: `cumsum(x, axis=1)`, or weighted, `attend(x, x, x, mask=causal)`",
+)
+
+
+def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
+    """What sets the weights of later keys to 0, as the rank of the weights has it."""
+    grids = [a for a in leak.node.args if a and len(found.state(a).axes) > 1]
+    if not grids:
+        return EARLIER_SUM_HELPS
+    keys = max(found.state(grids[0]).axes)
+    return (
+        zero_later_keys(grids[0].type.rank, keys),
+        "or mask them where they are made: `attend(..., mask=causal)`, `masked_softmax`",
+    )
+
+
+def _format_window_help(reach: Interval) -> tuple[str, ...]:
+    if reach.empty or reach.lo == -UNBOUNDED_REACH:
+        return ()
+    return (f"q - k can be as low as {int(reach.lo)} here",)
+
+
+def _format_position_count(reach: Interval) -> str:
+    if reach.empty or reach.lo == -UNBOUNDED_REACH:
+        return "every later one"
+    return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"

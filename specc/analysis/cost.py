@@ -1,0 +1,205 @@
+"""Count multiply-adds and parameters as formulas over symbolic lengths, and format them.
+
+A multiply-add counts as one. Elementwise work is not counted: it is what memory traffic
+hides.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from specc.analysis.local_attention import LocalAttention
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
+from specc.ir.graph import Graph, Node
+from specc.ir.op import Op
+from specc.ir.types import Type
+
+CostFunction = Callable[[Any, list[Type]], Dim]
+
+
+def _linear(op: ops.Linear, t: list[Type]) -> Dim:
+    x, weights = t[0].shape, t[1].shape
+    return multiply_dims(x) * weights[0]
+
+
+def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
+    # Rounded weights lie in one of several layouts: how wide the result is, the op says.
+    (made, *_) = op.infer(*t)
+    return multiply_dims(t[0].shape) * made.shape[-1]
+
+
+def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
+    a, b = t[0].shape, t[1].shape
+    # One side may have no axes in front; then it meets every matrix of the other.
+    lead = max((a[:-2], b[:-2]), key=len)
+    return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
+
+
+def _weigh(op: ops.Weigh, t: list[Type]) -> Dim:
+    weights, values = t[0].shape, t[1].shape
+    return multiply_dims(weights) * values[-1]
+
+
+def _attend(op: ops.Attend, t: list[Type]) -> Dim:
+    b, h, q, d = t[0].shape
+    keys = t[1].shape[2]
+    value_width = t[2].shape[3]
+    # A pair of rows costs a score, as wide as a key, and a share of the sum of values.
+    return b * h * q * keys * (d + value_width)
+
+
+def _patches(op: ops.Patches, t: list[Type]) -> Dim:
+    return _count_window_products(op, t)
+
+
+def _conv(op: ops.Conv, t: list[Type]) -> Dim:
+    return _count_window_products(op, t)
+
+
+def _count_window_products(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
+    """Every number that is made is a sum over one filter. The first axis of the weights
+    counts filters; each has the input channels of its group alone.
+    """
+    (made, *_) = op.infer(*t[:2], None)
+    return multiply_dims(made.shape) * multiply_dims(t[1].shape[1:])
+
+
+def _conv_transpose(op: ops.ConvTranspose, t: list[Type]) -> Dim:
+    # The other way round: every number that is read is spread by one filter.
+    return multiply_dims(t[0].shape) * multiply_dims(t[1].shape[1:])
+
+
+def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
+    # Every axis that is named turns once, whether it is kept or summed over.
+    sizes: dict[str, Dim] = {}
+    operands = op.equation.split("->")[0].split(",")
+    for names, type in zip(operands, t, strict=True):
+        sizes.update(zip(names.split(), type.shape, strict=True))
+    return multiply_dims(sizes.values())
+
+
+def _scan(op: ops.Scan, t: list[Type]) -> Dim:
+    turns = op.parts(t).rows[0].shape[op.axis]
+    return turns * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
+
+
+def _route(op: ops.Route, t: list[Type]) -> Dim:
+    """Every row is worked on by as many experts as it names."""
+    sent = multiply_dims(op.parts(t).ids.shape)
+    inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
+    return inside.substitute({op.rows: sent})
+
+
+def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
+    b, n, i = t[0].shape
+    # The state's matrix has the results of all gates below one another. What is fed
+    # back is narrower than a gate where an LSTM has a projection.
+    gates, fed_back = t[2].shape
+    return b * n * gates * (i + fed_back)
+
+
+def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
+    b, n, _ = t[0].shape
+    hidden = divide_dims_exactly(t[1].shape[0], 4)
+    projection = (t[2].shape[1], hidden)
+    # Operands that are left out have no type here, so places tell nothing: the
+    # projection is the last operand, and the one of this shape.
+    mapped = b * n * multiply_dims(projection) if t[-1].shape == projection else Dim.of(0)
+    return _recurrent(op, t) + mapped
+
+
+def _lstm_q(op: ops.LstmQ, t: list[Type]) -> Dim:
+    b, n, _ = t[0].shape
+    return b * n * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
+
+
+COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
+    ops.Linear: _linear,
+    ops.LinearQ: _linear_q,
+    ops.MatMul: _matmul,
+    ops.Weigh: _weigh,
+    ops.Attend: _attend,
+    ops.Patches: _patches,
+    ops.Conv: _conv,
+    ops.ConvTranspose: _conv_transpose,
+    ops.Einsum: _einsum,
+    ops.Scan: _scan,
+    ops.Route: _route,
+    ops.Rnn: _recurrent,
+    ops.Gru: _recurrent,
+    ops.Lstm: _lstm,
+    ops.LstmQ: _lstm_q,
+}
+"""Every heavy op; a test compares."""
+
+
+def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
+    """The multiply-adds of an attention that is done in blocks."""
+    assert isinstance(node.op, ops.Attend)
+    query = node.op.query(node).type.shape
+    keys = node.op.key(node).type.shape[2]
+    width = query[3] + node.op.values(node).type.shape[3]
+    return multiply_dims(query[:3]) * local.reads(keys) * width
+
+
+def count_multiply_adds(node: Node) -> Dim:
+    """The multiply-adds of one node; 0 of what is not heavy."""
+    cost = COST_FUNCTIONS.get(type(node.op))
+    return cost(node.op, [a.type for a in node.args if a]) if cost else Dim.of(0)
+
+
+def count_parameters(graph: Graph) -> Dim:
+    """How many numbers the graph's weights hold."""
+    return sum_dims(multiply_dims(f.type.shape) for f in graph.parameter_facts.values())
+
+
+MAGNITUDE_NAMES = (
+    (10**15, "quadrillion"),
+    (10**12, "trillion"),
+    (10**9, "billion"),
+    (10**6, "million"),
+)
+
+
+def format_magnitude(number: int) -> str:
+    """`137 billion`; a small number as it is."""
+    for size, unit in MAGNITUDE_NAMES:
+        # what would be rounded to a thousand is one of the next unit
+        if number >= size * 0.9995:
+            return f"{number / size:.3g} {unit}"
+    return group_digits(number)
+
+
+def format_type_at(type: Type, at: Mapping[str, int]) -> str:
+    """`f32[batch, 128, 768]`."""
+    return f"{type.dtype}[{', '.join(format_dim_formula(d, at) for d in type.shape)}]"
+
+
+def evaluate_dim_at(dim: Dim, at: Mapping[str, int]) -> Dim:
+    """A dim with numbers for lengths. E0407 where they do not fit."""
+    try:
+        return dim.substitute(at)
+    except DimError as error:
+        raise_error("E0407", f"these lengths do not fit the model: {error}")
+
+
+def format_dim_formula(dim: Dim, at: Mapping[str, int]) -> str:
+    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
+    dim = evaluate_dim_at(dim, at)
+    if dim.number is not None:
+        return group_digits(dim.number)
+    text = str(dim)
+    for power, sign in (("^2", "²"), ("^3", "³")):
+        text = text.replace(power, sign)
+    return LONG_NUMBER_PATTERN.sub(lambda n: group_digits(int(n[0])), text.replace("*", "·"))
+
+
+LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
+"""A factor of four digits and more, not digits in the name of a length."""
+
+
+def group_digits(number: int) -> str:
+    """`124 439 808`."""
+    return f"{number:,}".replace(",", " ")

@@ -1,0 +1,104 @@
+"""Find loops over another axis than time for which no decode step can be derived."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.time_axis_strides import is_prefix_slice
+from specc.analysis.time_dataflow import TimeFlow
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.time_axis import TimeAxis
+
+POSITION_IDS_REASON = "row numbers are made inside this loop; they would begin anew in every step"
+PREFIX_REASON = "inside a loop over another axis fixed rows are picked from those before a text"
+MISSING_AXES_REASON = "what this loop keeps of the growing axis has fewer axes than it runs along"
+UNSUPPORTED_LOOP_HELPS = (
+    "loop along the growing axis itself, or let attention bring the two axes together",
+    "where the number of turns is a number, `repeat n in 6 { … }` does the same",
+)
+STATE_SIZE_REASON = "it goes on from a state that would have a row for every position"
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedLoop:
+    """A node at fault, in the graph or the body where it stands, and why."""
+
+    place: Graph
+    node: Node
+    why: str
+
+
+def find_unsupported_loops(
+    graph: Graph, found: TimeFlow, live: set[Node]
+) -> Iterator[UnsupportedLoop]:
+    """Each of `live` that is at fault, or has such a node inside; of a loop the first."""
+    for node, _ in graph.nodes:
+        if node not in live:
+            continue
+        inside = _find_in_body(node, found) if node in found.inside else None
+        if inside is not None:
+            yield inside
+        elif why := _explain_running_sum(node, found):
+            yield UnsupportedLoop(graph, node, why)
+
+
+def _explain_running_sum(node: Node, found: TimeFlow) -> str:
+    """Why a running sum has no state of fixed shape."""
+    if not isinstance(node.op, ops.CumSum):
+        return ""
+    times = found.state(node.first).axes if node.first else {}
+    axis = node.op.axis
+    return (
+        STATE_SIZE_REASON
+        if axis in times and not _is_sum_over_keys(node, times, axis, found.clock)
+        else ""
+    )
+
+
+def _is_sum_over_keys(node: Node, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
+    """Whether a running sum has one time axis, or goes over the keys of a grid whose
+    mask shows none behind the query: it is then done again in each step.
+    """
+    x = node.first
+    assert x is not None
+    return all(
+        any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, clock).values())
+        for query in times
+        if query != axis
+    )
+
+
+def _find_in_body(loop: Node, found: TimeFlow) -> UnsupportedLoop | None:
+    """What the body of a loop over another axis cannot go on with from states of its own."""
+    op, body = loop.op, found.inside[loop]
+    assert isinstance(op, ops.Scan), "no other op has a body"
+    for node, results in body.nodes:
+        deeper = _find_in_body(node, found) if node in found.inside else None
+        if deeper is not None:
+            return deeper
+        if why := _explain_body_node(node, results, op.axis, found):
+            return UnsupportedLoop(body, node, why)
+    return None
+
+
+def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found: TimeFlow) -> str:
+    """Why a node of such a body cannot; empty where it can."""
+    if _is_position_id_source(node, found.clock):
+        return POSITION_IDS_REASON
+    if is_prefix_slice(node, found.clock):
+        return PREFIX_REASON
+    # States are stacked along the loop's axis.
+    if any(found.state(r).axes and r.type.rank < axis for r in results):
+        return MISSING_AXES_REASON
+    return _explain_running_sum(node, found)
+
+
+def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
+    """Whether a node numbers the rows that grow."""
+    match node:
+        case Node(ops.Range(length=counted)):
+            return clock.head(counted) is not None
+        case Node(ops.Extent(axis=axis), (Value() as x,)):
+            return clock.head(x.type.shape[axis]) is not None
+    return False

@@ -1,0 +1,171 @@
+"""Query-key grids: constants, divisions by zero, infinities, factors of sums of products.
+
+On entry: a value seen as a grid over the rows of a query and of a key. On leaving: its
+factors with the same two axes, where a node multiplies them and sums over other axes, as
+`einsum("b h i j, h g -> b g i j", w, mix)` does over heads. Where one factor is zero for
+a pair of query and key, so is the result, unless another is infinite or NaN.
+"""
+
+from collections.abc import Generator
+from math import isinf
+
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
+from specc.analysis.value_ranges import find_constant_value, find_value_range
+from specc.ir import ops
+from specc.ir.dependence import find_op_dependences
+from specc.ir.graph import Node, Value
+from specc.ir.interval import SAME_POSITION
+from specc.ir.op import Op
+
+SUM_OF_PRODUCTS_OPS: tuple[type[Op], ...] = (ops.Einsum, ops.Linear, ops.MatMul, ops.Conv)
+
+
+def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
+    """Return the factors of a grid; None if it is no sum of products, a bias is added, or
+    a factor is read at other rows of the query or the key.
+    """
+    node = grid.value.node
+    if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
+        return None
+    op = node.op
+    if _is_biased(node):
+        return None
+    given = tuple(a.type if a else None for a in node.args)
+    axes: list[dict[int, int]] = [{} for _ in node.args]
+    for link in find_op_dependences(op, given, op.infer(*given)):
+        if link.kind in ("same", "window", "strided") and link.result_axis is not None:
+            if link.reach == SAME_POSITION and link.kind != "strided":
+                axes[link.operand][link.result_axis] = link.operand_axis
+            elif link.result_axis in (grid.query, grid.key):
+                return None
+    return [
+        grid.at(factor, at.get(_axis_or_absent(grid.query)), at.get(_axis_or_absent(grid.key)))
+        for factor, at in zip(node.args, axes, strict=True)
+        if factor is not None
+    ]
+
+
+def _is_biased(node: Node) -> bool:
+    """Whether a bias is added, which is not zero where the factors are."""
+    op = node.op
+    return isinstance(op, ops.Linear | ops.Conv) and op.bias(node) is not None
+
+
+def _axis_or_absent(axis: int | None) -> int:
+    return -1 if axis is None else axis
+
+
+MAX_GRIDS = 5_000
+"""How many values are looked at for one answer."""
+
+
+def find_uniform_value(value: Value) -> float | None:
+    """The number, or the truth, that a value is at every row."""
+    if value.type.dtype != "bool":
+        return find_constant_value(value)
+    while value.node and value.node.op.view and value.node.first:
+        value = value.node.first
+    match value.node and value.node.op:
+        case ops.Constant(value=truth):
+            return float(truth)
+    return None
+
+
+def is_finite_grid(grid: QueryKeyGrid) -> bool:
+    """Whether no infinity that was written down can stand at some key and not at others."""
+    return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_GRIDS), False)
+
+
+def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+    node = grid.value.node
+    if grid.key is None or node is None:
+        return True
+    if (inner := follow_view(grid)) is not None:
+        return (yield inner)
+    if (factors := split_product_factors(grid)) is not None:
+        return (yield from _solve_all_finite(factors))
+    match node.op:
+        case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
+            return True
+        case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
+            # An infinity written down may be taken at some keys alone.
+            operands = [a for a in node.args if a]
+            if any(isinf(find_uniform_value(a) or 0.0) for a in operands):
+                return False
+            return (yield from _solve_all_finite([align_operand(grid, a) for a in operands]))
+        case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
+            return not any(_has_infinity_constant(a) for a in node.args)
+    return True
+
+
+def _solve_all_finite(grids: list[QueryKeyGrid]) -> Generator[QueryKeyGrid, bool, bool]:
+    """Whether all of them are finite."""
+    for grid in grids:
+        if not (yield grid):
+            return False
+    return True
+
+
+def _has_infinity_constant(value: Value | None) -> bool:
+    """Whether a value is made, at first sight, with an infinity that was written down."""
+    todo, seen = [value], set()
+    while todo:
+        here = todo.pop()
+        if here is None or here.node is None or here in seen:
+            continue
+        if not here.type.dtype.startswith(("f", "bf")):
+            continue  # neither row numbers nor truths are infinite
+        seen.add(here)
+        match here.node.op:
+            case ops.Constant(value=number) if isinf(number):
+                return True
+            case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
+                continue
+        if len(seen) > MAX_GRIDS:
+            return True
+        todo += here.node.args
+    return False
+
+
+def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+    """Whether it divides by what may be zero at some key."""
+    node = grid.value.node
+    if node is None:
+        return False
+    if (inner := follow_view(grid)) is not None:
+        return (yield inner)
+    operands = split_product_factors(grid)
+    if operands is None:
+        operands = [align_operand(grid, a) for a in node.args if a]
+    match node.op:
+        case ops.Arith(fn="div" | "floordiv" | "mod") if can_be_zero(operands[1]):
+            return True
+        case ops.Pointwise(fn="log" | "reciprocal") if can_be_zero(operands[0]):
+            return True
+        case ops.Pointwise(fn="log1p") if find_value_range(operands[0].value)[0] <= -1:
+            return True
+        case ops.Linear() | ops.MatMul() | ops.Einsum() | ops.Conv():
+            for operand in operands:
+                if (yield operand):
+                    return True
+        case ops.Arith() | ops.Pointwise() | ops.Where() | ops.Cast() | ops.Concat():
+            for operand in operands:
+                if (yield operand):
+                    return True
+    return False
+
+
+def can_be_zero(grid: QueryKeyGrid) -> bool:
+    """Whether a divisor varies from key to key and is not seen to stay away from zero."""
+    inner: QueryKeyGrid | None = grid
+    while inner is not None:
+        if inner.key is None:
+            return False
+        grid, inner = inner, follow_view(inner)
+    match grid.value.node and grid.value.node.op:
+        case ops.Constant(value=value):
+            return not value
+        case ops.Pointwise(fn="exp" | "sigmoid" | "softplus"):
+            return False
+    return True

@@ -1,0 +1,204 @@
+"""Maximum and minimum lengths of axes, from position tables, RoPE and windows.
+
+A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0:3]`
+needs three rows; ONNX Runtime would say so only by failing.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from specc.analysis.local_attention import plan_local_attention
+from specc.diagnostics.source import Span
+from specc.ir import ops
+from specc.ir.dim import Dim, DimFunction, mod_dims
+from specc.ir.graph import Graph
+from specc.ir.length_constraints import (
+    ROPE_TABLE,
+    collect_length_constraints,
+    iterate_nested_nodes,
+    iterate_table_limits,
+    list_nonnegative_dims,
+)
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """A length, `symbol` or the text of several, may be at most `most`, because of the
+    table `table`, or of frequencies (`ROPE_TABLE`).
+    """
+
+    symbol: str
+    most: int
+    table: str
+    span: Span | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why, for messages."""
+        return format_limit_reason(self.table, self.most)
+
+
+def format_limit_reason(table: str, most: int) -> str:
+    """Why a length is at most `most`."""
+    if table != ROPE_TABLE:
+        return f"the table `{table}` has positions for {most}"
+    return (
+        f"it turns by the frequencies of texts up to {most} tokens, "
+        "which `--context` decides when it is compiled"
+    )
+
+
+def find_length_limits(graph: Graph) -> dict[str, LengthLimit]:
+    """The tightest limit of each symbol, whatever other lengths are."""
+    found: dict[str, LengthLimit] = {}
+    for limit, length in _iterate_limits(graph):
+        for symbol in sorted(length.symbols()):
+            # Where others are no longer than they must be, there is most room.
+            least = {s: graph.least.get(s, 0) for s in length.symbols()}
+            most = compute_max_length(length, symbol, least, limit.most)
+            if symbol not in found or most < found[symbol].most:
+                found[symbol] = replace(limit, symbol=symbol, most=most)
+    return found
+
+
+def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
+    """Lengths that must be 0 as no remainder may be left, `n % 2`, by what is divided,
+    `n / 2`.
+    """
+    found: dict[str, str] = {}
+    for demand in collect_length_constraints(graph):
+        for part in _iterate_dim_quotients(demand.length):
+            left = mod_dims(*part.args)
+            if left.number is None:
+                found[str(left)] = str(part)
+    return found
+
+
+def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
+    """The quotients in a length, those in parts of it as well."""
+    for monomial, _ in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, DimFunction):
+                yield from (p for a in atom.args for p in _iterate_dim_quotients(a))
+                if atom.fn == "/":
+                    yield atom
+
+
+def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
+    """The greatest `symbol` with which a length is at most `most`, where `others` are
+    known; 0 where there is none.
+    """
+    # Lengths that limits are of never shrink as a symbol grows (`_is_monotone`), so the first
+    # one that is too long is found by halves.
+    above = bisect_left(
+        range(MAX_WINDOW_LENGTH), True, key=lambda n: length.at({**others, symbol: n}) > most
+    )
+    return max(above - 1, 0)
+
+
+def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
+    """The limits of several lengths together, `m + seq`, by the text of the length."""
+    found: dict[str, LengthLimit] = {}
+    for limit, length in _iterate_limits(graph):
+        tighter = found.get(limit.symbol, limit).most >= limit.most
+        if len(length.symbols()) > 1 and tighter:
+            found[limit.symbol] = limit
+    return found
+
+
+def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
+    """Each limit of a length that more rows never make shorter, and that length."""
+    names = {value: name for name, value in graph.parameters.items()}
+    for room in iterate_table_limits(graph):
+        if not _is_monotone(room.length):
+            continue
+        made = graph.made.get(room.node)
+        span = made.spans[0] if made and made.spans else None
+        name = names.get(room.table, "a table") if room.table else ROPE_TABLE
+        # What is added to all row numbers is no row: it takes room away.
+        more = room.length.at(dict.fromkeys(room.length.symbols(), 0))
+        length = room.length - more
+        yield LengthLimit(str(length), room.most - more, name, span), length
+
+
+def _is_monotone(length: Dim) -> bool:
+    """Whether a length is a sum of symbols, or of quotients of them by numbers."""
+    for monomial, c in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, DimFunction) and not (
+                atom.fn == "//" and _is_monotone(atom.args[0]) and atom.args[1].number
+            ):
+                return False
+        if monomial and c < 0:
+            return False
+    return True
+
+
+def find_attention_thresholds(graph: Graph) -> dict[str, int]:
+    """Lengths above which an attention is done another way than below, by symbol, where
+    it can be as long.
+    """
+    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found: dict[str, int] = {}
+    for node, _ in graph.nodes:
+        local = plan_local_attention(node, padded)
+        rows = node.args[0].type.shape[2].name if local and node.args[0] else None
+        if local and rows and local.above < most.get(rows, local.above + 1):
+            found[rows] = max(found.get(rows, 0), local.above)
+    return found
+
+
+def find_min_lengths(graph: Graph) -> dict[str, int]:
+    """The least length of each symbol with which every row is there that a slice or an
+    index takes, and a window fits.
+    """
+    found = _find_min_window_lengths(graph)
+    for node, _ in iterate_nested_nodes(graph):
+        for wanted in list_nonnegative_dims(node):
+            match wanted.substitute(graph.facts).terms:
+                # `c·symbol + k` is not below 0 from -k / c on, rounded up; of lengths
+                # that are made another way no least one is told
+                case ((((str() as symbol, 1),), c), ((), k)) if c > 0:
+                    found[symbol] = max(found.get(symbol, 0), -(k // c))
+    return found
+
+
+def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
+    """The least length of each symbol at which every window fits, behind all strides;
+    of none where windows fit into no rows as well, and then give none.
+    """
+    found: dict[str, int] = {}
+    refused: set[str] = set()
+    for node, results in iterate_nested_nodes(graph):
+        if not isinstance(node.op, ops.Sliding | ops.KeepRows):
+            continue
+        spare = [d.substitute(graph.facts) for d in list_nonnegative_dims(node)]
+        refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
+        for length in results[0].type.shape:
+            # Below 0 where there is not even one row.
+            made = length.substitute(graph.facts) - 1
+            if len(made.symbols()) != 1:
+                continue
+            (symbol,) = made.symbols()
+            found[symbol] = max(found.get(symbol, 0), _solve_min_length(made, symbol))
+    return {symbol: n for symbol, n in found.items() if symbol in refused}
+
+
+def _solve_min_length(length: Dim, symbol: str) -> int:
+    """The first value of its only symbol at which a length is not below 0: a longer text
+    never has fewer windows.
+    """
+    return bisect_left(
+        range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
+    )
+
+
+def _is_below_zero(length: Dim, symbol: str, rows: int) -> bool:
+    """Whether a length of one symbol is below 0; of several it is not known."""
+    return length.symbols() == {symbol} and length.at({symbol: rows}) < 0
+
+
+MAX_WINDOW_LENGTH = 2**24
+"""No window reaches over more rows."""

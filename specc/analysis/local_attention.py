@@ -1,0 +1,286 @@
+"""Decompose attention masks into a band and global tokens, and choose block sizes for
+local (sliding-window) attention.
+
+On entry: a mask and its two axes. `window | global rows` has no band, because a global
+row sees all and is seen by all; taken apart it is a band, keys that every query may see,
+and queries that may see every key:
+
+    abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
+    (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
+    first[i] & keep[j]                        nothing, first[i]
+
+What is found holds all that the mask shows, and may hold more: of two conditions that
+must both hold, the one is kept that leaves less.
+
+On entry: a mask and the lengths of its two axes. Where its band has an end, a block of
+neighboring queries reads neighboring keys alone: rows 64 to 95 of a window of 64 read
+keys 1 to 95. A loop over such blocks costs `n · w` where one product costs `n · n`. It
+has a price of its own, so it is taken above a length only; the numbers were measured on
+ONNX Runtime, `benchmarks/local.py` measures them again.
+"""
+
+from collections.abc import Collection, Generator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+from specc.analysis.mask_bands import ATTENTION_GRID_AXES, find_band_interval, find_grid_band
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view, make_grid
+from specc.ir import ops
+from specc.ir.dim import Dim, floor_divide_dims
+from specc.ir.graph import Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTokenCondition:
+    """Rows along `axis` of a boolean at which it is true, at any place along its other
+    axes; with `negated` at which it is false.
+    """
+
+    value: Value
+    axis: int
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MaskParts:
+    """A mask is true only where `q - k` lies in `band`, or at one of the `keys`, or of
+    the `queries`.
+    """
+
+    band: Interval
+    keys: tuple[GlobalTokenCondition, ...] = ()
+    queries: tuple[GlobalTokenCondition, ...] = ()
+
+    def __or__(self, other: "MaskParts") -> "MaskParts":
+        keys = dict.fromkeys((*self.keys, *other.keys))
+        queries = dict.fromkeys((*self.queries, *other.queries))
+        return MaskParts(self.band | other.band, tuple(keys), tuple(queries))
+
+    def __and__(self, other: "MaskParts") -> "MaskParts":
+        if not (self.alone or other.alone):
+            return MaskParts(self.band & other.band)
+        return min(self, other, key=lambda parts: parts.left)
+
+    @property
+    def alone(self) -> int:
+        """How many parts there are beside the band."""
+        return len(self.keys) + len(self.queries)
+
+    @property
+    def left(self) -> tuple[int, bool, int]:
+        """Less where less is seen, as far as one can tell: sides without an end count
+        first, then keys alone, which are most of them where they say what is padding.
+        """
+        ends = (self.band.lo, self.band.hi)
+        open_ = 0 if self.band.empty else sum(abs(end) == inf for end in ends)
+        return open_, self.band.empty and bool(self.keys), self.alone
+
+
+def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value] = ()) -> MaskParts:
+    """The parts of a mask whose queries are its axis `query`, its keys its axis `key`.
+
+    `padded` are the inputs that say which rows exist: most do, so they are no parts.
+    """
+    asked = _PartsQuestion(make_grid(value, query, key), False)
+    return solve_memoized(
+        asked, _MaskSplitter(padded).rule, {}, TraversalBudget(), MaskParts(FULL_INTERVAL)
+    )
+
+
+class _PartsQuestion(NamedTuple):
+    """What are the parts of a grid, or of its opposite?"""
+
+    grid: QueryKeyGrid
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _MaskSplitter:
+    padded: Collection[Value]
+
+    def rule(self, asked: _PartsQuestion) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
+        """The parts of a grid, from those of its operands."""
+        grid, negated = asked
+        node = grid.value.node
+        if grid.query is None or grid.key is None:
+            return self._alone(grid, negated)
+        if node is None:
+            return MaskParts(FULL_INTERVAL)
+        if (inner := follow_view(grid)) is not None:
+            return (yield _PartsQuestion(inner, negated))
+        operands = [align_operand(grid, a) for a in node.args if a]
+        match node.op:
+            case ops.Not():
+                return (yield _PartsQuestion(operands[0], not negated))
+            case ops.And() | ops.Or():
+                left = yield _PartsQuestion(operands[0], negated)
+                right = yield _PartsQuestion(operands[1], negated)
+                # "not (a and b)" is "not a or not b", and the other way round.
+                both = isinstance(node.op, ops.And) != negated
+                return left & right if both else left | right
+            case ops.Where() if grid.value.type.dtype == "bool":
+                condition, yes, no = operands
+                taken = yield _PartsQuestion(condition, False)
+                taken = taken & (yield _PartsQuestion(yes, negated))
+                left = yield _PartsQuestion(condition, True)
+                return taken | (left & (yield _PartsQuestion(no, negated)))
+        return MaskParts(find_grid_band(grid, negated=negated))
+
+    def _alone(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
+        """A condition that does not compare queries with keys."""
+        inner: QueryKeyGrid | None = grid
+        while inner is not None and not negated:
+            if inner.value in self.padded:
+                return MaskParts(FULL_INTERVAL)
+            inner = follow_view(inner)
+        if grid.value.type.dtype != "bool":
+            return MaskParts(find_grid_band(grid, negated=negated))
+        if grid.key is not None:
+            return MaskParts(
+                EMPTY_INTERVAL, keys=(GlobalTokenCondition(grid.value, grid.key, negated),)
+            )
+        if grid.query is not None:
+            return MaskParts(
+                EMPTY_INTERVAL, queries=(GlobalTokenCondition(grid.value, grid.query, negated),)
+            )
+        # One for all: a number that is written down, or what only an input tells.
+        return MaskParts(find_grid_band(grid, negated=negated))
+
+
+MIN_QUERY_BLOCK, MAX_QUERY_BLOCK = 16, 128
+"""Queries of a block: fewer do not pay for its turn, more do not make it faster."""
+
+MIN_BLOCKED_LENGTH = 128
+"""Up to so many rows one product is as fast, whatever the window."""
+
+MIN_SPANS = 3
+"""Up to so many times its span a window is as fast in one product."""
+
+MIN_CAUSAL_LENGTH = 512
+"""Above so many rows a mask that hides one half alone pays."""
+
+MAX_FIXED_SPAN = 256
+"""Up to this span every block looks at equally many keys."""
+
+
+EMPTY_MASK_PARTS = MaskParts(EMPTY_INTERVAL)
+GLOBAL_TOKEN_RATIO = 4
+"""Keys and queries apart may be one in so many rows; above that one product is as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAttention:
+    """An attention in blocks of `block` queries, for more than `above` rows.
+
+    `find_band_interval` is where `q - k` lies for what is seen, apart from `parts`: keys that all
+    queries may see, and queries that may see all. With `keys` every block looks at that
+    many; without, as many as the band and the ends of the axis leave.
+    """
+
+    band: Interval
+    block: int
+    keys: int | None
+    above: int
+    parts: MaskParts = EMPTY_MASK_PARTS
+
+    @property
+    def window(self) -> int | None:
+        """How many keys a query may see; None where that grows with the text."""
+        span = self.band.hi - self.band.lo + 1
+        return None if span == inf else int(span)
+
+    def reads(self, rows: Dim) -> Dim:
+        """How many keys a query is compared with, on average, where there are so many
+        rows; keys and queries that stand apart are not counted.
+        """
+        if self.band.empty:
+            return Dim.of(0)
+        if self.window is None:
+            # The blocks at one end see one another alone, those at the other all rows.
+            return floor_divide_dims(rows + self.block, 2)
+        return Dim.of(self.block + self.window - 1)
+
+    def __str__(self) -> str:
+        """How it is done, and why, for people."""
+        if self.band.empty:
+            return f"above {self.above} rows some queries alone, for no other sees a key"
+        seen = f"a query sees {self.window} keys"
+        if self.window is None:
+            seen = "a query sees those on one side"
+        beside = ", besides rows that stand apart" if self.parts.alone else ""
+        return f"above {self.above} rows in blocks of {self.block} queries: {seen}{beside}"
+
+
+def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAttention | None:
+    """How an attention is computed in blocks; None where it looks at everything, or at
+    as many rows as it would be faster without. `padded` are inputs that say which rows
+    exist.
+    """
+    match node.op:
+        case ops.Attend():
+            q, k = (x.type.shape[2] for x in (node.op.query(node), node.op.key(node)))
+            return plan_mask_blocks(node.op.mask(node), q, k, padded)
+    return None
+
+
+def plan_mask_blocks(
+    mask: Value | None, queries: Dim, keys: Dim, padded: Collection[Value] = ()
+) -> LocalAttention | None:
+    """The blocks for a mask `[b, h, q, k]` over axes of these lengths."""
+    # Rows of a step follow others, whose numbers begin elsewhere; its caches keep no
+    # more than the window as it is.
+    if mask is None or queries != keys:
+        return None
+    # Of a union the band has an open end where a part of it has none: `first[j]` in
+    # `near | first[j]` has neither.
+    found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
+    if found is None or found.window is None:
+        apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padded))
+        closed = apart is not None and (apart.band.empty or apart.window is not None)
+        found = apart if closed or found is None else found
+    if found is None or (queries.number is not None and queries.number <= found.above):
+        return None
+    return found
+
+
+def plan_weight_blocks(weights: Value) -> LocalAttention | None:
+    """The blocks for weights `[…, q, k]` by any score, which are zero outside a band."""
+    queries, keys = weights.type.shape[-2:]
+    last = weights.type.rank - 1
+    found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
+    if found is None or (queries.number is not None and queries.number <= found.above):
+        return None
+    return found
+
+
+def _plan_parts(parts: MaskParts) -> LocalAttention | None:
+    """A mask that has no band as a whole."""
+    if parts.band.empty and parts.queries:
+        # Nothing is seen but by some queries, which are done by themselves.
+        return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
+    found = _plan_band(parts.band)
+    # How many keys a block sees depends on the keys apart.
+    return None if found is None else replace(found, keys=None, parts=parts)
+
+
+def _plan_band(seen: Interval) -> LocalAttention | None:
+    back, ahead = seen.hi, -seen.lo
+    if seen.empty or back == ahead == inf:
+        return None
+    # The side on which it reaches farther; the other may be cut off entirely.
+    far = max(back, ahead)
+    half = min(back, ahead) <= 0
+    if far == inf:
+        above = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(back, ahead)))
+        return LocalAttention(seen, MAX_QUERY_BLOCK, None, above)
+    span = int(back + ahead) + 1
+    block = min(max(MIN_QUERY_BLOCK, int(far + 1) // 2), MAX_QUERY_BLOCK)
+    keys = block + span - 1
+    above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
+    if half and span > MAX_FIXED_SPAN:
+        # Up to that length a wide window is a mask that hides one half.
+        return LocalAttention(seen, block, None, min(above, MIN_CAUSAL_LENGTH))
+    return LocalAttention(seen, block, keys, above)

@@ -1,0 +1,350 @@
+"""The band of a mask: between which offsets `q - k` it can be true.
+
+On entry: a value and two of its axes, whose rows are called `q` and `k`. On leaving: an
+interval of `q - k` outside of which the grid is surely false. Whatever is written in a
+mask, that is all that attention needs: the lower end proves causality, the upper end
+bounds the cache.
+
+    j <= i                 [0, ∞]
+    0 <= i - j < 4         [0, 3]
+    keep[j]                [-∞, ∞]
+
+The interval is a sound hull: an operation it knows nothing of gives [-∞, ∞], so a proof
+can fail, not lie.
+
+Rows are counted in time, from behind the head of their axis (`specc.ir.time_axis`), and two
+intervals are found. On the keys' side only keys of time 0 and above are looked at: its
+lower end is the proof. On the queries' side only such queries are, since steps make no
+others: its upper end is the look-back. So behind a head of `m` keys and queries
+`j < m | j <= i` is causal, and `i < m | j <= i` is not.
+
+Both sides of a comparison are seen as linear functions of `q` and `k`; `k <= q` and
+`q < k + 4` each give an interval, `and` their intersection. Of the opposite, "not seen
+or too far back", no interval is left, since it holds on both sides of the window:
+
+    $ bands 0 1
+    graph "g"
+    input "x" %0: f32[n]
+    %1: i64[n] = extent(%0) {axis=0}
+    %2: i64[n, 1] = insert(%1) {axis=1}
+    %3: bool[n, n] = compare(%1, %2) {fn="le"}
+    %4: i64[] = constant() {value=4, dtype="i64"}
+    %5: i64[n] = arith(%1, %4) {fn="add"}
+    %6: bool[n, n] = compare(%2, %5) {fn="lt"}
+    %7: bool[n, n] = and(%3, %6)
+    output "mask" %7
+    end
+    gives
+    mask is true within [0, 3], false within [-∞, ∞]
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple, TypeAlias
+
+from specc.analysis.affine_indices import MaybeAffineIndex, find_affine_index, solve_offset_interval
+from specc.analysis.grid_constants import can_be_zero, solve_zero_divisor
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    align_operand,
+    follow_view,
+    has_equal_rates,
+    make_grid,
+    shift_axis,
+    split_concat,
+)
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.time_axis import TimeAxis
+
+_ZERO_PRESERVING = (
+    "abs ceil erf expm1 floor gelu gelu_tanh log1p neg quick_gelu relu relu2 round sign "
+    "silu sin sqrt tanh"
+)
+ZERO_PRESERVING_FUNCTIONS = frozenset(_ZERO_PRESERVING.split())
+"""Functions of `Pointwise` that give zero for zero."""
+
+NEGATED_COMPARISONS = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le", "eq": "ne", "ne": "eq"}
+
+ATTENTION_GRID_AXES = (2, 3)
+"""The axes of the query and the key in the weights and the mask of an attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskBand:
+    """Where `t - u` must lie; `spent` where more was to be looked at than may be, so
+    that the rest was taken to hold everywhere.
+    """
+
+    interval: Interval
+    spent: bool = False
+
+
+@lru_cache(maxsize=1024)
+def find_mask_band(
+    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+) -> MaskBand:
+    """Where `t - u` must lie for `value` to be true or non-zero at time `t` of one axis
+    and `u` of another; without a clock, at rows of these numbers.
+    """
+    if not has_equal_rates(value, query, key, clock):
+        return MaskBand(FULL_INTERVAL)
+    return _search_band(make_grid(value, query, key, clock), False)
+
+
+def find_band_interval(
+    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+) -> Interval:
+    """The interval of `find_mask_band`."""
+    return find_mask_band(value, query, key, clock).interval
+
+
+def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
+    """The same of a grid, or of its opposite."""
+    return _search_band(grid, negated).interval
+
+
+def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
+    """What the grid's own side says of it."""
+    return _BandSearch().holds(grid, negated)
+
+
+def can_be_nan(grid: QueryKeyGrid) -> bool:
+    """Whether it may be no number where another factor is zero."""
+    return _BandSearch().breaks(grid)
+
+
+def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
+    low, high = _BandSearch(), _BandSearch()
+    keys = low.holds(replace(grid, side="keys"), negated)
+    queries = high.holds(replace(grid, side="queries"), negated)
+    spent = low.budget.spent or high.budget.spent
+    return MaskBand(merge_side_bands(keys, queries, grid.clock), spent)
+
+
+def merge_side_bands(keys: Interval, queries: Interval, clock: TimeAxis | None) -> Interval:
+    """What both sides say together."""
+    # Without a head what is left out of sight on one side is not there.
+    return keys & queries if clock is None else _intersect_sides(keys, queries)
+
+
+def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> Interval:
+    """Where both can hold. Of two that share no time, rows of a head may still be read."""
+    both = one & other
+    if clock is None or not both.empty or one.empty or other.empty:
+        return both
+    return _intersect_sides(
+        Interval(max(one.lo, other.lo), inf), Interval(-inf, min(one.hi, other.hi))
+    )
+
+
+def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
+    """What both sides say: how far ahead keys of time 0 and above are read, and how far
+    back queries of time 0 and above look.
+    """
+    if queries.empty:
+        # Only rows of a head read anything. To see what grows they would look ahead.
+        return keys if keys.lo < 0 else EMPTY_INTERVAL
+    if keys.lo >= 0 > queries.hi:
+        return EMPTY_INTERVAL
+    # Where only rows of a head are read, that is no row ahead, and maybe many back.
+    low = 0 if keys.empty else keys.lo
+    return Interval(min(low, queries.hi), queries.hi)
+
+
+class _NonZeroQuestion(NamedTuple):
+    """Where can a grid, or its opposite, be true, or other than zero?"""
+
+    grid: QueryKeyGrid
+    negated: bool
+
+
+class _ComparisonQuestion(NamedTuple):
+    """Where can `left <= right` hold, or `left < right`?"""
+
+    left: QueryKeyGrid
+    right: QueryKeyGrid
+    strict: bool
+
+
+_BandQuestion: TypeAlias = _NonZeroQuestion | _ComparisonQuestion
+_BandSolver: TypeAlias = Generator[_BandQuestion, Interval, Interval]
+
+
+@dataclass
+class _BandSearch:
+    """What is known of one grid on one side, and how much more may be looked at."""
+
+    budget: TraversalBudget = field(default_factory=TraversalBudget)
+    intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)
+    functions: dict[QueryKeyGrid, MaybeAffineIndex] = field(default_factory=dict)
+    breaking: dict[QueryKeyGrid, bool] = field(default_factory=dict)
+
+    def holds(self, grid: QueryKeyGrid, negated: bool) -> Interval:
+        """Where the grid, or its opposite, can be true."""
+        asked = _NonZeroQuestion(grid, negated)
+        return solve_memoized(asked, self._rule, self.intervals, self.budget, FULL_INTERVAL)
+
+    def affine(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
+        """The grid as a linear function of times."""
+        return solve_memoized(grid, find_affine_index, self.functions, self.budget, None)
+
+    def breaks(self, grid: QueryKeyGrid) -> bool:
+        """Whether it may be no number where another factor is zero."""
+        return solve_memoized(grid, solve_zero_divisor, self.breaking, self.budget, True)
+
+    def _rule(self, question: _BandQuestion) -> _BandSolver:
+        if isinstance(question, _ComparisonQuestion):
+            return (yield from self._below(*question))
+        grid, negated = question
+        node = grid.value.node
+        if node is None:
+            return FULL_INTERVAL
+        if (inner := follow_view(grid)) is not None:
+            return (yield _NonZeroQuestion(inner, negated))
+        if (parts := split_concat(grid)) is not None:
+            return (yield from _solve_any([_NonZeroQuestion(p, negated) for p in parts]))
+        operands = [align_operand(grid, a) for a in node.args if a]
+        if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
+            return found
+        # Of numbers only "is not zero" is known; its opposite holds anywhere.
+        return FULL_INTERVAL if negated else (yield from self._non_zero(grid, node, operands))
+
+    def _below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:
+        # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a,
+        # b) is x <= a and x <= b. Each half is a comparison of its own.
+        match left.value.node:
+            case Node(ops.Pointwise(fn="abs"), (Value() as x,)):
+                inner, upper = self.affine(align_operand(left, x)), self.affine(right)
+                if inner and upper:
+                    opposite = inner.times(Fraction(-1)).minus(upper)
+                    one = solve_offset_interval(inner.minus(upper), strict, left)
+                    return one & solve_offset_interval(opposite, strict, left)
+            case Node(ops.Arith(fn="max"), (Value() as a, Value() as b)):
+                halves = [
+                    _ComparisonQuestion(align_operand(left, x), right, strict) for x in (a, b)
+                ]
+                return (yield from _solve_all(halves))
+        match right.value.node:
+            case Node(ops.Arith(fn="min"), (Value() as a, Value() as b)):
+                halves = [
+                    _ComparisonQuestion(left, align_operand(right, x), strict) for x in (a, b)
+                ]
+                return (yield from _solve_all(halves))
+        one_side, other = self.affine(left), self.affine(right)
+        if one_side is None or other is None:
+            return FULL_INTERVAL
+        return solve_offset_interval(one_side.minus(other), strict, left)
+
+    def _non_zero(
+        self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
+    ) -> _BandSolver:
+        """Where numbers can be other than zero."""
+        match node.op:
+            case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+                return (
+                    (yield _NonZeroQuestion(operands[1], False))
+                    if _has_last_two_axes(grid)
+                    else FULL_INTERVAL
+                )
+            case ops.Attend():
+                # Its weights are zero where its mask is false; its other result is no
+                # grid.
+                mask = node.op.mask(node)
+                weights = grid.value.index == node.op.weights_result
+                seen = weights and (grid.query, grid.key) == ATTENTION_GRID_AXES
+                if mask is None or not seen:
+                    return FULL_INTERVAL
+                return (yield _NonZeroQuestion(grid.at(mask, *ATTENTION_GRID_AXES), False))
+            case ops.Arith(fn="mul"):
+                return (yield from self._product(*operands))
+            case ops.Arith(fn="div"):
+                unsure = can_be_zero(operands[1]) or self.breaks(operands[1])
+                return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
+            case ops.Arith(fn="add" | "sub" | "min" | "max"):
+                return (yield from _solve_any([_NonZeroQuestion(o, False) for o in operands]))
+            case ops.Pointwise(fn=fn) if fn in ZERO_PRESERVING_FUNCTIONS:
+                return (yield _NonZeroQuestion(operands[0], False))
+        return FULL_INTERVAL
+
+    def _product(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
+        """A product is zero where either factor is, unless the other is no number."""
+        pairs = (one, other), (other, one)
+        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.breaks(b)]
+        return (yield from _solve_all(hiding))
+
+
+def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
+    """Where any of them can hold."""
+    found = EMPTY_INTERVAL
+    for question in questions:
+        found |= yield question
+    return found
+
+
+def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
+    """Where all of them can hold."""
+    found = FULL_INTERVAL
+    for question in questions:
+        found &= yield question
+    return found
+
+
+def _solve_logical(
+    grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid], negated: bool
+) -> Generator[_BandQuestion, Interval, Interval | None]:
+    """The band of an op that has an opposite; None for other ops."""
+    match node.op:
+        case ops.Constant(value=number):
+            return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL
+        case ops.Not():
+            return (yield _NonZeroQuestion(operands[0], not negated))
+        case ops.And() | ops.Or():
+            sides = [_NonZeroQuestion(side, negated) for side in operands]
+            # "not (a and b)" is "not a or not b", and the other way round.
+            both = isinstance(node.op, ops.And) != negated
+            return (yield from (_solve_all if both else _solve_any)(sides))
+        case ops.Where() if grid.value.type.dtype == "bool" or not negated:
+            condition, yes, no = operands
+            chosen = (yield _NonZeroQuestion(condition, False)) & (
+                yield _NonZeroQuestion(yes, negated)
+            )
+            left_out = yield _NonZeroQuestion(condition, True)
+            return chosen | (left_out & (yield _NonZeroQuestion(no, negated)))
+        case ops.Compare(fn=fn):
+            return (
+                yield from _solve_comparison(NEGATED_COMPARISONS[fn] if negated else fn, *operands)
+            )
+        case ops.Reduce(fn="any" | "all" as fn, axis=axis):
+            # "any" may be true where one of them may; "not all", where one may be false.
+            # Of "all" and of "not any" nothing is concluded.
+            x = node.first
+            if x is not None and fn == ("all" if negated else "any"):
+                query, key = shift_axis(grid.query, axis), shift_axis(grid.key, axis)
+                return (yield _NonZeroQuestion(grid.at(x, query, key), negated))
+    return None
+
+
+def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
+    match fn:
+        case "eq":
+            both = [
+                _ComparisonQuestion(left, right, False),
+                _ComparisonQuestion(right, left, False),
+            ]
+            return (yield from _solve_all(both))
+        case "le" | "lt":
+            return (yield _ComparisonQuestion(left, right, fn == "lt"))
+        case "ge" | "gt":
+            return (yield _ComparisonQuestion(right, left, fn == "gt"))
+    return FULL_INTERVAL
+
+
+def _has_last_two_axes(grid: QueryKeyGrid) -> bool:
+    rank = grid.value.type.rank
+    return grid.query in (None, rank - 2) and grid.key in (None, rank - 1)

@@ -1,0 +1,154 @@
+"""Reductions over keys on which masked positions have no effect.
+
+On entry: a node that reads an axis whole, as a sum over keys does, and that link. On
+leaving: the axis of the result along which it goes row by row all the same, and the
+interval of `q - k` within which keys matter. What a grid holds at the others, `find_masked_values`
+says; here stands which number does not count for which op.
+
+    sum                     0
+    max, argmax             what no element is below: -inf, or 0 among weights
+    softmax                 -inf
+    sort                    what comes last in its order
+    topk                    -inf, of which steps put more behind what there is
+    gather                  any number, so long as every row that is picked exists
+
+Equal numbers are told apart by their place, the lower first, so that `argmax` and `sort`
+find what is shown before what is hidden behind it. Of hidden ones `topk` takes those of
+the lowest numbers, which more keys do not change.
+"""
+
+from collections.abc import Iterable
+
+from specc.analysis.mask_bands import intersect_bands
+from specc.analysis.masked_value_arithmetic import MaskedValues
+from specc.analysis.masked_values import bound_visible_ranks, find_masked_values, is_sorted_last
+from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
+from specc.analysis.value_ranges import find_value_range
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+from specc.ir.interval import FULL_INTERVAL, Interval
+from specc.ir.op_dependence import Dependence
+from specc.ir.time_axis import TimeAxis
+
+VisibleKeys = tuple[int, Interval]
+"""An axis of the result, and which keys matter to its rows."""
+
+
+def iterate_neutral_reads(
+    node: Node, link: Dependence, clock: TimeAxis | None = None
+) -> Iterable[VisibleKeys]:
+    """The axes of the result along which what is hidden does not count."""
+    x = node.args[link.operand]
+    if x is None or link.kind != "all":
+        return
+    key = link.operand_axis
+    for query, length in enumerate(x.type.shape):
+        # The batch is no query, whatever a mask says of keys alone.
+        timed = clock.head(length) is not None if clock else length == x.type.shape[key]
+        if query != key and timed:
+            reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
+            if reach != FULL_INTERVAL:
+                yield _to_result_axis(node, query, key), reach
+    if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.place:
+        yield from _iterate_argmax_reads(node, node.op.axis, key, clock)
+
+
+def _to_result_axis(node: Node, query: int, key: int) -> int:
+    gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
+    return query - gone
+
+
+def _find_relevant_keys(
+    node: Node, link: Dependence, pairs: MaskedValues, clock: TimeAxis | None
+) -> Interval:
+    """Which keys matter to an op, of a grid that holds these numbers elsewhere."""
+    if not pairs:
+        return FULL_INTERVAL
+    ordinary = [i for n, i in pairs.items() if _is_neutral_number(node, n)]
+    reach = FULL_INTERVAL
+    for interval in ordinary:
+        reach = intersect_bands(reach, interval, clock)
+    match node.op:
+        case ops.Gather(axis=axis):
+            own = link.operand == ops.Gather.table.place and axis == link.operand_axis
+            return (
+                bound_visible_ranks(reach) if own and _are_indices_in_range(node) else FULL_INTERVAL
+            )
+        case ops.Sort(axis=axis) | ops.Softmax(axis=axis) | ops.TopK(axis=axis) if (
+            axis != link.operand_axis
+        ):
+            return FULL_INTERVAL
+        case ops.Sort() | ops.ArgMax() | ops.TopK():
+            # Row numbers count from the first: all rows are wanted.
+            return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
+    return reach
+
+
+def _is_neutral_number(node: Node, number: float) -> bool:
+    """Whether more of a number leaves a result as it is."""
+    least, most = find_value_range(node.first)
+    match node.op:
+        case ops.Reduce(fn="sum" | "any"):
+            return number == 0
+        case ops.Reduce(fn="all"):
+            return number == 1
+        case ops.Reduce(fn="max") | ops.ArgMax():
+            return number <= least
+        case ops.Reduce(fn="min"):
+            return number >= most
+        case ops.Softmax():
+            return number == -FULL_INTERVAL.hi
+        case ops.Sort():
+            return is_sorted_last(node, number)
+        case ops.TopK(largest=largest):
+            # Where fewer are shown than are taken, hidden ones are, the first of them.
+            return number == (-FULL_INTERVAL.hi if largest else FULL_INTERVAL.hi)
+    return isinstance(node.op, ops.Gather)
+
+
+def _skip_index_views(ids: Value | None) -> Value | None:
+    """The row numbers behind views that only move them about."""
+    while ids and ids.node and ids.node.op.view and ids.node.first:
+        if isinstance(ids.node.op, ops.Extent):
+            break
+        ids = ids.node.first
+    return ids
+
+
+def _are_indices_in_range(node: Node) -> bool:
+    """Whether what a gather picks are numbers of rows of an axis as long as its own."""
+    op, table = node.op, node.first
+    assert isinstance(op, ops.Gather)
+    ids = _skip_index_views(ops.Gather.ids(node))
+    if table is None or ids is None or ids.node is None or ids.node.first is None:
+        return False
+    match ids.node.op:
+        case ops.Sort(axis=axis) if ids.index == 1:
+            pass
+        case ops.ArgMax(axis=axis):
+            pass
+        case _:
+            return False
+    return ids.node.first.type.shape[axis] == table.type.shape[op.axis]
+
+
+def _iterate_argmax_reads(
+    node: Node, axis: int, key: int, clock: TimeAxis | None
+) -> Iterable[VisibleKeys]:
+    """Rows picked by the greatest of a grid: one that its mask shows, or the first."""
+    if axis != key or not _are_indices_in_range(node):
+        return
+    ids = ops.Gather.ids(node)
+    grid = make_grid(ids, axis, None)
+    while (inner := follow_view(grid)) is not None:
+        grid = inner
+    made = grid.value.node
+    if made is None or made.first is None or grid.query is None:
+        return
+    match made.op:
+        case ops.ArgMax(axis=over):
+            query = shift_axis(grid.query, over)
+            assert query is not None
+            for number, reach in find_masked_values(made.first, query, over, clock).items():
+                if _is_neutral_number(made, number) and not reach.empty:
+                    yield axis, Interval(min(reach.lo, 0), FULL_INTERVAL.hi)

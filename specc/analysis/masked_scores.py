@@ -1,0 +1,207 @@
+"""Scores set to very low values by a mask: which positions a softmax or maximum skips.
+
+Low is -1e30 and below; a floor is lower than every row that exists, whatever those
+hold, such as -1 for row numbers. Either is worth something only as long as nothing
+ordinary was made as low: `can_hold_low_scores` values may be, at rows that exist,
+`can_hold_low_values` ones at
+padded rows.
+"""
+
+from collections.abc import Generator, Iterable, Iterator
+
+from specc.analysis.mask_bands import find_grid_band
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.padding_facts import PaddedResult
+from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
+from specc.analysis.value_ranges import find_constant_value, find_element_lower_bound
+from specc.ir import ops
+from specc.ir.graph import Node
+
+LOW_SCORE = -1e30
+"""What is at most this is taken for minus infinity: no number a model computes in f32
+with any accuracy left.
+"""
+
+ORDINARY_RESULT_OPS = (
+    *(ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share),
+    *(ops.Compare, ops.ArgMax, ops.Extent),
+)
+"""Ops whose results are ordinary numbers whatever they are given; so are these
+functions of `Pointwise`.
+"""
+
+ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
+
+
+def is_low_at_padding(standing: PaddedResult, axis: int) -> bool:
+    """Whether a result is very low where `axis` is padded."""
+    fallen = standing.at("low", axis)
+    match standing.node.op:
+        case ops.Where():
+            return standing.at("zero", axis)[0] and _get_fill_number(standing) <= LOW_SCORE
+        case ops.Arith(fn="sub"):
+            # What is low stays so less an ordinary number. Less another low one it is
+            # about 0: `s - max(s)` where a whole row of scores is hidden.
+            return fallen[0] and _is_ordinary(standing, 1, axis)
+        case ops.Arith(fn="add"):
+            one = fallen[0] and _is_ordinary(standing, 1, axis)
+            return one or (fallen[1] and _is_ordinary(standing, 0, axis))
+        case ops.Cast(to=to):
+            # Whole numbers do not go as low.
+            return fallen[0] and to.startswith(("f", "bf"))
+    return standing.node.op.view and any(fallen)
+
+
+def _get_fill_number(standing: PaddedResult) -> float:
+    """The number that a `where` puts where its condition is false; infinity, which is
+    not low, where none is seen.
+    """
+    number = find_constant_value(ops.Where.no(standing.node))
+    return float("inf") if number is None else number
+
+
+def _is_ordinary(standing: PaddedResult, n: int, axis: int) -> bool:
+    """Whether an operand holds ordinary numbers, where `axis` is padded too."""
+    rows = standing.given[n]
+    if rows.wild or rows.broken:
+        return False
+    return not (rows.stained and standing.along(axis)[n])
+
+
+def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
+    """Whether what stands where `axis` is padded is less than at every row that
+    exists, or equal to what hides.
+    """
+    if not isinstance(standing.node.op, ops.Where):
+        return standing.node.op.view and any(standing.at("floor", axis))
+    filled, least = (
+        _get_fill_number(standing),
+        find_element_lower_bound(ops.Where.yes(standing.node)),
+    )
+    # -1 is enough below `arange(n)`, whose least is 0.
+    below = filled <= LOW_SCORE or (least is not None and filled < least)
+    return standing.at("zero", axis)[0] and below and not standing.given[1].wild
+
+
+def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+    """Axes along which at least one row that exists surely holds an ordinary number."""
+    match standing.node.op:
+        case ops.Where() if not standing.given[1].wild:
+            yield from _iterate_visible_axes(standing, axes)
+        case ops.Arith(fn="add" | "sub"):
+            # With one wild side, where that has its peak; with both, the peaks may
+            # stand at different rows.
+            wild = [r.wild for r in standing.given]
+            if not all(wild):
+                side = wild.index(True) if any(wild) else 0
+                yield from (a for a in axes if standing.at("peaks", a)[side])
+        case op if op.view or isinstance(op, ops.Cast):
+            yield from (a for a in axes if any(standing.at("peaks", a)))
+
+
+def _iterate_visible_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
+    """Axes along which the condition of a `where` shows at least one row that
+    exists, itself if no other.
+    """
+    found = sorted(axes)
+    # Scores of a sequence with itself have the padded axis twice, first as queries:
+    # under `causal & keep` each row still sees itself.
+    pairs = len(found) == 2 and _is_condition_true(standing, found[0], found[1])
+    if is_where_always_taken(standing) or pairs:
+        yield from found
+
+
+def is_where_always_taken(standing: PaddedResult) -> bool:
+    """Whether a result is what a `where` takes at every row that exists."""
+    is_where = isinstance(standing.node.op, ops.Where)
+    return is_where and _is_condition_true(standing, None, None)
+
+
+def _is_condition_true(standing: PaddedResult, query: int | None, key: int | None) -> bool:
+    condition = ops.Where.condition(standing.node)
+    grid = align_operand(QueryKeyGrid(standing.value, query, key), condition)
+    return is_surely_true(standing, grid)
+
+
+def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
+    """Whether a mask is surely true at rows that exist, between a row and itself if
+    it compares rows.
+    """
+
+    def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
+        node = grid.value.node
+        if grid.value is standing.keep:
+            return True
+        # A mask that is an input may be false anywhere.
+        if node is None:
+            return False
+        if (inner := follow_view(grid)) is not None:
+            return (yield inner)
+        operands = [align_operand(grid, a) for a in node.args if a]
+        match node.op:
+            case ops.Constant(value=value):
+                return bool(value)
+            case ops.And() | ops.Concat():
+                for operand in operands:
+                    if not (yield operand):
+                        return False
+                return True
+            case ops.Or():
+                return (yield operands[0]) or (yield operands[1])
+            case ops.Compare(fn="eq" | "le" | "ge") if _is_mirrored_pair(*operands):
+                return True
+        # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance
+        # 0.
+        compares = grid.query is not None and grid.key is not None
+        return compares and 0 not in find_grid_band(grid, negated=True)
+
+    return solve_memoized(grid, rule, {}, TraversalBudget(), False)
+
+
+def _is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
+    """Whether two sides are one value, seen at the query's row and at the key's: of
+    `segment[:, i] == segment[:, j]` a row and itself have the same.
+    """
+    a, b = _follow_grid_views(left), _follow_grid_views(right)
+    apart = (a.query is None) != (a.key is None)
+    return a.value is b.value and (a.query, a.key) == (b.key, b.query) and apart
+
+
+def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
+    while (inner := follow_view(grid)) is not None:
+        grid = inner
+    return grid
+
+
+def can_hold_low_scores(standing: PaddedResult) -> bool:
+    """Whether rows that exist may hold numbers that are low on purpose."""
+    given = standing.given
+    match standing.node.op:
+        case ops.Where():
+            # The low side is never taken at rows that exist under `keep` alone; under
+            # `causal` it is.
+            return given[1].wild or (given[2].wild and not is_where_always_taken(standing))
+        case ops.Reduce(fn="max", axis=axis):
+            # One ordinary row is the greatest; it hides those that are low.
+            return given[0].wild and axis not in given[0].peaks
+    if _is_low_constant(standing.node):
+        return True
+    return not _is_ordinary_result(standing.node) and any(r.wild for r in given)
+
+
+def can_hold_low_values(standing: PaddedResult) -> bool:
+    """Whether any row may hold such numbers."""
+    if _is_low_constant(standing.node):
+        return True
+    return not _is_ordinary_result(standing.node) and any(r.stained for r in standing.given)
+
+
+def _is_low_constant(node: Node) -> bool:
+    """Whether a number is written down that is low, or would be with a minus before it."""
+    return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
+
+
+def _is_ordinary_result(node: Node) -> bool:
+    if isinstance(node.op, ops.Pointwise):
+        return node.op.fn in ORDINARY_RESULT_FUNCTIONS
+    return isinstance(node.op, ORDINARY_RESULT_OPS)

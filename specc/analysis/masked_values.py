@@ -1,0 +1,361 @@
+"""Infer the constant that a query-key grid holds at masked positions.
+
+On entry: a value and two of its axes, whose rows are called `q` and `k`. On leaving:
+pairs of a number and an interval of `q - k`. Outside of the interval the grid holds
+that number everywhere; true is 1 and false 0, so that the pair with 0 is the band.
+
+    where(causal, s, -inf)                  -inf outside [0, ∞]
+    exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
+    where(causal & window(4), s, 0) + 1     1 outside [0, 3]
+
+That is what a reduction over keys needs: the greatest of some scores does not change by
+more of minus infinity, nor a sum by more zeros. As in a band nothing is guessed: an op
+it knows nothing of has no pairs. What is hidden must be a number, in the full pass as in
+a step: values that overflow are not looked for.
+
+The softmax over keys gives zeros where the scores are minus infinity:
+
+    $ beyond 0 1
+    graph "g"
+    input "x" %0: f32[n]
+    %1: i64[n] = extent(%0) {axis=0}
+    %2: i64[n, 1] = insert(%1) {axis=1}
+    %3: bool[n, n] = compare(%1, %2) {fn="le"}
+    %4: f32[] = constant() {value=-inf, dtype="f32"}
+    %5: f32[n, n] = where(%3, %0, %4)
+    %6: f32[n, n] = softmax(%5) {axis=1}
+    output "scores" %5
+    output "weights" %6
+    end
+    gives
+    scores: -inf outside [0, ∞]
+    weights: 0 outside [0, ∞]
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+from functools import lru_cache
+from math import inf, isinf
+from typing import TypeAlias
+
+from specc.analysis.grid_constants import (
+    MAX_GRIDS,
+    find_uniform_value,
+    is_finite_grid,
+    split_product_factors,
+)
+from specc.analysis.mask_bands import (
+    ATTENTION_GRID_AXES,
+    can_be_nan,
+    find_band_interval,
+    find_side_band,
+    intersect_bands,
+    merge_side_bands,
+)
+from specc.analysis.masked_value_arithmetic import (
+    ARITHMETIC_FUNCTIONS,
+    COMPARISON_FUNCTIONS,
+    EXACT_UNARY_FUNCTIONS,
+    NO_MASKED_VALUES,
+    MaskedValues,
+    combine_masked_values,
+    find_common_values,
+    intersect_masked_values,
+    is_reduction_fixed_point,
+    map_masked_values,
+    truncate_masked_value,
+)
+from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    align_operand,
+    follow_view,
+    has_equal_rates,
+    make_grid,
+    shift_axis,
+    split_concat,
+)
+from specc.analysis.value_ranges import find_value_range
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.time_axis import TimeAxis
+
+MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
+"""How the pairs of one grid are found: it asks for those of others."""
+
+MASKED_WEIGHT_OPS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
+
+REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
+"""Ops that give each row of an axis from others of it, numbers that are known among them."""
+
+
+@lru_cache(maxsize=1024)
+def find_masked_values(
+    value: Value, query: int, key: int, clock: TimeAxis | None = None
+) -> MaskedValues:
+    """The numbers that `value` is seen to hold outside of intervals of `q - k`, in time
+    where a clock is given.
+    """
+    if not has_equal_rates(value, query, key, clock):
+        return NO_MASKED_VALUES
+    grid = make_grid(value, query, key, clock)
+    keys = _find_side_values(replace(grid, side="keys"))
+    queries = _find_side_values(replace(grid, side="queries"))
+    return {
+        n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), clock)
+        for n in {**keys, **queries}
+    }
+
+
+def _find_side_values(grid: QueryKeyGrid) -> MaskedValues:
+    """The pairs on one side (`specc.analysis.mask_bands`)."""
+    return solve_memoized(grid, _find_grid_values, {}, TraversalBudget(MAX_GRIDS), NO_MASKED_VALUES)
+
+
+def find_nonzero_interval(
+    value: Value, query: int, key: int, clock: TimeAxis | None = None
+) -> Interval:
+    """Where `q - k` must lie for `value` to be true or other than zero."""
+    other = find_masked_values(value, query, key, clock).get(0.0, FULL_INTERVAL)
+    return intersect_bands(find_band_interval(value, query, key, clock), other, clock)
+
+
+def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
+    """The pairs of a grid, from those of its operands."""
+    number = find_uniform_value(grid.value)
+    node = grid.value.node
+    if number is not None:
+        return {number: EMPTY_INTERVAL}
+    if node is None or grid.key is None:
+        return NO_MASKED_VALUES
+    if (inner := follow_view(grid)) is not None:
+        return (yield inner)
+    operands = [align_operand(grid, a) for a in node.args if a]
+    match node.op:
+        case ops.And() | ops.Or() | ops.Not() | ops.Compare():
+            return (yield from _find_boolean_values(grid, node, operands))
+        case ops.Where():
+            return (yield from _find_where_values(operands))
+        case ops.Arith(fn=fn):
+            return (yield from _find_arithmetic_values(fn, operands))
+        case ops.Pointwise(fn=fn):
+            return map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), (yield operands[0]))
+        case ops.Cast(to=to):
+            whole = to in ("i64", "i32")
+            return map_masked_values(truncate_masked_value if whole else float, (yield operands[0]))
+    return (yield from _find_axis_op_values(grid, node))
+
+
+def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+    """The pairs of an op that works on the rows of an axis."""
+    x = node.first
+    if (factors := split_product_factors(grid)) is not None:
+        return (yield from _find_product_values(factors))
+    if isinstance(node.op, (*MASKED_WEIGHT_OPS, ops.Attend)):
+        return (yield from _find_weight_values(grid, node))
+    if isinstance(node.op, ops.Concat):
+        return (yield from _find_concat_values(grid, node, node.op))
+    if x is None:
+        return NO_MASKED_VALUES
+    match node.op:
+        case ops.Reduce(fn=fn, axis=axis):
+            given = yield grid.at(x, shift_axis(grid.query, axis), shift_axis(grid.key, axis))
+            length = x.type.shape[axis].number or 0
+            return {n: i for n, i in given.items() if is_reduction_fixed_point(fn, n, length)}
+        case ops.Gather(axis=axis) if axis == grid.key:
+            return (yield from _find_gathered_values(grid, node))
+    if not isinstance(node.op, REORDERING_OPS):
+        # Of what it works on nothing is concluded, so that this is not asked: behind
+        # the row numbers of a layer stand all layers before it.
+        return NO_MASKED_VALUES
+    given = yield grid.at(x, grid.query, grid.key)
+    return _find_moved_values(grid, node, given)
+
+
+def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
+    """Zero where a factor is zero and all others are numbers."""
+    found: list[MaskedValues] = []
+    for n, factor in enumerate(factors):
+        others = factors[:n] + factors[n + 1 :]
+        if all(is_finite_grid(other) and not can_be_nan(other) for other in others):
+            given = yield factor
+            found.append({0.0: given[0.0]} if 0.0 in given else NO_MASKED_VALUES)
+    return intersect_masked_values(found)
+
+
+def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
+    """The pairs of what is put together: along another axis one part stands behind the
+    other; along one that grows rows of a head stand in front.
+    """
+    found = split_concat(grid)
+    if op.axis not in (grid.query, grid.key):
+        found = [grid.at(a, grid.query, grid.key) for a in node.args if a]
+    parts = []
+    for part in found or ():
+        parts.append((yield part))
+    return find_common_values(parts)
+
+
+def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
+    """The pairs behind an op that gives each row of an axis from others of it."""
+    match node.op:
+        case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
+            return {0.0: given[-inf]}
+        case ops.CumSum(axis=axis) if axis == grid.key:
+            # Behind the first that is infinite all sums are.
+            return {n: bound_visible_ranks(i) for n, i in given.items() if isinf(n)}
+        case ops.Sort(axis=axis) if axis == grid.key and grid.value.index == 0:
+            # What is hidden comes last: rank r is hidden at query t if r > t - lo.
+            return {n: bound_visible_ranks(i) for n, i in given.items() if is_sorted_last(node, n)}
+    return _find_other_axis_values(grid, node, given)
+
+
+def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
+    """The pairs behind an op that works along neither of the two axes: what all rows
+    hold is held by whatever is picked of them.
+    """
+    match node.op:
+        case ops.CumSum(axis=axis):
+            given = {n: i for n, i in given.items() if isinf(n) or not n}
+        case ops.Flip(axis=axis) | ops.Gather(axis=axis):
+            pass
+        case ops.Sort(axis=axis) if grid.value.index == 0:
+            pass
+        case _:
+            return NO_MASKED_VALUES
+    return given if axis not in (grid.query, grid.key) else NO_MASKED_VALUES
+
+
+def bound_visible_ranks(reach: Interval) -> Interval:
+    """All ranks that can hold what was not hidden: not more than there are keys."""
+    return EMPTY_INTERVAL if reach.empty else Interval(reach.lo, inf)
+
+
+def is_sorted_last(node: Node, number: float) -> bool:
+    """Whether a sort puts a number behind all that it is given, or behind its equals."""
+    least, most = find_value_range(node.first)
+    match node.op:
+        case ops.Sort(descending=descending):
+            return number <= least if descending else number >= most
+    return False
+
+
+def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
+    """Where the condition can be true, what one side holds; where it can be false, the
+    other.
+    """
+    condition = yield operands[0]
+    yes = yield operands[1]
+    no = yield operands[2]
+    taken, left = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
+    return {
+        n: (taken & yes.get(n, FULL_INTERVAL)) | (left & no.get(n, FULL_INTERVAL))
+        for n in {**yes, **no}
+    }
+
+
+def _find_boolean_values(
+    grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
+) -> MaskedValueRule:
+    """The pairs of true and false: by row numbers, or by numbers that are known."""
+    given: list[MaskedValues] = []
+    for operand in operands:
+        given.append((yield operand))
+    match node.op:
+        case ops.Not():
+            return {1.0 - n: i for n, i in given[0].items()}
+        case ops.And() | ops.Or():
+            # Either hidden side decides: false of `and`, true of `or`; else both do.
+            deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
+            found = [{deciding: g[deciding]} for g in given if deciding in g]
+            return intersect_masked_values([*found, find_common_values(given)])
+        case ops.Compare(fn=fn):
+            rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
+            return intersect_masked_values(
+                [rows, combine_masked_values(COMPARISON_FUNCTIONS[fn], *given)]
+            )
+    return NO_MASKED_VALUES
+
+
+def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
+    """The pairs of two numbers, and of one that decides whatever the other is."""
+    given: list[MaskedValues] = []
+    for operand in operands:
+        given.append((yield operand))
+    found = [combine_masked_values(ARITHMETIC_FUNCTIONS[fn], *given)]
+    for here, there, turned in ((0, 1, False), (1, 0, True)):
+        other = operands[there]
+        # Zero times infinity is no number, nor is infinity less infinity.
+        if not can_be_nan(other) and is_finite_grid(other):
+            least = find_value_range(other.value)[0]
+            # By what may be zero at some key nothing is divided; zero a query is so at
+            # all keys.
+            divides = not turned and (least > 0 or other.key is None)
+            for number, reach in given[here].items():
+                if fn == "div" and not number and divides:
+                    found.append({0.0: reach})
+                made = compute_absorbed_result(fn, number, least, turned)
+                if made is not None:
+                    found.append({made: reach})
+    return intersect_masked_values(found)
+
+
+def compute_absorbed_result(fn: str, number: float, least: float, turned: bool) -> float | None:
+    """What a number and any other make, if the other does not count: `-inf - x`.
+
+    `turned`: the number is the right one. `least`: the other is not below.
+    """
+    match fn:
+        case "add" if isinf(number):
+            return number
+        case "sub" if isinf(number):
+            return -number if turned else number
+        case "mul" if number == 0 or (isinf(number) and least > 0):
+            return number
+        case "div" if not turned and isinf(number) and least > 0:
+            return number
+        case "max" | "min" if number == (inf if fn == "max" else -inf):
+            return number
+    return None
+
+
+def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+    """Weights are zero where a mask is false, and a softmax's where scores are -inf."""
+    rank = grid.value.type.rank
+    match node.op:
+        case ops.Attend():
+            mask = node.op.mask(node)
+            weights = grid.value.index == node.op.weights_result
+            seen = weights and (grid.query, grid.key) == ATTENTION_GRID_AXES
+            return (
+                {0.0: find_side_band(grid.at(mask, *ATTENTION_GRID_AXES))}
+                if mask and seen
+                else NO_MASKED_VALUES
+            )
+    if grid.key != rank - 1 or grid.query not in (None, rank - 2):
+        return NO_MASKED_VALUES
+    scores, mask = node.args
+    assert scores is not None
+    assert mask is not None
+    found = [{0.0: find_side_band(align_operand(grid, mask))}]
+    given = yield align_operand(grid, scores)
+    if isinstance(node.op, ops.MaskedSoftmax) and -inf in given:
+        found.append({0.0: given[-inf]})
+    return intersect_masked_values(found)
+
+
+def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
+    """Rows of a grid in the order of another: behind the last shown there are hidden ones."""
+    match node.args:
+        case (Value() as table, Value(node=Node(ops.Sort(axis=axis), (Value() as x,)))):
+            order = ops.Gather.ids(node).node
+        case _:
+            return NO_MASKED_VALUES
+    if axis != grid.key or order is None:
+        return NO_MASKED_VALUES
+    given = yield grid.at(table, grid.query, grid.key)
+    sorted_ = yield grid.at(x, grid.query, grid.key)
+    last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
+    # What the order hides the table must hide too.
+    return {n: bound_visible_ranks(o) for n, i in given.items() for o in last if i & o == i}

@@ -1,0 +1,67 @@
+"""Evaluate recursive rules over a graph with memoization, a budget and no recursion.
+
+A rule is a generator: it yields the questions whose answers it needs, is sent them, and
+returns its own. Asked by a stack of our own, so that a graph may be as deep as it likes,
+and with every answer remembered, so that what two readers share is looked at once: of
+thirty `where`s one upon the other, each of which reads the last twice, thirty questions
+are left of 2^30 paths.
+"""
+
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+MAX_TRAVERSAL_STEPS = 50_000
+"""How many different questions are asked about one grid before the proof gives up."""
+
+Q = TypeVar("Q", bound=Hashable)
+A = TypeVar("A")
+TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
+
+
+@dataclass
+class TraversalBudget:
+    """How much of a graph is looked at for one band, so that no graph makes it slow."""
+
+    steps: int = MAX_TRAVERSAL_STEPS
+
+    @property
+    def spent(self) -> bool:
+        """Whether more was to be looked at than may be."""
+        return self.steps < 0
+
+    def take(self) -> bool:
+        """Count one question more; whether it may be asked."""
+        self.steps -= 1
+        return not self.spent
+
+
+def solve_memoized(
+    question: Q, rule: TraversalRule[Q, A], known: dict[Q, A], budget: TraversalBudget, otherwise: A
+) -> A:
+    """The answer to a question, and into `known` those to all that it asked; what the
+    budget does not reach is answered `otherwise`, which must hold of everything.
+    """
+    if question in known:
+        return known[question]
+    if not budget.take():
+        return otherwise
+    # Each question that is open stands above the one that asked it. `given` is what the
+    # top is sent; a generator that was only just made takes nothing yet.
+    open_ = [(question, rule(question))]
+    given, fresh = otherwise, True
+    while open_:
+        here, work = open_[-1]
+        try:
+            asked = next(work) if fresh else work.send(given)
+        except StopIteration as done:
+            known[here] = given = done.value
+            open_.pop()
+            fresh = False
+            continue
+        fresh = asked not in known and budget.take()
+        if fresh:
+            open_.append((asked, rule(asked)))
+        else:
+            given = known.get(asked, otherwise)
+    return known[question]

@@ -1,0 +1,210 @@
+"""Summarize a graph as a tree of scopes with shapes, weights and cost.
+
+Scopes are the paths weights live under: `h.3.attn.c_proj` is part of `h.3.attn`, which
+is part of `h.3`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from specc.analysis.cost import count_blocked_multiply_adds, count_multiply_adds
+from specc.analysis.length_limits import find_length_limits
+from specc.analysis.local_attention import LocalAttention, plan_local_attention
+from specc.ir.dim import Dim, multiply_dims, sum_dims
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.types import Type
+
+
+@dataclass(kw_only=True)
+class SummaryNode:
+    """One scope: its own name, what it gives, its weights, its work, and the scopes
+    inside.
+
+    `spared` is what its attentions in blocks do not do of the work. `members` are the
+    names of the parts that this one stands for, its own where it is alone.
+    """
+
+    name: str
+    type: Type | None = None
+    op: str = ""
+    weights: Dim = field(default_factory=lambda: Dim.of(0))
+    work: Dim = field(default_factory=lambda: Dim.of(0))
+    spared: Dim = field(default_factory=lambda: Dim.of(0))
+    parts: dict[str, "SummaryNode"] = field(default_factory=dict)
+    times: int = 1
+    members: tuple[str, ...] = ()
+
+    def all_weights(self) -> Dim:
+        """Numbers held by this scope and those inside."""
+        return (self.weights + sum_dims(p.all_weights() for p in self.parts.values())) * self.times
+
+    def all_work(self) -> Dim:
+        """Multiply-adds done by this scope and those inside."""
+        return (self.work + sum_dims(p.all_work() for p in self.parts.values())) * self.times
+
+    def all_spared(self) -> Dim:
+        """Multiply-adds spared in this scope and those inside."""
+        return (self.spared + sum_dims(p.all_spared() for p in self.parts.values())) * self.times
+
+    def shape_of_it(self) -> tuple[object, ...]:
+        """What must agree for two parts to be shown as one: everything but the order of
+        what is inside, which is that of the text that asked first.
+        """
+        inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
+        own = (self.weights, self.work, self.spared, self.times)
+        return (str(self.type), self.op, *own, inner)
+
+
+def _get_parameter_scope(parameter: str) -> str:
+    """The scope that a weight is counted for."""
+    scope, _, leaf = parameter.rpartition(".")
+    return scope if leaf in ("weight", "bias") else parameter
+
+
+def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> SummaryNode:
+    """The tree of a graph, its root named after it. Where `at` says how long an axis
+    is, attentions are done in blocks only if it is long enough.
+    """
+    root = SummaryNode(name=graph.name)
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    # The number of rows where it is told, or how many there are at most.
+    rows = {s: limit.most for s, limit in find_length_limits(graph).items()} | dict(at or {})
+    _order_parts(graph, root)
+    for node, results in graph.nodes:
+        _add_node(graph, root, node, results[0].type).spared += _count_saved_work(
+            node, padded, rows
+        )
+    for name, facts in graph.parameter_facts.items():
+        part = _get_or_add_part(root, _get_parameter_scope(name))
+        part.weights = part.weights + multiply_dims(facts.type.shape)
+    # What a call gives is named by its path, in place of whatever was built last in it;
+    # names with a colon are of values inside.
+    for name, value in graph.names.items():
+        if ":" not in name and (found := _find_part(root, name)):
+            found.type = value.type
+    # The last node of the graph is no result of the whole model.
+    root.type = None
+    _merge_equal_parts(root)
+    return root
+
+
+def _order_parts(graph: Graph, root: SummaryNode) -> None:
+    """Open the parts in the order in which their weights are read. What has none, such
+    as a mask that is made ahead of everything, says nothing about who comes first.
+    """
+    weights = set(graph.parameters.values())
+    for node, _ in graph.nodes:
+        if node.op.heavy or weights.intersection(node.args):
+            _get_or_add_part(root, _get_node_scope(graph, node))
+
+
+def _get_node_scope(graph: Graph, node: Node) -> str:
+    """The path that a node was first built under."""
+    scopes = graph.made[node].scopes if node in graph.made else ()
+    return scopes[0] if scopes else ""
+
+
+def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
+    """Put a node into the part that it belongs to, which is given."""
+    part = _get_or_add_part(root, _get_node_scope(graph, node))
+    part.work = part.work + count_multiply_adds(node)
+    part.type = type
+    # A part is called after what costs most in it, not after the reshapes around that.
+    if node.op.heavy or not part.op:
+        part.op = node.op.name
+    return part
+
+
+def _count_saved_work(node: Node, padded: Collection[Value], most: Mapping[str, int]) -> Dim:
+    """What a node does not do of its work because it is done in blocks."""
+    local = _find_local_attention(node, padded, most)
+    return (
+        count_multiply_adds(node) - count_blocked_multiply_adds(node, local) if local else Dim.of(0)
+    )
+
+
+def _find_local_attention(
+    node: Node, padded: Collection[Value], most: Mapping[str, int]
+) -> LocalAttention | None:
+    found = plan_local_attention(node, padded)
+    if found is None or node.args[0] is None:
+        return None
+    rows = most.get(node.args[0].type.shape[2].name or "")
+    # Of a length without a limit the model can be given enough rows.
+    return found if rows is None or rows > found.above else None
+
+
+def _get_or_add_part(root: SummaryNode, scope: str) -> SummaryNode:
+    part = root
+    for name in scope.split(".") if scope else []:
+        part = part.parts.setdefault(name, SummaryNode(name=name))
+    return part
+
+
+def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
+    part: SummaryNode | None = root
+    for name in scope.split("."):
+        part = part.parts.get(name) if part else None
+    return part
+
+
+def _merge_equal_parts(part: SummaryNode) -> None:
+    """Numbered parts that are alike become one, also where others stand between them:
+    `0 … 11`, `0, 2 … 24`.
+    """
+    for inner in part.parts.values():
+        _merge_equal_parts(inner)
+    alike: dict[object, list[SummaryNode]] = {}
+    for inner in part.parts.values():
+        # Named parts stay apart, however equal: `query` and `key` are not layers.
+        kind = inner.shape_of_it() if inner.name.isdecimal() else inner.name
+        alike.setdefault(kind, []).append(inner)
+    part.parts = {}
+    for run in alike.values():
+        # by number: a layer may be read before those below it
+        run.sort(key=lambda p: int(p.name) if p.name.isdecimal() else 0)
+        first = run[0]
+        first.members = tuple(p.name for p in run)
+        if len(run) > 1:
+            first.name = format_number_runs([int(p.name) for p in run])
+            first.times = len(run)
+        part.parts[first.name] = first
+
+
+MAX_LISTED_RUNS = 3
+"""Runs of layers that are named before a list is cut."""
+
+
+def format_number_runs(numbers: Sequence[int]) -> str:
+    """Rising numbers, at least two, in few words: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    steps = {b - a for a, b in pairwise(numbers)}
+    if steps == {1}:
+        return f"{numbers[0]} … {numbers[-1]}"
+    if len(steps) == 1 and len(numbers) > 2:
+        return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]} … {r[-1]}" for r in _split_runs(numbers)]
+    more = ["…"] if len(texts) > MAX_LISTED_RUNS else []
+    return ", ".join([*texts[:MAX_LISTED_RUNS], *more])
+
+
+def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Rising numbers, those that follow one another together."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
+    """Parts from the root down; a scope that only holds one other is shown with it: `h.0 … 11`."""
+    shown = part
+    while depth and len(shown.parts) == 1 and not shown.weights.terms and not shown.work.terms:
+        (inner,) = shown.parts.values()
+        shown = replace(inner, name=f"{shown.name}.{inner.name}", times=shown.times * inner.times)
+    yield depth, shown
+    for inner in shown.parts.values():
+        yield from walk_summary(inner, depth + 1)

@@ -1,0 +1,399 @@
+"""Check whether padded positions can reach an output (lint W0601).
+
+On entry: a graph with inputs declared `keep[batch, seq]`, which say which rows of an
+axis exist. Along each such axis this pass follows one question: can a value at a row
+that exists depend on rows that do not? On leaving: a warning for each op that lets them
+in.
+
+An op that reads other rows is clean where what stands at the padded rows is surely zero
+(or, for a maximum, surely low; `padding_values` says which), where a mask that implies `keep`
+stands between, or where the declared side of the padding keeps them out of sight. Row
+numbers count padded rows before them; only their differences are clean.
+
+Padding on the right stands behind every row that exists: a running sum never meets it.
+The mean over the axis does:
+
+    $ padding
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    input "keep" %1: bool[b, n] keep="right"
+    %2: f32[b, n, 4] = cum_sum(%0) {axis=1}
+    %3: f32[b, 4] = reduce(%2) {fn="mean", axis=1}
+    output "sums" %2
+    output "mean" %3
+    end
+    gives
+    W0601 padded positions reach `mean`: `mean` reads them, no mask stands between
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from specc.analysis.masked_scores import is_where_always_taken
+from specc.analysis.padded_link import PaddedRead
+from specc.analysis.padded_windows import can_keep_padding_facts
+from specc.analysis.padding_constants import (
+    find_rank_counting_operands,
+    has_mixed_ranks,
+    is_gather_in_sort_order,
+)
+from specc.analysis.padding_facts import (
+    NO_PADDING_FACTS,
+    PaddedResult,
+    PaddingFacts,
+    PaddingSource,
+    attach_loop_body,
+    join_padding_facts,
+    shift_fact_axes,
+)
+from specc.analysis.padding_invariance import is_unaffected_by_padding
+from specc.analysis.padding_leak import PaddingLeak
+from specc.analysis.padding_messages import make_padding_diagnostic
+from specc.analysis.padding_offsets import (
+    PaddingOffsets,
+    find_padding_offsets,
+    iterate_nodes_and_bodies,
+)
+from specc.analysis.padding_positions import (
+    EVERY_POSITION,
+    NO_PADDING_COUNT,
+    OrderedPositions,
+    PaddedLength,
+    PaddingCount,
+    infer_padding_count,
+    is_padding_exposed,
+)
+from specc.analysis.padding_rotation import RotationFact, infer_rotation
+from specc.analysis.padding_values import infer_padding_facts
+from specc.analysis.time_dataflow_facts import inline_loop_captures
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.ir import ops
+from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+
+
+def check_padding(graph: Graph) -> list[Diagnostic]:
+    """A warning W0601 for each op that lets padded positions reach an output, in the
+    graph's order.
+    """
+    faults: dict[tuple[Node, str], Diagnostic] = {}
+    for name in graph.input_facts:
+        states = _infer_states(graph, name)
+        reached = dict(_iterate_reached_outputs(graph, states)) if states else {}
+        # What reaches nothing if all values are finite does so as NaN or infinity.
+        finite = _infer_states(graph, name, finite=True) if reached else {}
+        otherwise = dict(_iterate_reached_outputs(graph, finite)) if finite else {}
+        for output, dirt in reached.items():
+            cause = otherwise.get(output, dirt)
+            if (cause.node, name) not in faults:
+                leak = PaddingLeak(
+                    graph=graph,
+                    keep=name,
+                    output=output,
+                    dirt=cause,
+                    states=states,
+                    not_finite=output not in otherwise,
+                )
+                faults[cause.node, name] = make_padding_diagnostic(leak)
+    return list(faults.values())
+
+
+def can_padding_reach(graph: Graph, name: str, outputs: Collection[str]) -> bool:
+    """Whether positions that do not exist, by the keep input `name`, may reach any of
+    `outputs`.
+    """
+    states = _infer_states(graph, name)
+    return any(output in outputs for output, _ in _iterate_reached_outputs(graph, states))
+
+
+def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[Value, PaddingFacts]:
+    """What is known of every value along the axis of the input `name`, as if all were
+    `finite`; nothing for an input that says nothing of positions.
+    """
+    side, keep = graph.input_facts[name].keep, graph.inputs[name]
+    if not side or not keep.type.rank or not keep.type.shape[-1].name:
+        return {}
+    return replace(make_padding_walk(graph, keep, side), finite=finite).run(graph)
+
+
+def _iterate_reached_outputs(
+    graph: Graph, states: Mapping[Value, PaddingFacts]
+) -> Iterator[tuple[str, PaddingSource]]:
+    """The outputs that padded positions may reach, each with the op that lets them in."""
+    for output, value in graph.outputs.items():
+        rows = states.get(value, NO_PADDING_FACTS)
+        dirt = rows.dirt
+        counts = rows.count or rows.count is None or rows.turned
+        if not dirt and value.node and counts:
+            dirt = PaddingSource(value.node, counted=True)
+        if dirt:
+            yield output, dirt
+
+
+def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
+    """The walk along the axis of which `keep` says which rows exist."""
+    places = find_padding_offsets(graph, keep, side)
+    return _PaddingWalk(keep, side, find_padded_lengths(graph, places), places)
+
+
+def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
+    """The lengths of padded axes: those that have a place, and those that windows and
+    slices make of them.
+    """
+    found = {places.rows, *places.joined, *places.merged}
+    for node, results in iterate_nodes_and_bodies(graph):
+        for link in find_dependences(node, results):
+            operand = node.args[link.operand]
+            if link.kind == "all" and operand is not None:
+                link = places.link(node, link) or link
+            if link.kind == "strided" and operand is not None:
+                assert link.result_axis is not None, "windows have rows"
+                if operand.type.shape[link.operand_axis] in found:
+                    found.add(results[0].type.shape[link.result_axis])
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _PaddingWalk:
+    """One padded axis: its `keep`, the side on which rows may be missing, and all
+    `lengths` that it has behind strides, and beside other rows, where `places` says how
+    many stand before it. With `finite`, as if no value were NaN or infinite.
+    """
+
+    keep: Value
+    side: str
+    lengths: frozenset[Dim]
+    places: PaddingOffsets
+    finite: bool = False
+
+    def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
+        """What is known of every value."""
+        return self.states(
+            graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.type.rank - 1}))}
+        )
+
+    def states(
+        self, graph: Graph, known: Mapping[Value, PaddingFacts]
+    ) -> Mapping[Value, PaddingFacts]:
+        """What is known of every value of a graph or of a loop's body, from what is
+        `known` of its inputs.
+        """
+        states = dict(known)
+        for node, results in graph.nodes:
+            given = [states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
+            if isinstance(node.op, ops.Scan) and not self._along(node, node.op):
+                looped = self._looped(node, node.op, given, states)
+                states.update(zip(results, looped, strict=True))
+                continue
+            found = find_dependences(node, results)
+            for r, value in enumerate(results):
+                links_here = (k for k in found if k.result == r)
+                here = [k for x in links_here if (k := self.places.link(node, x))]
+                states[value] = self.visit(node, value, given, here)
+        return states
+
+    def _along(self, node: Node, op: ops.Scan) -> bool:
+        """Whether a loop runs along the padded axis."""
+        return op.row(node).type.shape[op.axis] in self.lengths
+
+    def _looped(
+        self,
+        node: Node,
+        op: ops.Scan,
+        given: list[PaddingFacts],
+        outside_body: Mapping[Value, PaddingFacts],
+    ) -> list[PaddingFacts]:
+        """Return the facts of the results of a loop along another axis (a fixed point)."""
+        parts, body = op.parts(given), inline_loop_captures(node, op)
+        rows = [shift_fact_axes(r, op.axis, -1) for r in parts.rows]
+        carries = list(parts.starts)
+        inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
+        while True:
+            own = dict(zip(inputs, (*rows, *carries), strict=True))
+            found = self.states(body, {**outside_body, **own})
+            made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
+            after = [
+                join_padding_facts(old, new)
+                for old, new in zip(carries, made[: op.carries], strict=True)
+            ]
+            if after == carries:
+                break
+            carries = after
+        outside = {r.dirt for r in given}
+        collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carries :])
+        return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
+
+    @property
+    def length(self) -> Dim:
+        """The padded axis."""
+        return self.keep.type.shape[-1]
+
+    @property
+    def _alike(self) -> bool:
+        """Whether ranks and rows end alike: padded ones stand behind all others."""
+        return self.side == "right" and not self.places.joined
+
+    def padded(self, node: Node, link: Dependence) -> bool:
+        """Whether a link starts at the padded axis."""
+        operand = node.args[link.operand]
+        return operand is not None and operand.type.shape[link.operand_axis] in self.lengths
+
+    def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
+        """How a link reads padded rows."""
+        operand = node.args[link.operand]
+        assert operand is not None, "a link has an operand"
+        length = operand.type.shape[link.operand_axis]
+        return PaddedRead(
+            node=node,
+            link=link,
+            given=given,
+            side=self.side,
+            merged=length in self.places.merged,
+            apart=self.places.apart(length),
+            ends=self.places.ends(length),
+            into_apart=self._into_apart(node, link),
+        )
+
+    def _into_apart(self, node: Node, link: Dependence) -> bool:
+        """Whether a link leads to an axis on which padding moves positions apart."""
+        if link.result_axis is None or link.kind == "all":
+            return False
+        types = node.op.infer(*(a.type if a else None for a in node.args))
+        return self.places.apart(types[link.result].shape[link.result_axis])
+
+    def visit(
+        self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]
+    ) -> PaddingFacts:
+        """What is known of one result."""
+        keeps = {
+            k
+            for k in here
+            if k.result_axis is not None
+            and self.padded(node, k)
+            and can_keep_padding_facts(self.reading(node, k, given))
+        }
+        standing = PaddedResult(
+            node=node,
+            value=value,
+            given=given,
+            keeps=keeps,
+            keep=self.keep,
+            lengths=self.lengths,
+            joined=self.places.joined,
+            after=self._alike,
+        )
+        counts = _collect_padding_counts(standing)
+        turned = infer_rotation(node, [s.turned for s in given], counts)
+        dirt = self._dirt(standing, here, counts, turned)
+        count = self._count(standing, counts)
+        rows = infer_padding_facts(standing)
+        if self.finite:
+            rows = replace(rows, broken=False, endless=frozenset())
+        # The greatest row is one that exists: `argmax` over what is low elsewhere.
+        picks = isinstance(node.op, ops.ArgMax) and (
+            count == EVERY_POSITION or self._from_the_first(node, node.op)
+        )
+        return replace(
+            rows,
+            count=count,
+            turned=None if dirt else turned,
+            points=rows.points or picks,
+            dirt=dirt,
+        )
+
+    def _from_the_first(self, node: Node, op: ops.ArgMax) -> bool:
+        """Whether a number counts rows before all padding, of which the first exists."""
+        length = node.first.type.shape[op.axis] if node.first else self.length
+        counted = length in self.lengths and not self.places.among(length)
+        return self.side == "right" and counted
+
+    def _dirt(
+        self,
+        standing: PaddedResult,
+        here: list[Dependence],
+        counts: list[PaddingCount],
+        turned: RotationFact | None,
+    ) -> PaddingSource | None:
+        """What lets padded rows in: an op before, or this one."""
+        node, given = standing.node, standing.given
+        # The first op at fault is the one to name: behind it everything is dirty.
+        for rows in given:
+            if rows.dirt:
+                return rows.dirt
+        if self._counted(node, given, counts) or (turned and turned.shown):
+            return PaddingSource(node, counted=True)
+        for link in here:
+            # Links of other axes never lead to a padded row.
+            if self.padded(node, link):
+                reading = self.reading(node, link, given)
+                if not is_unaffected_by_padding(reading):
+                    return PaddingSource(node, shifted=reading.shifted, reading=reading)
+        return None if self._alike or not has_mixed_ranks(standing) else PaddingSource(node)
+
+    def _counted(
+        self, node: Node, given: Sequence[PaddingFacts], counts: list[PaddingCount]
+    ) -> bool:
+        """Whether an op shows how many padded rows there are."""
+        match node.op:
+            case ops.Gather(axis=axis) if node.args[0] and (
+                given[1].points or is_gather_in_sort_order(node, given)
+            ):
+                # A row that exists, picked by its number from the padded axis itself,
+                # is the same row wherever it stands; from a table it is another one.
+                elsewhere = node.args[0].type.shape[axis] not in self.lengths
+                return bool(counts[0]) or counts[0] is None or elsewhere
+            case ops.Scan() if self._along(node, node.op) and self._made_inside(node.op.body):
+                return True
+        return is_padding_exposed(node, counts, self.length)
+
+    def _made_inside(self, body: Graph) -> bool:
+        """Whether a loop over the padded axis makes as many rows again in its body."""
+        return any(
+            not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
+        )
+
+    def _count(self, standing: PaddedResult, counts: list[PaddingCount]) -> PaddingCount:
+        node, operand = standing.node, standing.node.first
+        match node.op:
+            case ops.Extent(axis=axis) if axis in standing.given[0].ranked:
+                return NO_PADDING_COUNT  # a rank is the same, whatever stands before
+            case ops.Sort(axis=axis) if standing.value.index and not self._alike:
+                if operand and operand.type.shape[axis] in self.lengths:
+                    return None  # which rows stand where, hidden ones among them
+                return infer_padding_count(node, counts, self.length)
+            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
+                length = operand.type.shape[axis]
+            case ops.Range(length=length):
+                pass
+            case ops.Size(length=length) if length.symbols() & self.length.symbols():
+                # `size(n)` counts padded rows with the others.
+                return {(PaddedLength(length),): Fraction(1)}
+            case _:
+                return infer_padding_count(node, counts, self.length)
+        return self._count_of_rows(length)
+
+    def _count_of_rows(self, length: Dim) -> PaddingCount:
+        """What padding adds to the row numbers of an axis."""
+        if length not in self.lengths:
+            return {}
+        if length in self.places.merged:
+            return None
+        if self.places.among(length):
+            before = self.places.before[length]
+            own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
+            rows = OrderedPositions(length, before, before + self.length, own)
+            return {(rows,): Fraction(1)}
+        # Padding on the right stands behind every row: it moves none.
+        return EVERY_POSITION if self.side != "right" else {}
+
+
+def _collect_padding_counts(standing: PaddedResult) -> list[PaddingCount]:
+    """What padding adds to the operands, as the result sees them."""
+    counts = [s.count for s in standing.given]
+    if is_where_always_taken(standing):
+        counts[2] = counts[1]  # what the other is, no row that exists shows
+    for operand in find_rank_counting_operands(standing):
+        counts[operand] = NO_PADDING_COUNT  # beside ranks they count ranks
+    return counts

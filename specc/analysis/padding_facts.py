@@ -1,0 +1,195 @@
+"""Facts about a value at padded positions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from specc.analysis.padding_positions import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
+from specc.analysis.padding_rotation import RotationFact
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op_dependence import Dependence
+
+if TYPE_CHECKING:
+    from specc.analysis.padded_link import PaddedRead
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingSource:
+    """The op through which padded rows came in. `counted`: by their number, not by
+    their values; `shifted`: by their number before a stride.
+
+    `inside` is the body of the loop that the op stands in, if it stands in one;
+    `reading` the link that lets them in, where values do.
+    """
+
+    node: Node
+    counted: bool = False
+    shifted: bool = False
+    inside: Graph | None = None
+    reading: "PaddedRead | None" = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingFacts:
+    """What is known of a value along a padded axis.
+
+    It is zero or false (`zero`), very low (`low`), or lower than at every row that
+    exists (`floor`), wherever its row along one of these axes is padded. Along `peaks`
+    at least one row that exists holds an ordinary number; unless `wild`, all do, and
+    unless `stained`, padded ones too. Where rows are padded it may hold NaN (`broken`) or
+    infinity (`endless`, of these signs).
+
+    `count`: it grows with the number of padded rows before. `turned`: its features were
+    rotated by angles that do. `points`: it holds numbers of rows that exist. `held`: the
+    number that stands wherever the row along an axis is padded. `fill`: the same, where it
+    also stands at the positions that `pad` or `concat` added beside. `repeated`: axes
+    along which padded positions hold what the last that exists holds. `ranked`: axes along
+    which rows are in the order of what they hold, padded ones last. `behind`: a mask
+    where it is false alone infinity was put, from which all that is broken comes.
+    `dirt`: padded rows have reached rows that exist.
+    """
+
+    zero: frozenset[int] = frozenset()
+    low: frozenset[int] = frozenset()
+    floor: frozenset[int] = frozenset()
+    peaks: frozenset[int] = frozenset()
+    wild: bool = False
+    stained: bool = False
+    endless: frozenset[int] = frozenset()
+    broken: bool = False
+    count: PaddingCount = None
+    turned: RotationFact | None = None
+    points: bool = False
+    held: Mapping[int, float] = field(default_factory=dict)
+    fill: Mapping[int, float] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
+    ranked: frozenset[int] = frozenset()
+    behind: Value | None = None
+    dirt: PaddingSource | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all padded positions hold finite values, which times zero are zero."""
+        return not (self.broken or self.endless)
+
+    def at_padded(self, axis: int) -> float | None:
+        """Return the number that stands wherever an axis is padded, if it is known."""
+        return 0.0 if axis in self.zero else self.held.get(axis)
+
+    def covered(self, axis: int) -> bool:
+        """Whether a maximum along an axis passes over padded rows."""
+        return axis in self.floor or (axis in self.low and axis in self.peaks)
+
+
+NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
+"""A value of which nothing is known, and that has not to do with padding."""
+
+
+def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
+    """`rows` where an axis was taken out (-1) or put in (1) at `axis`."""
+
+    def changed(known: frozenset[int]) -> frozenset[int]:
+        return frozenset(a + by if a >= axis else a for a in known if by > 0 or a != axis)
+
+    def numbers(known: Mapping[int, float]) -> dict[int, float]:
+        return {a + by if a >= axis else a: n for a, n in known.items() if by > 0 or a != axis}
+
+    # Where turned features lie is not followed into a body, nor out of it.
+    turned = replace(rows.turned, axis=None) if rows.turned else None
+    return replace(
+        rows,
+        zero=changed(rows.zero),
+        low=changed(rows.low),
+        floor=changed(rows.floor),
+        peaks=changed(rows.peaks),
+        held=numbers(rows.held),
+        fill=numbers(rows.fill),
+        repeated=changed(rows.repeated),
+        ranked=changed(rows.ranked),
+        behind=None,
+        turned=turned,
+    )
+
+
+def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
+    """What is known of a value that is one or the other: a carry as it starts, or as a
+    step of its loop leaves it.
+    """
+    # What is good must hold of both, what is bad of either.
+    return PaddingFacts(
+        zero=one.zero & other.zero,
+        low=one.low & other.low,
+        floor=one.floor & other.floor,
+        peaks=one.peaks & other.peaks,
+        wild=one.wild or other.wild,
+        stained=one.stained or other.stained,
+        endless=one.endless | other.endless,
+        broken=one.broken or other.broken,
+        # Ranks in one and rows in the other: nothing more is said of either.
+        count=merge_padding_counts(one.count, other.count) if one.ranked == other.ranked else None,
+        held=dict(one.held.items() & other.held.items()),
+        fill=dict(one.fill.items() & other.fill.items()),
+        repeated=one.repeated & other.repeated,
+        ranked=one.ranked | other.ranked,
+        turned=one.turned or other.turned,
+        points=one.points and other.points,
+        dirt=one.dirt or other.dirt,
+    )
+
+
+AxisFact: TypeAlias = Literal["zero", "low", "floor", "peaks", "repeated"]
+"""A fact of `PaddingFacts` that is said axis by axis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedResult:
+    """One result of a node, and what is known of its operands; `keeps` are its links
+    along padded axes, row for row.
+
+    `keep` says which rows exist, `lengths` are those of padded axes, `joined` those of
+    axes on which `pad` or `concat` added positions beside them. `after`: padding stands
+    after all that exist.
+    """
+
+    node: Node
+    value: Value
+    given: Sequence[PaddingFacts]
+    keeps: Iterable[Dependence]
+    keep: Value
+    lengths: frozenset[Dim]
+    joined: frozenset[Dim] = frozenset()
+    after: bool = False
+
+    def axes(self) -> set[int]:
+        """The padded axes of the result."""
+        return {k.result_axis for k in self.keeps if k.result_axis is not None}
+
+    def padded(self) -> set[int]:
+        """The axes of the result that are as long as a padded one."""
+        shape = self.value.type.shape
+        return {n for n, length in enumerate(shape) if length in self.lengths}
+
+    def at(self, what: AxisFact, axis: int) -> list[bool]:
+        """The operands of which a fact is known where the result's `axis` is padded."""
+        found: list[bool] = []
+        for n, rows in enumerate(self.given):
+            known: frozenset[int] = getattr(rows, what)
+            found.append(any(k.operand_axis in known for k in self._links(n, axis)))
+        return found
+
+    def along(self, axis: int) -> list[bool]:
+        """The operands that have the axis; others are repeated along it."""
+        return [bool(self._links(n, axis)) for n in range(len(self.given))]
+
+    def _links(self, operand: int, axis: int) -> list[Dependence]:
+        return [k for k in self.keeps if k.operand == operand and k.result_axis == axis]
+
+
+def attach_loop_body(
+    rows: PaddingFacts, body: Graph, outside: set[PaddingSource | None]
+) -> PaddingFacts:
+    """Return facts whose leak, where it began inside a loop, names the loop body."""
+    if rows.dirt is None or rows.dirt in outside or rows.dirt.inside:
+        return rows
+    return replace(rows, dirt=replace(rows.dirt, inside=body))

@@ -1,0 +1,316 @@
+"""Infinity and NaN at padded positions, where a product with zero does not hide them.
+
+Whatever number `x` holds at a padded position, `x * keep` is zero there. But zero times
+infinity is NaN, and NaN passes through every sum that it enters. A running sum of `keep`
+is zero before the first position that exists, a window of it too: what divides by such
+a value is trusted only where bounds show that the divisor is not zero.
+"""
+
+from math import isinf
+from typing import TypeAlias
+
+from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.padding_positions import find_constant_fraction
+from specc.analysis.value_ranges import ValueRange, find_constant_value, find_value_range
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+
+InfinitySigns: TypeAlias = frozenset[int]
+"""Of which sign infinity may be: 1, -1, either, or neither."""
+NO_SIGNS: InfinitySigns = frozenset()
+BOTH_SIGNS: InfinitySigns = frozenset((1, -1))
+
+BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard)
+"""Ops behind which there is no infinity."""
+
+INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
+"""Functions that leave infinity as it is."""
+UNBOUNDED_ABOVE_FUNCTIONS = ("exp", "expm1", "relu", "relu2", "softplus", "sqrt", "log", "log1p")
+"""Functions that are endless above alone."""
+GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
+"""A number times a share of it that goes to 0: minus infinity by 0 is no number."""
+
+MOVING_OPS = (
+    *(ops.Concat, ops.Slice, ops.Stride, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
+    *(ops.Gather, ops.Index, ops.Last, ops.Sort, ops.TopK, ops.MaxPool, ops.Cast),
+)
+"""Ops whose results are elements of what they are given."""
+
+ELEMENTWISE_OPS = (
+    *(ops.Arith, ops.Pointwise, ops.Cast, ops.Where, ops.Linear),
+    *(ops.Compare, ops.And, ops.Or, ops.Not, ops.Reduce),
+)
+"""Ops that compute each position from the same position of what they are given."""
+
+QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
+"""Functions that are infinite or NaN where the divisor is zero."""
+
+
+def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
+    """Of which sign a result may be infinite."""
+    given, node = [r.endless for r in standing.given], standing.node
+    if not _can_be_infinite(standing.value):
+        return NO_SIGNS
+    if _is_remasked(standing):
+        return given[2]
+    match node.op:
+        case ops.Constant(value=value):
+            return frozenset((1 if value > 0 else -1,)) if isinf(value) else NO_SIGNS
+        case ops.Pointwise(fn=fn):
+            return _map_signs(fn, given[0])
+        case ops.Arith(fn=fn):
+            return _combine_signs(fn, *given)
+        case ops.Where():
+            return _drop_compared_signs(node, given[1]) | given[2]
+    if isinstance(node.op, BOUNDED_RESULT_OPS):
+        return NO_SIGNS
+    return _combine_operand_signs(standing, frozenset().union(*given))
+
+
+def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> InfinitySigns:
+    """Of which sign what moves or sums elements with these infinities may be infinite."""
+    node = standing.node
+    match node.op:
+        case ops.Reduce(fn="max", axis=axis) if (
+            axis in standing.given[0].peaks and not standing.padded()
+        ):
+            return found - {-1}  # some row that exists holds a number
+    # Anything else may turn the sign: a product, a map by weights.
+    same = node.op.view or isinstance(node.op, (*MOVING_OPS, ops.Reduce, ops.CumSum))
+    return found if same or not found else BOTH_SIGNS
+
+
+def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
+    """The signs of `x` in `where(x > -inf, x, …)`: those that the condition lets by."""
+    condition, yes, _ = node.args
+    match condition and condition.node:
+        case Node(ops.Compare(fn="gt" | "ne"), (left, right)) if left is yes:
+            low = find_constant_value(right)
+            return signs - {-1} if low is not None and low < 0 and isinf(low) else signs
+    return signs
+
+
+def _can_be_infinite(value: Value) -> bool:
+    """Whether a result could be infinite or no number: true, false and whole numbers
+    never are, those made of NaN, such as the row numbers of a sort, not either.
+    """
+    return value.type.dtype[0] not in "iu" and value.type.dtype != "bool"
+
+
+def _combine_signs(fn: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
+    """Of which sign a function of two is infinite."""
+    if fn == "sub":
+        return left | _negate_signs(right)
+    if fn == "add":
+        return left | right
+    if fn == "div":
+        return BOTH_SIGNS if left else NO_SIGNS  # a number by infinity is zero
+    if fn not in ("max", "min"):
+        return BOTH_SIGNS if left or right else NO_SIGNS
+    # The larger of minus infinity and a number is the number.
+    kept = 1 if fn == "max" else -1
+    return frozenset(s for s in left | right if s == kept or s in left & right)
+
+
+def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
+    return frozenset(-s for s in signs)
+
+
+def _map_signs(fn: str, signs: InfinitySigns) -> InfinitySigns:
+    """Of which sign a function of infinity is infinite."""
+    if fn == "neg":
+        return _negate_signs(signs)
+    if fn == "abs":
+        return frozenset((1,)) if signs else NO_SIGNS
+    if fn in INFINITY_PRESERVING_FUNCTIONS:
+        return signs
+    # The others are finite there, or, as sine and cosine, no number at all.
+    return signs & {1} if fn in UNBOUNDED_ABOVE_FUNCTIONS or fn in GATED_ACTIVATIONS else NO_SIGNS
+
+
+def _can_map_to_nan(fn: str, signs: InfinitySigns) -> bool:
+    """Whether a function of infinity may be no number."""
+    if fn in ("sin", "cos"):
+        return bool(signs)
+    return -1 in signs and (fn in GATED_ACTIVATIONS or fn in ("sqrt", "log", "log1p"))
+
+
+def find_infinity_mask(standing: PaddedResult) -> Value | None:
+    """The mask where it is false alone infinity was put, if all infinity in a result,
+    and all that is broken by it, comes from there.
+    """
+    given, node = standing.given, standing.node
+    match node:
+        case Node(ops.Where(), (mask, _, low)) if not _is_untrusted(given[1]):
+            if isinf(find_constant_value(low) or 0.0):
+                return mask
+    masks = {r.behind for r in given if _is_untrusted(r) or r.behind}
+    if len(masks) != 1:
+        return None
+    if _can_be_undefined_at_padding(standing):
+        # A divisor made of hidden scores is zero where all of them are hidden.
+        tested = given[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
+        return tested.behind
+    return masks.pop()
+
+
+def _is_untrusted(rows: PaddingFacts) -> bool:
+    return rows.broken or bool(rows.endless)
+
+
+def _is_remasked(standing: PaddedResult) -> bool:
+    """Whether a `where` hides what infinity came of by the mask that put it there."""
+    node, given = standing.node, standing.given
+    return (
+        isinstance(node.op, ops.Where)
+        and given[1].behind is not None
+        and _is_implied_by(node.first, given[1].behind)
+        and not given[0].broken
+    )
+
+
+def _is_implied_by(condition: Value | None, mask: Value) -> bool:
+    """Whether a condition is seen to be false wherever a mask is."""
+    if condition is mask:
+        return True
+    node = condition.node if condition else None
+    return node is not None and isinstance(node.op, ops.And) and any(a is mask for a in node.args)
+
+
+def can_be_nan_at_padding(standing: PaddedResult) -> bool:
+    """Whether a result may be NaN where rows are padded: infinity less infinity, zero
+    times infinity, or a function of a number that it is not defined at.
+    """
+    given, node = standing.given, standing.node
+    if not _can_be_infinite(standing.value):
+        return False
+    if _is_remasked(standing):
+        return given[2].broken
+    match node.op:
+        case ops.Where() if given[0].zero >= {k.result_axis for k in standing.keeps}:
+            # `where(keep, x, 0)`: whatever `x` holds, at padded rows it is not taken.
+            return given[2].broken
+        case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].endless):
+            return True
+    if _can_be_undefined_at_padding(standing) or any(r.broken for r in given):
+        return True
+    return not _is_nan_safe(standing) and any(r.endless for r in given)
+
+
+def find_padded_range(standing: PaddedResult, operand: int) -> ValueRange:
+    """Return bounds of what an operand holds at padded positions."""
+    value, rows = standing.node.args[operand], standing.given[operand]
+    if value is None:
+        return 0.0, 0.0
+    axes = [n for n, d in enumerate(value.type.shape) if d in standing.lengths]
+    numbers = [rows.at_padded(a) for a in axes]
+    if numbers and None not in numbers:
+        known = [n for n in numbers if n is not None]
+        return min(known), max(known)
+    return find_value_range(value)
+
+
+def _has_padding(standing: PaddedResult, operand: int) -> bool:
+    """Whether an operand has padded positions that hold values of their own."""
+    value, rows = standing.node.args[operand], standing.given[operand]
+    return value is not None and any(
+        d in standing.lengths and n not in rows.repeated for n, d in enumerate(value.type.shape)
+    )
+
+
+def find_repeated_axes(standing: PaddedResult) -> frozenset[int]:
+    """The axes along which padded positions hold what the last that exists holds: a
+    running sum of zeros behind it.
+    """
+    node, given = standing.node, standing.given
+    match node.op:
+        case ops.CumSum(axis=axis) if standing.after and axis in given[0].zero:
+            return frozenset({axis})
+    if not (node.op.view or isinstance(node.op, ELEMENTWISE_OPS)):
+        return frozenset()
+    return frozenset(
+        axis
+        for axis in standing.axes()
+        if all(
+            known or not there
+            for known, there in zip(
+                standing.at("repeated", axis), standing.along(axis), strict=True
+            )
+        )
+    )
+
+
+def can_be_zero_at_padding(standing: PaddedResult, operand: int) -> bool:
+    """Whether an operand may be zero at a padded position; where it has none, it is
+    the same as without padding.
+    """
+    if not _has_padding(standing, operand):
+        return False
+    low, high = find_padded_range(standing, operand)
+    return low <= 0 <= high
+
+
+def _can_be_undefined_at_padding(standing: PaddedResult) -> bool:
+    """Whether a result may divide by zero at a padded position, or take a root or a
+    logarithm of what is not above zero.
+    """
+    node = standing.node
+    match node.op:
+        case ops.Arith(fn=fn) if fn in QUOTIENT_FUNCTIONS:
+            return can_be_zero_at_padding(standing, 1)
+        case ops.Arith(fn="pow"):
+            return _can_power_be_undefined(standing)
+        case ops.Pointwise(fn="reciprocal"):
+            return can_be_zero_at_padding(standing, 0)
+        case ops.Pointwise(fn="log") if _has_padding(standing, 0):
+            return find_padded_range(standing, 0)[0] <= 0
+        case ops.Pointwise(fn="sqrt") if _has_padding(standing, 0):
+            return find_padded_range(standing, 0)[0] < 0
+        case ops.LayerNorm(eps=eps) | ops.RMSNorm(eps=eps) | ops.GroupNorm(eps=eps):
+            return eps == 0
+    return False
+
+
+def _can_power_be_undefined(standing: PaddedResult) -> bool:
+    """Whether a power may be infinite or NaN at a padded position."""
+    exponent = find_constant_fraction(ops.Arith.right(standing.node))
+    if not (_has_padding(standing, 0) or _has_padding(standing, 1)):
+        return False
+    low, _ = find_padded_range(standing, 0)
+    if exponent is None:
+        return low <= 0
+    fraction = exponent.denominator != 1 and low < 0
+    return fraction or (exponent < 0 and can_be_zero_at_padding(standing, 0))
+
+
+def _is_nan_safe(standing: PaddedResult) -> bool:
+    """Whether infinity may go into an op without NaN being expected of it: a maximum is
+    one of what it is given, while `inf - inf` and `0 * inf` are NaN.
+    """
+    node, signs = standing.node, [r.endless for r in standing.given]
+    match node.op:
+        case ops.Arith(fn="max" | "min") | ops.Reduce(fn="max" | "min"):
+            return True
+        case ops.Arith(fn="add"):
+            return not _have_opposite_signs(signs[0], signs[1])
+        case ops.Arith(fn="sub"):
+            return not _have_opposite_signs(signs[0], _negate_signs(signs[1]))
+        case ops.Arith(fn="mul"):
+            return not any(signs[n] and _can_be_zero(standing, 1 - n) for n in range(2))
+        case ops.Arith(fn="div"):
+            return not (signs[0] and signs[1])
+        case ops.Reduce() | ops.CumSum():
+            return len(signs[0]) == 1
+        case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
+            return True
+    return node.op.view or isinstance(node.op, MOVING_OPS)
+
+
+def _have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
+    """Whether infinities of two signs may meet in a sum."""
+    return bool((left and right) and len(left | right) > 1)
+
+
+def _can_be_zero(standing: PaddedResult, operand: int) -> bool:
+    low, high = find_padded_range(standing, operand)
+    return low <= 0 <= high

@@ -1,0 +1,226 @@
+"""Offsets of padded positions on axes that also hold prefix or memory positions.
+
+    concat([memory, x])      behind the rows of `memory`, which are always there
+    concat([prompt, x])      for padding of `prompt`: at the front, rows of `x` behind
+    concat([memory, x])[:, m:]   at the front again
+
+A length tells where: `m + n` has one place in a graph, or none where it has two.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specc.ir import ops
+from specc.ir.dim import Dim, multiply_dims, sum_dims
+from specc.ir.dim_bounds import is_never_negative
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import Interval
+from specc.ir.op import Op
+from specc.ir.op_dependence import Dependence
+from specc.ir.types import Type
+
+
+@dataclass(frozen=True)
+class PaddingOffsets:
+    """The rows before padded ones, by the length of the axis; `rows` are those that may
+    be padded, on the `side`; `least` bounds lengths from below.
+    """
+
+    rows: Dim
+    least: Mapping[str, int]
+    side: str
+    before: Mapping[Dim, Dim] = field(default_factory=dict)
+    merged: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
+    """Lengths of several axes as one, a padded one among them, with those lengths."""
+
+    @property
+    def joined(self) -> frozenset[Dim]:
+        """The lengths of axes that hold other rows too."""
+        return frozenset(self.before) - {self.rows}
+
+    def behind(self, length: Dim) -> Dim:
+        """The rows behind those that may be padded."""
+        if length not in self.before:
+            return Dim.of(0)
+        return length - self.rows - self.before[length]
+
+    def apart(self, length: Dim) -> bool:
+        """Whether positions that always exist stand where padding may stand between
+        them and the others, so that it moves them apart.
+        """
+        if length in self.merged:
+            return True
+        first = self.before.get(length, 0) != 0 and self.side != "right"
+        return first or (self.behind(length) != 0 and self.side != "left")
+
+    def ends(self, length: Dim) -> tuple[int | None, int | None]:
+        """How many positions always exist before and after padded ones; None where no
+        number is known.
+        """
+        return self.before.get(length, Dim.of(0)).number, self.behind(length).number
+
+    def among(self, length: Dim) -> bool:
+        """Whether rows that exist stand on both sides of where padding may be counted:
+        their numbers then do not all count it.
+        """
+        return length in self.joined
+
+    def link(self, node: Node, link: Dependence) -> Dependence | None:
+        """A link as it is for padded rows: those of a part go where the part goes, and
+        of other rows none is read.
+        """
+        operand = node.args[link.operand]
+        if operand is None or link.kind != "all":
+            return link
+        length = operand.type.shape[link.operand_axis]
+        if isinstance(node.op, ops.Merge | ops.Split):
+            to_axis = self._regrouped(node, link.operand_axis)
+            kept = to_axis is not None
+            return replace(link, kind="same", result_axis=to_axis) if kept else link
+        if not _is_splice(node.op, link.operand_axis):
+            return link
+        if length in self.before:
+            if self._passes_by(node, self.before[length]):
+                return None
+            to = _find_result_axis(node, link.operand, self.before[length])
+            if to is not None and self.before.get(to[0]) == to[1]:
+                return replace(link, kind="same", result_axis=link.operand_axis)
+        return make_shift_dependence(node, link) or link
+
+    def _regrouped(self, node: Node, axis: int) -> int | None:
+        """The axis of the result in which padded positions stay in order, where batch
+        and positions become one axis or are split again.
+        """
+        assert node.first is not None, "a view of a value"
+        shape = node.first.type.shape
+        match node.op:
+            case ops.Merge(axis=first, count=count) if first <= axis < first + count:
+                parts = shape[first : first + count]
+                return first if self.merged.get(multiply_dims(parts)) == parts else None
+            case ops.Split(axis=first, sizes=sizes) if first == axis:
+                if self.merged.get(shape[axis]) != sizes:
+                    return None
+                return first + next(n for n, d in enumerate(sizes) if d in self.before)
+        return None
+
+    def _passes_by(self, node: Node, before: Dim) -> bool:
+        """Whether rows are picked by number, and none of them may be padded."""
+        match node.op:
+            case ops.Slice(start=start, stop=stop):
+                pass
+            case ops.Index(at=at):
+                start, stop = at, at + 1
+            case _:
+                return False
+        # Of rows that may be padded on the left the last exists, on the right the first.
+        first, last = int(self.side == "right"), int(self.side == "left")
+        ends = before + first - stop, start - before - self.rows + last
+        return any(is_never_negative(d, self.least) for d in ends)
+
+
+def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
+    """Return the link of an op that drops or adds a constant number of positions at the
+    ends of an axis, as a window of one position; None for another op.
+    """
+    operand, axis = node.args[link.operand], link.operand_axis
+    assert operand is not None, "a link has an operand"
+    length = operand.type.shape[axis]
+    match node.op:
+        case ops.Slice(start=start, stop=stop):
+            ends = [-start, stop - length]
+        case ops.Pad(before=before, after=after):
+            ends = [before, after]
+        case ops.Concat():
+            types = [a.type for a in node.args if a]
+            before = _sum_lengths(types[: link.operand], axis)
+            ends = [before, _sum_lengths(types, axis) - before - length]
+        case _:
+            return None
+    if any(d.number is None for d in ends):
+        return None
+    by = Interval(ends[0].number or 0, ends[0].number or 0)
+    return replace(link, kind="strided", result_axis=axis, reach=by, stride=1)
+
+
+def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
+    """The places of the rows of which `keep` says whether they exist."""
+    rows = keep.type.shape[-1]
+    before, twice = {rows: Dim.of(0)}, set[Dim]()
+    merged: dict[Dim, tuple[Dim, ...]] = {}
+    for node, _ in iterate_nodes_and_bodies(graph):
+        for length, place in _iterate_result_axes(node, before, rows, graph.least):
+            if before.setdefault(length, place) != place:
+                twice.add(length)
+        if (parts := _find_merged_lengths(node, before)) is not None:
+            whole = multiply_dims(parts)
+            if merged.setdefault(whole, parts) != parts:
+                twice.add(whole)
+    known = {d: p for d, p in before.items() if d not in twice}
+    one_axis = {d: p for d, p in merged.items() if d not in twice}
+    return PaddingOffsets(rows, graph.least, side, known, one_axis)
+
+
+def iterate_nodes_and_bodies(graph: Graph) -> Iterator[tuple[Node, Sequence[Value]]]:
+    """Yield the nodes of a graph and of the bodies of its loops, with their results."""
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Scan):
+            yield from iterate_nodes_and_bodies(node.op.body)
+        yield node, results
+
+
+def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
+    """The lengths that a node merges to one, if one of them is padded."""
+    match node.op:
+        case ops.Merge(axis=axis, count=count) if node.first is not None:
+            parts = node.first.type.shape[axis : axis + count]
+            return parts if sum(d in before for d in parts) == 1 else None
+    return None
+
+
+def _iterate_result_axes(
+    node: Node, before: Mapping[Dim, Dim], rows: Dim, least: Mapping[str, int]
+) -> Iterator[tuple[Dim, Dim]]:
+    """The axis that a node makes of one with padded rows, and their place on it."""
+    for n, operand in enumerate(node.args):
+        axis = _get_op_axis(node.op)
+        if axis is None or operand is None:
+            return
+        length = operand.type.shape[axis]
+        to = _find_result_axis(node, n, before[length]) if length in before else None
+        # All rows that may be padded are still there.
+        if to and all(is_never_negative(d, least) for d in (to[1], to[0] - to[1] - rows)):
+            yield to
+
+
+def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] | None:
+    """The length of the result's axis, and the rows before those that may be padded."""
+    axis = _get_op_axis(node.op)
+    types = [a.type for a in node.args if a]
+    if axis is None:
+        return None
+    (made,) = node.op.infer(*types)
+    match node.op:
+        case ops.Concat():
+            return made.shape[axis], before + _sum_lengths(types[:operand], axis)
+        case ops.Pad(before=added):
+            return made.shape[axis], before + added
+        case ops.Slice(start=start):
+            return made.shape[axis], before - start
+    return None
+
+
+def _sum_lengths(types: list[Type], axis: int) -> Dim:
+    return sum_dims(t.shape[axis] for t in types)
+
+
+def _get_op_axis(op: Op) -> int | None:
+    match op:
+        case ops.Concat(axis=axis) | ops.Slice(axis=axis) | ops.Index(axis=axis):
+            return axis
+        case ops.Pad(axis=axis, mode="constant"):
+            return axis
+    return None
+
+
+def _is_splice(op: Op, axis: int) -> bool:
+    return _get_op_axis(op) == axis

@@ -1,0 +1,277 @@
+"""Position ids that count padding: how they may be used without effect on results.
+
+A row number grows by one with every padded row before it, twice a row number by two.
+What padding adds to a value is followed as its *count*: so many times the number of
+padded rows, and times which values. A difference or a comparison is the same however
+much padding there is if both sides have equal counts; so are weights of a softmax over
+rows whose scores all grow by the same amount, as ALiBi's do when it is written as
+`slope * j`. Everything else that a row number goes into shows how much padding there
+was.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+
+PaddingTerms: TypeAlias = Mapping[tuple[object, ...], Fraction]
+PaddingCount: TypeAlias = PaddingTerms | None
+"""What each padded row before adds: products of values with their coefficients; None,
+not the same at all rows.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedPositions:
+    """Stands for the numbers of rows of an axis of this length, on which padding stands
+    among rows that exist: those behind it count it, those before it do not. All that
+    stays the same is which of two comes first.
+    """
+
+    length: Dim
+    before: Dim
+    end: Dim
+    inside: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
+    """What padding adds to the numbers of those that may be padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelativePositions:
+    """Stands for row numbers counted from where rows end that stand before: below 0 at
+    those, and from there on with what padding adds.
+    """
+
+    added: tuple[tuple[tuple[object, ...], Fraction], ...]
+
+    @property
+    def count(self) -> "PaddingCount":
+        """What padding adds from there on."""
+        return dict(self.added)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedLength:
+    """Stands for a length that padding is a part of."""
+
+    length: Dim
+
+
+NO_PADDING_COUNT: PaddingCount = {}
+EVERY_POSITION: PaddingCount = {(): Fraction(1)}
+LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
+
+
+def merge_padding_counts(one: PaddingCount, other: PaddingCount) -> PaddingCount:
+    """What padding adds to a value that is one or the other."""
+    return one if one == other else None
+
+
+def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim) -> PaddingCount:
+    """What padding adds to a result, from what it adds to the operands."""
+    if not any(counts):
+        return NO_PADDING_COUNT
+    if None in counts or any(map(_is_ordered, counts)):
+        return _infer_order_count(node, counts)
+    first, second = (*(c or {} for c in counts[:2]), {})[:2]
+    match node.op:
+        case ops.Arith(fn=fn):
+            return _infer_arithmetic_count(node, fn, first, second, length)
+        case ops.Where():
+            # A condition that grows with padding picks other values.
+            return merge_padding_counts(second, counts[2]) if not first else None
+        case ops.Cast(to=to):
+            return first if _is_id_preserving_cast(node, to) else None
+        case ops.Pointwise(fn="neg"):
+            return _add_counts({}, first, -1)
+        case ops.Reduce(fn="max" | "min"):
+            return first
+    if node.op.view and not isinstance(node.op, ops.Extent):
+        return _view_count(node, first)
+    return NO_PADDING_COUNT
+
+
+def _infer_arithmetic_count(
+    node: Node, fn: str, first: PaddingTerms, second: PaddingTerms, length: Dim
+) -> PaddingCount:
+    """What padding adds to a sum, a product, a quotient of two."""
+    left, right = ops.Arith.left(node), ops.Arith.right(node)
+    match fn:
+        case "add" | "sub":
+            return _add_counts(first, second, 1 if fn == "add" else -1)
+        case "mul" if not (first and second):
+            return _scale_count(first or second, left if second else right, length)
+        case "div" if not second and (divisor := find_constant_fraction(right)):
+            return _add_counts({}, first, 1 / divisor)
+        case "min" | "max":
+            return merge_padding_counts(first, second)
+    return None
+
+
+def _is_id_preserving_cast(node: Node, to: str) -> bool:
+    """Whether a cast keeps a row number: to true or false, and from fractions to whole
+    numbers, it does not.
+    """
+    x = node.first
+    whole = x is not None and x.type.dtype in ("i64", "i32")
+    return to != "bool" and (whole or to not in ("i64", "i32"))
+
+
+def _add_counts(one: PaddingTerms, other: PaddingTerms, by: Fraction | int) -> PaddingTerms:
+    """`one + by * other`."""
+    total = dict(one)
+    for product, number in other.items():
+        total[product] = total.get(product, Fraction(0)) + number * by
+    return {p: n for p, n in total.items() if n}
+
+
+def _scale_count(count: PaddingTerms, factor: Value | None, length: Dim) -> PaddingCount:
+    """A count times another operand; None where that is not the same at all rows."""
+    number = find_constant_fraction(factor)
+    if number is not None:
+        return _add_counts({}, count, number)
+    if factor is None or length in factor.type.shape:
+        return None
+    return {(*p, factor): n for p, n in count.items()}
+
+
+def _view_count(node: Node, count: PaddingTerms) -> PaddingCount:
+    """The count of what a view shows: values that are its factors are seen as it shows them."""
+    return {((node.op, p),) if p else p: n for p, n in count.items()}
+
+
+def find_constant_fraction(value: Value | None) -> Fraction | None:
+    """The number that a value is everywhere, if it is seen to be one."""
+    while (
+        value
+        and value.node
+        and value.node.args
+        and (value.node.op.view or isinstance(value.node.op, ops.Cast))
+    ):
+        if isinstance(value.node.op, ops.Extent) or value.type.dtype == "bool":
+            return None
+        value = value.node.first
+    match value and value.node and value.node.op:
+        case ops.Constant(value=number) if not isinstance(number, bool) and isfinite(number):
+            return Fraction(number)
+    return None
+
+
+def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
+    """Whether rows are compared with the length that ends, or stands before, those that
+    may be padded: rows that exist stay on their side of it.
+    """
+    for n, (count, other) in enumerate(zip(counts, reversed(node.args), strict=True)):
+        rows, length = _get_only_factor(count), _find_constant_length(other)
+        if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
+            # Rows before are below 0, and what they are compared with is not.
+            return _are_position_ids(other)
+        if isinstance(rows, OrderedPositions) and length is not None:
+            # Padded rows stand between the first edge and the first row that exists.
+            apart = ("gt", "le") if n else ("lt", "ge")
+            fits = node.op in [ops.Compare(fn) for fn in apart]
+            return length == rows.end or (length == rows.before and fits)
+    return False
+
+
+def _get_only_factor(count: PaddingCount) -> object:
+    """The one factor of a count."""
+    factors = [f for product in count or () for f in product]
+    return factors[0] if len(factors) == 1 else None
+
+
+def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
+    """Row numbers less those of the rows before: counted from an edge on."""
+    rows, length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
+    if node.op != ops.Arith("sub") or not isinstance(rows, OrderedPositions):
+        return None
+    if length == rows.end:
+        return {(RelativePositions(()),): Fraction(1)}
+    if length == rows.before:
+        return {(RelativePositions(rows.inside),): Fraction(1)}
+    return None
+
+
+def _are_position_ids(value: Value | None) -> bool:
+    """Whether a value is seen to be numbers of rows."""
+    while value and value.node and value.node.op.view:
+        if isinstance(value.node.op, ops.Extent | ops.Range):
+            return True
+        value = value.node.first
+    return False
+
+
+def _find_constant_length(value: Value | None) -> Dim | None:
+    """The length that a value is everywhere, if it is seen to be one."""
+    while value and value.node and value.node.args and value.node.op.view:
+        if isinstance(value.node.op, ops.Extent):
+            return None
+        value = value.node.first
+    match value and value.node and value.node.op:
+        case ops.Size(length=length):
+            return length
+        case ops.Constant(value=int() as number, dtype="i64" | "i32"):
+            return Dim.of(number)
+    return None
+
+
+def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
+    """What is left where nothing but the order of rows stays the same, or less."""
+    if isinstance(node.op, ops.Compare):
+        return NO_PADDING_COUNT
+    if None in counts:
+        return None
+    kept = isinstance(node.op, ops.Cast) and _is_id_preserving_cast(node, node.op.to)
+    return counts[0] if kept or node.op.view else _infer_relative_count(node, counts)
+
+
+def _is_ordered(count: PaddingCount) -> bool:
+    return any(
+        isinstance(f, OrderedPositions | PaddedLength | RelativePositions)
+        for product in count or ()
+        for f in product
+    )
+
+
+def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
+    """Whether an op that is given row numbers uses them for more than differences."""
+    if None in counts:
+        return True
+    if not any(counts):
+        return False
+    match node.op:
+        case ops.Compare():
+            return counts[0] != counts[1] and not _is_compared_with_edge(node, counts)
+        case _ if any(map(_is_ordered, counts)):
+            return infer_padding_count(node, counts, length) is None
+        case ops.RopeAngles() | ops.Extent():
+            return False
+        case ops.ArgMax() | ops.Reduce(fn="max" | "min"):
+            # the greatest stays the greatest where all grow alike
+            return set(counts[0] or {}) != {()}
+        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
+            return not _is_uniform_shift(node, counts, length)
+    if isinstance(node.op, LINEAR_OPS) or node.op == ops.Pointwise("neg"):
+        return infer_padding_count(node, counts, length) is None
+    return not node.op.view
+
+
+def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
+    """Whether padding adds the same to every score of a softmax over the padded axis,
+    and to nothing else.
+    """
+    scores, keys, fixed = 0, node.first, None
+    match node.op:
+        case ops.Softmax(axis=axis):
+            pass
+        case ops.Attend():
+            scores, keys, axis = node.op.added.place, node.op.key(node), 2
+            fixed = node.op.sinks(node)  # its score stays where it is
+        case _:
+            axis = -1
+    alone = not any(c for n, c in enumerate(counts) if n != scores)
+    return alone and keys is not None and keys.type.shape[axis] == length and fixed is None

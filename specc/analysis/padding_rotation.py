@@ -1,0 +1,194 @@
+"""Rotary embeddings with position ids that count padding: which products cancel it.
+
+Query i is turned by the angles of row i, key j by those of row j; in the product of
+both the difference is left, which padding before them does not change. Anything else
+that is done with the features shows the angles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specc.analysis.padding_positions import PaddingCount
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class RotationFact:
+    """By which angles, in which pairs (`key`), and along which axis the features lie;
+    None for the angles themselves.
+
+    Two values of one key are turned alike.
+    """
+
+    key: object
+    axis: int | None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the angles are seen."""
+        return self.key is EXPOSED_ROTATION.key
+
+
+EXPOSED_ROTATION = RotationFact("shown", None)
+
+
+def infer_rotation(
+    node: Node, turned: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
+) -> RotationFact | None:
+    """What a result was turned by."""
+    if isinstance(node.op, ops.RopeAngles):
+        # Angles of rows whose numbers count padding turn with it; others are plain.
+        return RotationFact((node.op.rows(node), node.op), None) if counts[0] else None
+    # An extent makes row numbers; it does not look at what it is given.
+    if not any(turned) or isinstance(node.op, ops.Extent):
+        return None
+    if (free := _is_rotation_cancelled(node, turned)) is not None:
+        return None if free else EXPOSED_ROTATION
+    match node.op:
+        case ops.Rotate(pairs=pairs):
+            return _infer_rotate(turned, pairs)
+        case ops.Concat(axis=axis):
+            return _infer_concat_rotation(node, turned, axis)
+        case ops.Arith(fn=fn):
+            return _infer_scaled_rotation(node, fn, turned[0], turned[1])
+    return _infer_unary_rotation(node, turned[0])
+
+
+def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFact:
+    """What an op leaves of its one operand; an op of several that comes here mixes them."""
+    if turned is None:
+        return EXPOSED_ROTATION
+    match node.op:
+        case ops.Cast(to=to):
+            # Cut to whole numbers, two that are turned alike no longer are.
+            return turned if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
+        case ops.Pointwise(fn="neg"):
+            # -x is x turned by half a turn more, the same at all rows.
+            return turned if turned.axis is not None else EXPOSED_ROTATION
+    if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
+        return _infer_view_rotation(node, turned)
+    return EXPOSED_ROTATION
+
+
+def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) -> bool | None:
+    """Whether a sum of products is free of the angles, since both factors are turned
+    alike; None for other ops.
+    """
+    match node.op:
+        case ops.Attend():
+            # A turned value, or mask, comes out in the result; queries and keys do not.
+            alone = not any(turned[2:])
+            return alone and _is_matched_product(turned[0], turned[1], 3, 3)
+        case ops.MatMul():
+            left, right = (a.type.rank for a in node.args if a)
+            return _is_matched_product(turned[0], turned[1], left - 1, right - 2)
+        case ops.Einsum(equation=equation):
+            return _is_matched_einsum(equation, turned)
+    return None
+
+
+def _infer_rotate(turned: Sequence[RotationFact | None], pairs: str) -> RotationFact:
+    """Features behind a rotation: by both angles of one origin, and not turned before."""
+    x, cosines, sines = turned
+    alike = x is None and cosines is not None and cosines == sines
+    if not alike or cosines is None or cosines.axis is not None:
+        return EXPOSED_ROTATION
+    return RotationFact((cosines, pairs), 3)
+
+
+def _is_matched_product(
+    left: RotationFact | None, right: RotationFact | None, at: int, to: int
+) -> bool:
+    """Whether two that are turned alike are multiplied feature by feature and summed."""
+    return (
+        left is not None
+        and right is not None
+        and left.key == right.key
+        and (left.axis, right.axis) == (at, to)
+    )
+
+
+def _is_matched_einsum(equation: str, turned: Sequence[RotationFact | None]) -> bool:
+    terms, result = equation.split("->")
+    names = [t.split() for t in terms.split(",")]
+    if len(turned) != 2 or turned[0] is None or turned[1] is None or turned[0].key != turned[1].key:
+        return False
+    letters = {n[t.axis] for n, t in zip(names, turned, strict=True) if t and t.axis is not None}
+    return (
+        len(letters) == 1
+        and None not in (turned[0].axis, turned[1].axis)
+        and not letters & set(result.split())
+    )
+
+
+def _infer_concat_rotation(
+    node: Node, turned: Sequence[RotationFact | None], axis: int
+) -> RotationFact:
+    """Parts of features behind each other, some of them turned; or other rows of the same kind."""
+    features = {t.axis for t in turned if t}
+    if len(features) != 1 or None in features:
+        return EXPOSED_ROTATION
+    (at,) = features
+    if axis != at:
+        # More rows, or heads, of vectors that are all turned by the same angles.
+        return turned[0] if turned[0] and len(set(turned)) == 1 else EXPOSED_ROTATION
+    # Half of the features turned, half not, as in GPT-J: turned alike is what has the
+    # same parts in the same places.
+    parts = zip(turned, node.args, strict=True)
+    return RotationFact(
+        tuple(t.key if t else str(a and a.type.shape[axis]) for t, a in parts), axis
+    )
+
+
+def _infer_scaled_rotation(
+    node: Node, fn: str, first: RotationFact | None, second: RotationFact | None
+) -> RotationFact:
+    """Multiplied by what is the same for all features, or the sum of two that are turned alike."""
+    # A turn is linear: the sum of two vectors turned by one angle is turned by it.
+    alike = first is not None and first == second and first.axis is not None
+    if first and alike and fn in ("add", "sub"):
+        return first
+    if (first and second) or fn not in ("mul", "div"):
+        return EXPOSED_ROTATION
+    left, right = ops.Arith.left(node), ops.Arith.right(node)
+    if first:
+        return _infer_product_rotation(first, left, right)
+    # A number by what is turned is not what is turned by a number.
+    if second and fn == "mul":
+        return _infer_product_rotation(second, right, left)
+    return EXPOSED_ROTATION
+
+
+def _infer_product_rotation(turned: RotationFact, own: Value, factor: Value) -> RotationFact:
+    """Turned features by a factor, which must be one for all features of a vector: each
+    feature by a weight of its own would no longer be a turn.
+    """
+    if turned.axis is None or own.type.rank < factor.type.rank:
+        return EXPOSED_ROTATION
+    place = turned.axis - (own.type.rank - factor.type.rank)
+    return turned if place < 0 or factor.type.shape[place] == 1 else EXPOSED_ROTATION
+
+
+def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
+    """What a view shows of it: the axis of the features must stay what it is."""
+    at = turned.axis
+    if turned.shown or at is None:
+        # Of angles each view is another set: cosines of all rows and those of a half.
+        return replace(turned, key=(node.op, turned.key)) if not turned.shown else EXPOSED_ROTATION
+    match node.op:
+        case ops.Transpose(order=order):
+            return replace(turned, axis=order.index(at))
+        case ops.Insert(axis=axis):
+            return replace(turned, axis=at + (axis <= at))
+        case ops.Squeeze(axis=axis):
+            return replace(turned, axis=at - (axis < at))
+        case ops.Split(axis=axis, sizes=sizes) if axis != at:
+            return replace(turned, axis=at + (len(sizes) - 1 if axis < at else 0))
+        case ops.Merge(axis=axis, count=count) if not axis <= at < axis + count:
+            return replace(turned, axis=at - (count - 1 if axis < at else 0))
+        case ops.Expand(axis=axis) if axis != at:
+            return turned
+        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis != at:
+            return turned
+    return EXPOSED_ROTATION

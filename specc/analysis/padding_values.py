@@ -1,0 +1,207 @@
+"""Infer facts about values at padded positions: zeros, constants, very low scores.
+
+On entry: a node, and what is known of its operands along one padded axis. On leaving:
+what is known of each result. All that is said is sure; what is not seen is not said.
+
+Scores are filled with minus infinity where `keep` is false. There they are low, and
+lower than at every row that exists (`is_lowest_at_padding`), and at least one row that exists
+holds an
+ordinary number (`iterate_ordinary_axes`). So the softmax, which divides by a sum that is not zero,
+gives
+zeros there, and what it weighs may hold anything:
+
+    $ padded keep
+    graph "g"
+    input "x" %0: f32[b, n]
+    input "keep" %1: bool[b, n] keep="right"
+    %2: f32[] = constant() {value=-1e+38, dtype="f32"}
+    %3: f32[b, n] = where(%1, %0, %2)
+    %4: f32[b, n] = softmax(%3) {axis=1}
+    %5: f32[b, n] = arith(%4, %0) {fn="mul"}
+    %6: f32[b] = reduce(%5) {fn="sum", axis=1}
+    output "y" %6
+    end
+    gives
+    %1 zero along 1
+    %2 wild, stained
+    %3 low along 1, floor along 1, peaks along 1, stained
+    %4 zero along 1
+    %5 zero along 1
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
+from specc.analysis.masked_scores import (
+    can_hold_low_scores,
+    can_hold_low_values,
+    is_low_at_padding,
+    is_lowest_at_padding,
+    iterate_ordinary_axes,
+)
+from specc.analysis.padding_constants import (
+    find_rank_axes,
+    infer_fill_constants,
+    infer_padding_constants,
+)
+from specc.analysis.padding_facts import PaddedResult, PaddingFacts
+from specc.analysis.padding_nonfinite import (
+    can_be_nan_at_padding,
+    can_be_zero_at_padding,
+    find_infinity_mask,
+    find_infinity_signs,
+    find_repeated_axes,
+)
+from specc.analysis.padding_positions import NO_PADDING_COUNT
+from specc.analysis.value_ranges import is_zero_everywhere
+from specc.ir import ops
+from specc.ir.graph import Node
+
+MASK_KEY_AXIS = 3
+"""The axis of the keys in an attention's mask, [batch, head, query, key]."""
+
+PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
+"""Ops that may multiply a zero by what another operand holds."""
+
+ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
+"""Reductions over another axis that make a zero of zeros; `all` of nothing is true."""
+
+
+def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
+    """What stands at padded rows of a result, but for what padding adds to it."""
+    axes = standing.axes()
+    numbers = infer_padding_constants(standing)
+    zero = _find_zero_axes(standing, numbers)
+    least = {a for a, n in numbers.items() if n == -inf}
+    rows = PaddingFacts(
+        zero=frozenset(zero),
+        low=frozenset(least.union(a for a in axes if is_low_at_padding(standing, a))),
+        floor=frozenset(least.union(a for a in axes if is_lowest_at_padding(standing, a))),
+        held=numbers,
+        fill=infer_fill_constants(standing, {**dict.fromkeys(zero, 0.0), **numbers}),
+        ranked=find_rank_axes(standing),
+        repeated=find_repeated_axes(standing),
+        behind=find_infinity_mask(standing),
+        peaks=frozenset(iterate_ordinary_axes(standing, axes)),
+        wild=can_hold_low_scores(standing),
+        stained=can_hold_low_values(standing),
+        endless=find_infinity_signs(standing),
+        broken=can_be_nan_at_padding(standing),
+        count=NO_PADDING_COUNT,
+        # Numbers of rows that exist stay such wherever a view puts them.
+        points=standing.node.op.view and any(r.points for r in standing.given),
+    )
+    if isinstance(standing.node.op, ops.Merge | ops.Split):
+        # Of batch and positions on one axis neither order nor "at least one" is known.
+        none = frozenset[int]()
+        rows = replace(rows, ranked=none, repeated=none, peaks=none)
+    return rows
+
+
+def _find_zero_axes(standing: PaddedResult, numbers: Mapping[int, float]) -> set[int]:
+    """The axes along which a result is zero at padded positions."""
+    zero = {a for a in standing.axes() if is_zero_at_padding(standing, a)}
+    if is_zero_everywhere(standing.value):
+        zero |= standing.padded()
+    return zero.union((a for a, n in numbers.items() if n == 0), _iterate_masked_axes(standing))
+
+
+def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
+    """Axes along which an op itself leaves zeros where a mask, or `keep`, is false."""
+    node, value, given = standing.node, standing.value, standing.given
+    last = value.type.rank - 1
+    match node.op:
+        case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+            # The keys are the last axis of a mask as of the weights, however many there
+            # are before them.
+            mask = node.op.mask
+            if mask(node).type.rank - 1 in mask.of(given).zero:
+                yield last
+        case ops.Attend(mask=mask) if value.type.shape[-1] in standing.lengths:
+            # The second result, the weights: the first ends in features, not in keys.
+            hidden = mask.of(given)
+            if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
+                yield last
+        case ops.Softmax(axis=axis) if axis in given[0].low & given[0].peaks:
+            # exp(-1e30 - max) is 0 where max is an ordinary number; without
+            # `iterate_ordinary_axes` all
+            # rows might be low, and each of n would get 1/n.
+            yield axis
+        case ops.Pointwise(fn="exp"):
+            yield from given[0].low
+        case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
+            # What a masked loop collects is zero at rows that it passes over; a carry
+            # has no such axis.
+            if value.type.rank > axis and value.type.shape[axis] in standing.lengths:
+                yield axis
+        case ops.Route() as op if (keep := op.parts(given).keep) is not None:
+            yield from keep.zero  # rows that are not kept go to no expert
+        case ops.Rnn() | ops.Gru() | ops.Lstm() if value.type.rank == 3 and is_padding_skipped(
+            node, given
+        ):
+            yield 1
+
+
+def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
+    """Whether a recurrent layer is told which rows are padded."""
+    if not isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
+        return False
+    keep = node.op.keep.of(given)
+    return keep is not None and 1 in keep.zero
+
+
+def is_zero_at_padding(standing: PaddedResult, axis: int) -> bool:
+    """Whether a result is zero where `axis` is padded."""
+    zero, along = standing.at("zero", axis), standing.along(axis)
+    if isinstance(standing.node.op, ops.Concat):
+        # A part without padded rows has other rows of the axis.
+        zero = [z or not there for z, there in zip(zero, along, strict=True)]
+    if isinstance(standing.node.op, PRODUCT_OPS):
+        others = [r for r, z in zip(standing.given, zero, strict=True) if not z]
+        if not all(r.finite for r in others):
+            return False  # zero times infinity, or NaN, is NaN
+    return _is_zero_result(standing, zero, along)
+
+
+def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool]) -> bool:
+    """Whether what is zero makes a zero of the result: operands marked in `zero`, where
+    rows are padded. `along` marks those with padded rows.
+    """
+    node = standing.node
+    match node.op:
+        case ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
+            return any(zero)  # one factor is enough
+        case ops.Or() | ops.Concat() | ops.Where():
+            return _are_operands_zero(node, zero)
+        case ops.Arith(fn="add" | "sub" | "min" | "max"):
+            return _are_operands_zero(node, zero)
+        case ops.Arith(fn="div" | "floordiv"):
+            # Zero by zero is NaN: a divisor that has padded positions too may be zero.
+            return zero[0] and (not along[1] or not can_be_zero_at_padding(standing, 1))
+        case ops.Pointwise(fn=fn):
+            return fn in ZERO_PRESERVING_FUNCTIONS and zero[0]
+        case ops.Linear():
+            # A bias is added at padded rows too: nothing is zero behind it.
+            return zero[0] and node.op.bias(node) is None
+        case ops.Cast() | ops.Rotate() | ops.KeepRows():
+            return zero[0]
+        case ops.Stride() | ops.Slice() | ops.Pad():
+            return zero[0]
+        case ops.Reduce(fn=fn) if fn in ZERO_PRESERVING_REDUCTIONS:
+            return zero[0]
+    return node.op.view and any(zero)
+
+
+def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
+    """Whether all that a result may be made of is zero: where rows are padded, or, a
+    plain 0 that was written down, everywhere.
+    """
+    zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
+    if isinstance(node.op, ops.Where):
+        # Where the condition is false at padded rows, only the other counts:
+        # `where(keep, x, 0)`.
+        hidden, yes, no = zero[0], zeros[1], zeros[2]
+        return (hidden or yes) and no
+    return all(zeros)

@@ -1,0 +1,182 @@
+"""View a value as a grid over query and key positions, through views and broadcasts.
+
+On entry: a value, and which of its axes are those rows. A view moves axes about, so what
+is behind it is the same grid with its axes elsewhere: `[n, n]` behind an `insert` at 0 is
+seen along its axes 0 and 1 where the result is seen along 1 and 2.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Node, Value
+from specc.ir.time_axis import TimeAxis
+from specc.ir.types import Type
+
+GridSide: TypeAlias = Literal["keys", "queries"]
+"""Whose rows of a head are left out of sight."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryKeyGrid:
+    """A value seen as a grid: which of its axes are the query's and the key's rows, if
+    they are its own.
+
+    With a `clock` rows are counted in time, from behind the head of their axis. Of one
+    `side` rows before time 0 are not looked at.
+    """
+
+    value: Value
+    query: int | None
+    key: int | None
+    clock: TimeAxis | None = field(default=None, compare=False)
+    side: GridSide = field(default="keys", compare=False)
+
+    def at(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
+        """An operand with its axes; one of length 1 is repeated, hence no axis of rows."""
+        return replace(
+            self,
+            value=operand,
+            query=_keep_axis_of(operand, query),
+            key=_keep_axis_of(operand, key),
+        )
+
+    def head(self, axis: int) -> Dim | None:
+        """The rows before time 0 along an axis; None where nothing along it grows."""
+        if self.clock is None:
+            return Dim.of(0)
+        return self.clock.head(self.value.type.shape[axis])
+
+
+def has_equal_rates(
+    value: Value, query: int | None, key: int | None, clock: TimeAxis | None
+) -> bool:
+    """Whether `q - k` means the same all along two axes of rows: not where one gains
+    several rows for each of the other.
+    """
+    if clock is None:
+        return True
+    rows = [a for a in (query, key) if a is not None and 0 <= a < value.type.rank]
+    return len({clock.rate(value.type.shape[axis]) for axis in rows} - {0}) < 2
+
+
+def make_grid(
+    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+) -> QueryKeyGrid:
+    """A value with its axes."""
+    return QueryKeyGrid(value, _keep_axis_of(value, query), _keep_axis_of(value, key), clock)
+
+
+def _keep_axis_of(value: Value, axis: int | None) -> int | None:
+    if axis is None or not 0 <= axis < value.type.rank or value.type.shape[axis] == 1:
+        return None
+    return axis
+
+
+def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
+    """The operand of an op that only moves axes about, or works along another axis;
+    None for other ops.
+    """
+    node = grid.value.node
+    x = node.first if node is not None else None
+    if node is None or x is None:
+        return None
+    q, k = grid.query, grid.key
+    match node.op:
+        case ops.Insert(axis=axis):
+            return grid.at(x, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis))
+        case ops.Squeeze(axis=axis) | ops.Index(axis=axis):
+            return grid.at(x, shift_axis(q, axis), shift_axis(k, axis))
+        case ops.Transpose(order=order):
+            query, key = (None if a is None else order[a] for a in (q, k))
+            return grid.at(x, query, key)
+        case ops.Expand(axis=axis):
+            # Along the axis that was repeated there was one row, the same for all.
+            query, key = (None if a == axis else a for a in (q, k))
+            return grid.at(x, query, key)
+        case ops.Split(axis=axis, sizes=sizes):
+            return _reshaped(grid, x, axis, len(sizes), 1)
+        case ops.Merge(axis=axis, count=count):
+            return _reshaped(grid, x, axis, 1, count)
+    return grid.at(x, q, k) if _is_transparent_view(grid, node, x) else None
+
+
+def _reshaped(grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int) -> QueryKeyGrid | None:
+    """The operand `x` of which `read` axes at `axis` became `made`; None where one of
+    them is the query's or the key's.
+    """
+    rows = [a for a in (grid.query, grid.key) if a is not None]
+    if any(axis <= a < axis + made for a in rows):
+        return None
+    query, key = (a if a is None or a < axis else a - made + read for a in (grid.query, grid.key))
+    return grid.at(x, query, key)
+
+
+def _is_transparent_view(grid: QueryKeyGrid, node: Node, x: Value) -> bool:
+    """Whether a node leaves the grid's axes where they are, and what stands there."""
+    match node.op:
+        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (grid.query, grid.key):
+            return True
+        case ops.Slice():
+            return _is_time_preserving_slice(grid, node.op)
+        case ops.Cast():
+            return not _is_rounding_cast(x.type, grid.value.type)
+    return False
+
+
+def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
+    """Whether a slice leaves away rows of a head alone: time `t` stays time `t`."""
+    node = grid.value.node
+    x = node.first if node is not None else None
+    if grid.clock is None or x is None or op.stop != x.type.shape[op.axis]:
+        return False
+    # Both lengths must have a head: then it differs by what was left away.
+    lengths = x.type.shape[op.axis], grid.value.type.shape[op.axis]
+    return None not in [grid.clock.head(n) for n in lengths]
+
+
+def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
+    """The parts of a concatenation along an axis of rows; None for other ops.
+
+    What grows keeps its times. Rows of a head are seen as rows of no axis, since their
+    times do not count; on the side that leaves them out of sight they are no part.
+    """
+    node = grid.value.node
+    if node is None or not isinstance(node.op, ops.Concat) or grid.clock is None:
+        return None
+    axis = node.op.axis
+    if axis not in (grid.query, grid.key):
+        return None
+    hidden = axis == (grid.key if grid.side == "keys" else grid.query)
+    parts = []
+    for part in node.args:
+        assert part is not None, "a concatenation has no optional operands"
+        if grid.clock.head(part.type.shape[axis]) is not None:
+            parts.append(grid.at(part, grid.query, grid.key))
+        elif not hidden:
+            query, key = (None if n == axis else n for n in (grid.query, grid.key))
+            parts.append(grid.at(part, query, key))
+    return parts
+
+
+def _is_rounding_cast(given: Type, to: Type) -> bool:
+    """Whether a cast makes whole numbers of fractions: 0.5 becomes 0, which is false."""
+    return given.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
+
+
+def _remove_inserted_axis(axis: int | None, inserted: int) -> int | None:
+    return None if axis is None or axis == inserted else axis - (axis > inserted)
+
+
+def shift_axis(axis: int | None, removed: int) -> int | None:
+    """An axis counted in a value that has one more, at `removed`."""
+    return None if axis is None else axis + (axis >= removed)
+
+
+def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
+    """An operand whose axes are aligned with the result's from the right."""
+    shift = grid.value.type.rank - operand.type.rank
+    query = None if grid.query is None else grid.query - shift
+    key = None if grid.key is None else grid.key - shift
+    return grid.at(operand, query, key)

@@ -1,0 +1,221 @@
+"""Concatenation, slicing and striding along the time axis: which positions keep their
+time step, and how many positions form one chunk.
+
+    concat(memory, x)     row `t` of `x` is its row `t`: the head grew
+    pad(x, before=2)      and so it did here
+    concat(x, memory)     the rows of `memory` move with every new row
+    x[s:] of `h + g`      row `t` stays row `t`, as long as `s <= h`
+    x[a:b] of `h + g`     reads rows of the head alone where `b <= h`: nothing that moves
+    x[h:h+1] of `h + g`   the first row of all: no row of time 0 and above is before it
+
+A window that moves by 3 makes a row of the chunks of 3 rows that it ends in. Row `t`
+stands at the *last* row of its chunk, `3 t + 2`: when the chunk is there, so is the row.
+
+    rows that come in     0  1  2 | 3  4  5 | 6  7  8
+    rows behind           0       | 1       | 2
+    row 1 may read        x  x  x   x  x  x
+
+What is read is counted from there, so that a row that reads none behind its chunk has an
+interval that begins at 0 or above, as everywhere.
+
+    x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 rows
+    conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two behind a stride of 3
+    max_pool(…, stride=2): …                 f[b, seq, d]         one behind both
+
+On entry: a graph, and the length of its input that comes row by row. On leaving: the same
+graph, in which that length is a number of chunks. Lengths behind strides are then no
+quotients, and each axis says by itself how many rows of it a chunk brings.
+"""
+
+from collections.abc import Iterable
+from math import lcm
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.dependence import find_dependences
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
+from specc.ir.op_dependence import Dependence
+from specc.ir.symbol_substitution import substitute_graph_symbols
+from specc.ir.time_axis import TimeAxis, find_time_axis
+
+TimeRead: TypeAlias = tuple[int | None, Interval]
+"""The axis of the result that rows are read along, and how far."""
+
+PREFIX_READ: TimeRead = (None, EMPTY_INTERVAL)
+"""Of what moves no row is read."""
+
+FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
+"""The first row is read, which is behind no other: it may meet all of them."""
+
+
+def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | None:
+    """How the rows of a time axis are read by an op that joins or picks rows by number;
+    None where it is no such op, or its rows are no longer those of the axis.
+    """
+    operand = node.args[link.operand]
+    if operand is None:
+        return None
+    length = operand.type.shape[link.operand_axis]
+    head = clock.head(length)
+    match node.op:
+        case _ if head is None:
+            return None
+        case ops.Concat(axis=axis) if axis == link.operand_axis:
+            behind = node.args[link.operand + 1 :]
+            empty = all(a and a.type.shape[axis] == 0 for a in behind)
+            return (axis, SAME_POSITION) if empty else None
+        case ops.Pad(axis=axis, after=after, mode="constant") if axis == link.operand_axis:
+            return (axis, SAME_POSITION) if after == 0 else None
+        case ops.Slice(axis=axis) | ops.Index(axis=axis) if axis == link.operand_axis:
+            return _resolve_slice(node, length, head, clock)
+    return None
+
+
+def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeRead | None:
+    """What is read of rows that are picked by number, of `length` behind a head."""
+    if is_prefix_slice(node, clock):
+        return PREFIX_READ
+    if is_first_position_slice(node, clock):
+        return FIRST_POSITION_READ
+    match node.op:
+        case ops.Slice(axis=axis, start=start, stop=stop) if stop == length:
+            return (axis, SAME_POSITION) if clock.sure(head - start) else None
+    return None
+
+
+def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
+    """Whether a node picks the first of the rows that grow, of what has no other time axis."""
+    x = node.first
+    match node.op:
+        case ops.Slice(axis=axis, start=at, stop=stop) if stop == at + 1:
+            pass
+        case ops.Index(axis=axis, at=at):
+            pass
+        case _:
+            return False
+    if x is None or clock.head(x.type.shape[axis]) != at:
+        return False
+    return sum(clock.head(d) is not None for d in x.type.shape) == 1
+
+
+def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
+    """Whether a node picks rows of a head out of what grows."""
+    x = node.first
+    match node.op:
+        case ops.Slice(axis=axis, stop=end):
+            pass
+        case ops.Index(axis=axis, at=at):
+            end = at + 1
+        case _:
+            return False
+    head = clock.head(x.type.shape[axis]) if x is not None else None
+    return head is not None and clock.sure(head - end)
+
+
+def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int | None:
+    """How many rows an operand has before those that row 0 of the result stands for;
+    None where its rows do not become whole chunks of the result's.
+    """
+    operand = node.args[link.operand]
+    if operand is None or link.result_axis is None:
+        return None
+    types = node.op.infer(*(a.type if a else None for a in node.args))
+    made = clock.track(types[link.result].shape[link.result_axis])
+    read = clock.track(operand.type.shape[link.operand_axis])
+    if made is None or read is None or read.rate != made.rate * link.stride:
+        return None
+    # Rows that a window reads before it begins to make some are not of this kind.
+    return read.head.number if made.head == 0 else None
+
+
+def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
+    """The result's axis, and which rows its row `t` reads, counted from the last row of
+    its chunk; everything where its rows are no chunks.
+    """
+    head = count_positions_ahead(node, link, clock)
+    if head is None:
+        return None, FULL_INTERVAL
+    return link.result_axis, link.reach.moved(head + link.stride - 1)
+
+
+CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
+"""Ops that put rows before others, or leave some away there."""
+
+
+def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
+    """How many rows of the length `symbol` become one row behind all strides that these
+    outputs are made with; 1 where nothing moves by a stride.
+    """
+    clock = find_time_axis(graph, symbol)
+    parts = {
+        (value, axis): 1
+        for value in graph.inputs.values()
+        for axis, length in enumerate(value.type.shape)
+        if clock.head(length) is not None
+    }
+    live = collect_needed_nodes(graph.outputs[name] for name in outputs)
+    for node, results in graph.nodes:
+        if node not in live:
+            continue
+        for link in find_dependences(node, results):
+            operand, to = node.args[link.operand], _find_result_axis(node, link)
+            if operand is None or to is None:
+                continue
+            before = parts.get((operand, link.operand_axis))
+            if before is not None:
+                at = results[link.result], to
+                parts[at] = max(parts.get(at, 1), before * link.stride)
+    return lcm(*parts.values())
+
+
+def _find_result_axis(node: Node, link: Dependence) -> int | None:
+    """The axis of a result along which an operand's rows go on."""
+    if link.kind in ("same", "window", "strided"):
+        return link.result_axis
+    spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == link.operand_axis
+    return link.operand_axis if spliced else None
+
+
+def substitute_chunked_length(graph: Graph, symbol: str, chunk: int) -> Graph:
+    """The graph with `symbol` as the number of its chunks."""
+    if chunk == 1:
+        return graph
+    return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk})
+
+
+def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
+    """The symbol whose chunks an axis is made of; None where it is another length."""
+    length = value.type.shape[axis]
+    symbols = length.symbols()
+    if len(symbols) != 1:
+        return None
+    (name,) = symbols
+    return name if length == Dim.symbol(name) * chunk else None
+
+
+def find_padding_strides(graph: Graph) -> dict[str, int]:
+    """For each input that says which rows exist, how many of them become one behind all
+    strides; none where that is one.
+    """
+    keeps = {n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.keep}
+    found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.type.rank}
+    return {name: stride for name, stride in found.items() if stride > 1}
+
+
+def _find_largest_stride(graph: Graph, keep: Value) -> int:
+    """The greatest stride of all lengths that are made of the one that `keep` has."""
+    strides = {keep.type.shape[-1]: 1}
+    for node, results in graph.nodes:
+        if not isinstance(node.op, ops.Sliding | ops.KeepRows | ops.Stride):
+            continue
+        for link in find_dependences(node, results):
+            x, to = node.args[link.operand], link.result_axis
+            if link.kind != "strided" or x is None or to is None:
+                continue
+            before = strides.get(x.type.shape[link.operand_axis])
+            if before is not None:
+                made = results[link.result].type.shape[to]
+                strides[made] = max(strides.get(made, 1), before * link.stride)
+    return max(strides.values())

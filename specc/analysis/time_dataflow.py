@@ -1,0 +1,344 @@
+"""Trace the time axis forward through a graph and find ops that read later positions.
+
+On entry: any sound graph, and the symbol of an axis, such as the length of a text. On
+leaving: the state of every value, and the ops that leak. A graph is never refused here;
+`causality` decides which leaks matter.
+
+Rows are counted in time, from behind the head of an axis (`specc.ir.time_axis`). A value is
+fixed (it depends on nothing that has the axis, or on rows of a head alone), or it moves.
+One that moves has time axes, the axes of that length behind a head or none, and for each
+the accumulated reach:
+which rows its row `t` depends on, as an interval of `t - u`. Or it has none and holds
+the newest row, or what was read of all rows.
+
+Every op is judged by itself: `causality_messages` names each one that lets row t of its result read
+a row after t of its operand, whatever a later op makes of it.
+
+A centered convolution reads one row before, its own, and one after, which leaks. The
+delay behind it moves that by one: its rows depend on two before to their own. `last`
+holds the newest row and has no rows of its own:
+
+    $ flow n
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    parameter "w" %1: f32[4, 4, 3] initial="zeros" made_by="conv"
+    %2: f32[b, n, 4] = conv(%0, %1) {kernel=(3), stride=(1), dilation=(1), pads=(1, 1), groups=<1>}
+    %3: f32[b, n, 4] = delay(%2) {axis=1, by=1, first=0.0}
+    %4: f32[b, 4] = last(%3) {axis=1}
+    output "y" %4
+    end
+    gives
+    %0 axis 1 reads [0, 0]
+    %2 axis 1 reads [-1, 1]
+    %3 axis 1 reads [0, 2]
+    %4 the newest row
+    leak at %2 conv: ahead
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from math import inf
+
+from specc.analysis.masked_reductions import iterate_neutral_reads
+from specc.analysis.masked_values import find_masked_values, find_nonzero_interval
+from specc.analysis.time_axis_lengths import find_length_use, has_time_axis_length
+from specc.analysis.time_axis_strides import (
+    FIRST_POSITION_READ,
+    PREFIX_READ,
+    TimeRead,
+    resolve_splice,
+    resolve_stride,
+)
+from specc.analysis.time_dataflow_facts import (
+    FlowContext,
+    Leak,
+    LeakReason,
+    TimeFlow,
+    TimeState,
+    has_prefix_leak,
+    inline_loop_captures,
+    is_time_loop,
+    iterate_capture_leaks,
+)
+from specc.ir import ops
+from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
+from specc.ir.time_axis import TimeAxis, find_time_axis
+
+
+@lru_cache(maxsize=4)
+def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
+    """Follow the axis called `symbol` through `graph`, of which `chunk` rows of what
+    comes in are one (`specc.analysis.time_axis_strides`).
+    """
+    along = FlowContext(find_time_axis(graph, symbol, chunk), {}, [], {})
+    for value in graph.inputs.values():
+        # Of an input of `n + 1` rows nobody knows which belongs to a new row.
+        shape = value.type.shape
+        axes = {n: SAME_POSITION for n, d in enumerate(shape) if along.clock.head(d) == 0}
+        whole = not axes and any(d.symbols() & along.related for d in shape)
+        along.states[value] = TimeState(axes, whole=whole)
+    for node, results in graph.nodes:
+        _visit_node(node, results, along)
+    return TimeFlow(along.clock, along.states, tuple(along.leaks), along.inside)
+
+
+@dataclass
+class _TimeReads:
+    """What a result reads of what moves: rows, along each of its time axes; the newest;
+    all; the first.
+    """
+
+    before: dict[int, Interval]
+    newest: bool = False
+    whole: bool = False
+    first: Interval = EMPTY_INTERVAL
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the newest row goes into rows before it."""
+        return self.newest and bool(self.before)
+
+    def state(self) -> TimeState:
+        """What the result is."""
+        newest = self.newest and not self.mixed
+        # What the first row goes into reads it from every row.
+        axes = {axis: reach | self.first for axis, reach in self.before.items()}
+        first = EMPTY_INTERVAL if axes else self.first
+        return TimeState(axes, newest, self.whole or self.mixed, first)
+
+
+def _visit_node(node: Node, results: tuple[Value, ...], along: FlowContext) -> None:
+    """Find the states of the results of a node, and note the first way in which it leaks."""
+    if isinstance(node.op, ops.Scan):
+        _visit_loop(node, node.op, results, along)
+    else:
+        _record_results(node, results, *_judge_node(node, results, along), along)
+
+
+def _record_results(
+    node: Node,
+    results: tuple[Value, ...],
+    states: Sequence[TimeState],
+    found: Sequence[Leak],
+    along: FlowContext,
+) -> None:
+    if found:
+        along.leaks.append(_select_worst_leak(found))
+    along.states.update(zip(results, states, strict=True))
+
+
+def _judge_node(
+    node: Node, results: tuple[Value, ...], along: FlowContext
+) -> tuple[list[TimeState], list[Leak]]:
+    """The states of the results by the links of the node, and its leaks."""
+    given = along.given(node)
+    newest, whole = any(s.newest for s in given), any(s.whole for s in given)
+    first = EMPTY_INTERVAL
+    for s in given:
+        first = first | s.first
+    reads = [
+        _TimeReads(dict.fromkeys(along.times(r), EMPTY_INTERVAL), newest, whole, first)
+        for r in results
+    ]
+    found: list[Leak] = []
+    for link in find_dependences(node, results):
+        if link.operand_axis in given[link.operand].axes:
+            found += _follow_dependence(
+                node, link, given[link.operand], reads[link.result], along.clock
+            )
+    states = [read.state() for read in reads]
+    found += _find_mixing_leaks(node, results, given, states, along)
+    if any(read.mixed for read in reads):
+        operand = next((n for n, s in enumerate(given) if s.newest), None)
+        found.append(Leak(node, "newest", operand))
+    return states, found
+
+
+def _follow_dependence(
+    node: Node, link: Dependence, state: TimeState, read: _TimeReads, clock: TimeAxis
+) -> list[Leak]:
+    """Join into `read` what a link reads along a time axis; the leak, if it is one."""
+    if link.kind == "extent":
+        return []  # a length is told, no row is read
+    if link.kind == "newest":
+        read.newest = True
+        return []
+    to, reach = resolve_dependence(node, link, clock)
+    if (to, reach) == PREFIX_READ:
+        return []  # rows of a head do not move
+    if (to, reach) == FIRST_POSITION_READ:
+        read.first = read.first | (state.axes[link.operand_axis] + reach)
+        return []
+    unmasked = link.kind == "band" and not link.gates
+    if to is None or to not in read.before or unmasked:
+        # The axis is gone, or every row of the result sees every row of it.
+        read.whole = True
+        return [Leak(node, "all", link.operand)]
+    # Reaches add up along a path, and paths that meet are joined. They are counted in
+    # rows of what comes in, of which a row behind strides is several.
+    operand = node.args[link.operand]
+    rate = clock.rate(operand.type.shape[link.operand_axis]) if operand else 1
+    rows = reach.times(clock.chunk // max(rate, 1))
+    read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
+    return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
+
+
+def _select_worst_leak(found: Sequence[Leak]) -> Leak:
+    """One op, one leak: the one that says most."""
+    order: list[LeakReason] = [*("captured", "length", "all", "ahead", "newest", "first", "shape")]
+    return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
+
+
+def _find_mixing_leaks(
+    node: Node,
+    results: tuple[Value, ...],
+    given: list[TimeState],
+    states: list[TimeState],
+    along: FlowContext,
+) -> list[Leak]:
+    """Leaks that no single link shows."""
+    found: list[Leak] = []
+    if has_time_axis_length(node, along.clock):
+        found.append(Leak(node, "length"))
+    elif not any(along.composite(a) for a in node.args if a):
+        # Here rows are first put together with others, as by a merge with another axis.
+        made_here = any(along.composite(r) for r in results)
+        if made_here and not any(s.whole for s in states):
+            found.append(Leak(node, "shape"))
+    found += iterate_capture_leaks(node, given, along.clock)
+    if has_prefix_leak(node, results, given, along.clock):
+        found.append(Leak(node, "first"))
+    return found
+
+
+def _visit_loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: FlowContext) -> None:
+    """Find the states of the results of a loop, whose body is judged op by op as what
+    stands outside is.
+    """
+    runs = is_time_loop(node, op, along.clock)
+    given = along.given(node)
+    body = inline_loop_captures(node, op)
+    inside = _enter_body(node, op, body, along)
+    if runs:
+        states, found = _judge_node(node, results, along)
+    else:
+        # Along another axis it is its body that is read, turn by turn.
+        states = _get_loop_results(op, body, inside)
+        found = _find_mixing_leaks(node, results, given, states, along)
+        along.inside.update({node: body, **inside.inside})
+        along.states.update(inside.states)
+    moves = any(s.axes for s in (*given, *states))
+    if (says := find_length_use(op.body, along.related)) and (runs or not moves):
+        found = [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
+    else:
+        within = [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+        found = [*within, *found]
+    _record_results(node, results, states, found, along)
+
+
+def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> FlowContext:
+    """What is known inside a loop, whatever the number of turns."""
+    outer, inner = op.parts(along.given(node)), op.inner()
+    start = {v: _get_row_state(s, op.axis) for v, s in zip(inner.rows, outer.rows, strict=True)}
+    start |= dict(zip(inner.starts, outer.starts, strict=True))
+    outputs = list(body.outputs.values())
+    for turn in count():
+        states = {**along.states, **start}
+        inside = FlowContext(along.clock, states, [], {})
+        for each, results in body.nodes:
+            _visit_node(each, results, inside)
+        # What a carry is behind a turn it may be before the next one: again, until no
+        # turn adds anything. States only grow, so this ends.
+        grown = {
+            before: _join_carry(start[before], inside.states.get(after, TimeState()), turn)
+            for before, after in zip(inner.starts, outputs, strict=False)
+        }
+        if all(start[v] == s for v, s in grown.items()):
+            break
+        start |= grown
+    return inside
+
+
+def _get_row_state(state: TimeState, axis: int) -> TimeState:
+    """What one row of `axis` is."""
+    axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
+    return TimeState(axes, state.newest, state.whole, state.first)
+
+
+def _get_loop_results(op: ops.Scan, body: Graph, inside: FlowContext) -> list[TimeState]:
+    """What a loop over another axis gives, from what its body does."""
+    made = [inside.states.get(v, TimeState()) for v in body.outputs.values()]
+    carried = [inside.states.get(v, TimeState()) for v in op.inner().starts]
+    ends = [_join_carry(c, m, 0) for c, m in zip(carried, made, strict=False)]
+    stacked = [
+        replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})
+        for s in made[op.carries :]
+    ]
+    return [*ends, *stacked]
+
+
+MAX_FOLLOWED_ITERATIONS = 3
+"""Turns that are followed; a reach that grows with the fourth grows without end."""
+
+
+def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:
+    """A carry before any turn: what it was, or what the turn before has made of it."""
+    axes: dict[int, Interval] = {}
+    for axis in {*carry.axes, *after.axes}:
+        old = carry.axes.get(axis, EMPTY_INTERVAL)
+        new = old | after.axes.get(axis, EMPTY_INTERVAL)
+        if turn >= MAX_FOLLOWED_ITERATIONS and new != old:
+            lo = -inf if new.lo < old.lo else new.lo
+            new = Interval(lo, inf if new.hi > old.hi else new.hi)
+        axes[axis] = new
+    first = EMPTY_INTERVAL if axes else carry.first | after.first
+    return TimeState(axes, carry.newest or after.newest, carry.whole or after.whole, first)
+
+
+def resolve_dependence(node: Node, link: Dependence, clock: TimeAxis | None = None) -> TimeRead:
+    """The result axis and the interval of a link, in time where a clock is given; of
+    several gates, the one that proves most. What reads every key reads row by row where
+    hidden ones do not count. `PREFIX_READ` where no row that moves is read.
+    """
+    if link.kind == "all" and clock and (found := resolve_splice(node, link, clock)):
+        return found
+    if link.kind == "strided" and clock:
+        return resolve_stride(node, link, clock)
+    best: TimeRead = (link.result_axis, link.reach)
+    for to, reach in (
+        *_iterate_gate_reads(node, link, clock),
+        *iterate_neutral_reads(node, link, clock),
+    ):
+        if _is_better_interval(reach, best[1]):
+            best = to, reach
+    return best
+
+
+def _iterate_gate_reads(
+    node: Node, link: Dependence, clock: TimeAxis | None
+) -> Iterator[tuple[int, Interval]]:
+    """What each gate of a link lets through."""
+    for gate in link.gates:
+        operand = node.args[gate.operand]
+        if operand:
+            yield (gate.result_axis, find_nonzero_interval(operand, gate.query, gate.key, clock))
+        scores = node.first
+        if isinstance(node.op, ops.MaskedSoftmax) and scores:
+            # A score of minus infinity is as good as a mask.
+            query = scores.type.rank - 2
+            low = find_masked_values(scores, query, query + 1, clock).get(
+                -FULL_INTERVAL.hi, FULL_INTERVAL
+            )
+            yield gate.result_axis, low
+
+
+def _is_better_interval(a: Interval, b: Interval) -> bool:
+    """Prefer what is causal, then what is shorter, then what looks less far ahead."""
+    return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)
+
+
+__all__ = ["Leak", "TimeFlow", "TimeState", "resolve_dependence", "trace_time_dataflow"]

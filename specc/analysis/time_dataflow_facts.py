@@ -1,0 +1,193 @@
+"""Facts of the time dataflow: state of a value, causality leaks, captures of loops.
+
+A mask that was made before a loop is an input of its body, of which nothing is known
+there. Behind the input stands what made it: so a proof that looks at the body sees
+`causal` inside as it sees it outside.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import EMPTY_INTERVAL, Interval
+from specc.ir.time_axis import TimeAxis
+
+LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeState:
+    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach.
+
+    One without axes may hold the `newest` row, something of the `whole` axis, or only of
+    its `first` row: then this is what any row that meets it reads.
+    """
+
+    axes: Mapping[int, Interval] = field(default_factory=dict)
+    newest: bool = False
+    whole: bool = False
+    first: Interval = EMPTY_INTERVAL
+
+    @property
+    def moves(self) -> bool:
+        """Whether it depends on the axis at all."""
+        return bool(self.axes) or self.newest or self.whole or not self.first.empty
+
+    @property
+    def latched(self) -> bool:
+        """Whether it depends on the first row alone, and never changes behind that."""
+        return not (self.axes or self.newest or self.whole or self.first.empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """`node` reads rows that come after the one it makes.
+
+    `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes
+    the newest row into earlier ones; `length`, it needs the final number of rows;
+    `captured`, a loop takes from outside what moves; `first`, rows of a head read the
+    first row behind them; `shape`, its result has an axis
+    whose rows are no longer those of the symbol. `inside`: the leak in the body of the
+    loop `node`, with that body.
+    """
+
+    node: Node
+    why: LeakReason
+    operand: int | None = None
+    reach: Interval = EMPTY_INTERVAL
+    inside: "tuple[Graph, Leak] | None" = None
+
+
+@dataclass(frozen=True)
+class TimeFlow:
+    """The state of every value along `symbol`, and the ops that leak, in the graph's
+    order.
+
+    `inside` holds the opened body of every loop over another axis, the values of which
+    have states too.
+    """
+
+    clock: TimeAxis
+    states: Mapping[Value, TimeState]
+    leaks: tuple[Leak, ...]
+    inside: Mapping[Node, Graph]
+
+    @property
+    def symbol(self) -> str:
+        """The name of what grows."""
+        return self.clock.symbol
+
+    @property
+    def related(self) -> frozenset[str]:
+        """What grows, and the lengths that follow from it."""
+        return self.clock.related
+
+    def state(self, value: Value) -> TimeState:
+        """The state of a value; parameters are fixed."""
+        return self.states.get(value, TimeState())
+
+
+@dataclass(frozen=True)
+class FlowContext:
+    """The axis that is followed: its length, the symbols that follow from it, and what
+    is known of values so far.
+    """
+
+    clock: TimeAxis
+    states: dict[Value, TimeState]
+    leaks: list[Leak]
+    inside: dict[Node, Graph]
+
+    @property
+    def length(self) -> Dim:
+        """The length that grows."""
+        return self.clock.grows
+
+    @property
+    def related(self) -> frozenset[str]:
+        """What grows, and the lengths that follow from it."""
+        return self.clock.related
+
+    def given(self, node: Node) -> list[TimeState]:
+        """The states of the operands of a node."""
+        return [self.states.get(a, TimeState()) if a else TimeState() for a in node.args]
+
+    def times(self, value: Value) -> list[int]:
+        """The axes of this length, behind a head or none."""
+        shape = value.type.shape
+        return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
+
+    def composite(self, value: Value) -> bool:
+        """Whether an axis mentions the symbol and is no time axis."""
+        shape = value.type.shape
+        return any(d.symbols() & self.related and self.clock.head(d) is None for d in shape)
+
+
+def iterate_capture_leaks(
+    node: Node, given: Sequence[TimeState], clock: TimeAxis
+) -> Iterator[Leak]:
+    """What a loop along the axis begins with, or takes from outside, and must not."""
+    match node.op:
+        case ops.Scan() if is_time_loop(node, node.op, clock):
+            starts = node.op.first + node.op.scanned
+            captured = starts + node.op.carries
+            # Carries and captures are the same for all rows of a loop: if they move, a
+            # row sees rows that come later. What the first row tells is there for every
+            # row, but not before the first.
+            for n, state in enumerate(given[starts:], starts):
+                if state.moves and not (n >= captured and state.latched):
+                    yield Leak(node, "captured", n)
+        case ops.Rnn() | ops.Gru() | ops.Lstm():
+            # Of other moving states their own links tell.
+            for place in (s.place for s in node.op.first_states):
+                if place < len(given) and given[place].latched:
+                    yield Leak(node, "captured", place)
+
+
+def has_prefix_leak(
+    node: Node, results: Sequence[Value], given: Sequence[TimeState], clock: TimeAxis
+) -> bool:
+    """Whether rows of a head may read the first row, which is behind them."""
+    if isinstance(node.op, ops.Extent) or not any(s.latched for s in given):
+        return False
+    if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
+        return False  # each op of its body is asked
+    heads = (clock.head(d) for r in results for d in r.type.shape)
+    return any(head is not None and head != 0 for head in heads)
+
+
+def is_time_loop(node: Node, op: ops.Scan, clock: TimeAxis) -> bool:
+    """Whether a loop runs along what grows."""
+    return clock.head(op.row(node).type.shape[op.axis]) is not None
+
+
+def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
+    """The body of the loop `node`: its inputs are rows and carries, what it captures are
+    the values of the graph around it.
+    """
+    inner, outer = op.inner(), op.parts(node.args)
+    now: dict[Value, Value | None] = {v: v for v in (*inner.rows, *inner.starts)}
+    now.update(zip(inner.captured, outer.captured, strict=True))
+    nodes, made = [], {}
+    for old, results in op.body.nodes:
+        new = Node(old.op, tuple(a and now[a] for a in old.args))
+        fresh = tuple(Value(r.type, new, r.index) for r in results)
+        now.update(zip(results, fresh, strict=True))
+        nodes.append((new, fresh))
+        if old in op.body.made:
+            made[new] = op.body.made[old]
+    named = [*op.body.inputs.items()][: op.scanned + op.carries]
+    outputs = {name: now[v] for name, v in op.body.outputs.items()}
+    return Graph(
+        name=op.body.name,
+        inputs=dict(named),
+        input_facts={name: op.body.input_facts[name] for name, _ in named},
+        parameters={},
+        parameter_facts={},
+        nodes=tuple(nodes),
+        outputs={name: v for name, v in outputs.items() if v is not None},
+        made=made,
+    )

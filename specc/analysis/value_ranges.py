@@ -1,0 +1,284 @@
+"""Value ranges and constants that hold for all inputs.
+
+On entry: any value. On leaving: the least and the most that it can be, infinite where
+nothing is seen. Weights of a softmax lie between 0 and 1, row numbers are 0 and above,
+and one more than a row number is 1 and above. What is no number is not looked for.
+
+Masks are laid over scores by constants that were cast, expanded and given axes; behind
+such nodes the number is still the same.
+"""
+
+from collections.abc import Callable, Mapping
+from math import exp, inf, isnan, log1p, sqrt
+from typing import TypeAlias
+
+from specc.analysis.padding_positions import find_constant_fraction
+from specc.ir import ops
+from specc.ir.graph import Node, Value
+
+ValueRange: TypeAlias = tuple[float, float]
+"""The least and the most."""
+
+UNBOUNDED_RANGE: ValueRange = (-inf, inf)
+UNIT_RANGE: ValueRange = (0.0, 1.0)
+NONNEGATIVE_RANGE: ValueRange = (0.0, inf)
+
+FUNCTION_RANGES: Mapping[str, ValueRange] = {
+    "abs": NONNEGATIVE_RANGE,
+    "cos": (-1.0, 1.0),
+    "erf": (-1.0, 1.0),
+    "exp": NONNEGATIVE_RANGE,
+    "expm1": (-1.0, inf),
+    "relu": NONNEGATIVE_RANGE,
+    "relu2": NONNEGATIVE_RANGE,
+    "sigmoid": UNIT_RANGE,
+    "sign": (-1.0, 1.0),
+    "sin": (-1.0, 1.0),
+    "softplus": NONNEGATIVE_RANGE,
+    "sqrt": NONNEGATIVE_RANGE,
+    "tanh": (-1.0, 1.0),
+}
+"""What functions of `Pointwise` give, whatever they are given."""
+
+RISING = ("sqrt", "exp", "softplus", "sigmoid")
+"""Functions that grow with their operand."""
+
+UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share, ops.OneHot)
+INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
+SELECTION_OPS = (
+    *(ops.Slice, ops.Stride, ops.Index, ops.Last, ops.Flip, ops.Roll),
+    *(ops.Gather, ops.Sort, ops.TopK),
+)
+"""Ops whose results are rows of their first operand."""
+
+COMPUTED_RANGE_OPS = (
+    *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),
+    *(ops.Reduce, ops.CumSum, ops.AveragePool, ops.Delay),
+    *(ops.Einsum, ops.MatMul, ops.Weigh),
+)
+"""Ops of whose results something is said by what they are given."""
+
+MAX_RANGE_VALUES = 5_000
+"""How many values are looked at; behind them anything may be."""
+
+
+def find_value_range(value: Value | None) -> ValueRange:
+    """The least and the most that any element can be."""
+    if value is None:
+        return UNBOUNDED_RANGE
+    # Each value once, on a stack of our own: a stream that every layer adds to is
+    # reached in twice as many ways with each of them.
+    known: dict[Value, ValueRange] = {}
+    todo = [value]
+    while todo:
+        at = todo[-1]
+        missing = [a for a in _list_range_operands(at) if a not in known]
+        if at in known or not missing or len(known) > MAX_RANGE_VALUES:
+            known.setdefault(at, UNBOUNDED_RANGE if missing else _compute_range(at, known))
+            todo.pop()
+        else:
+            todo += missing
+    return known[value]
+
+
+def _list_range_operands(value: Value) -> list[Value]:
+    """The operands that tell something of a value."""
+    node = value.node
+    if node is None or value.type.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
+        return []
+    if isinstance(node.op, SELECTION_OPS):
+        # the second result is row numbers, whatever the rows hold
+        return [] if value.index or node.first is None else [node.first]
+    tells = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
+    return [a for a in node.args if a] if tells else []
+
+
+def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRange:
+    node = value.node
+    if value.type.dtype == "bool" or (node and isinstance(node.op, UNIT_RANGE_OPS)):
+        return UNIT_RANGE
+    if node is None:
+        return UNBOUNDED_RANGE
+    picked = isinstance(node.op, SELECTION_OPS)
+    if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
+        return NONNEGATIVE_RANGE  # row numbers, the second result of what picks rows too
+    given = [known[a] for a in _list_range_operands(value)]
+    return given[0] if picked else _compute_op_range(node, value, given)
+
+
+def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> ValueRange:
+    """What an op that computes can give of what it is given."""
+    if node.op.view and given:
+        return given[0]
+    match node.op:
+        case ops.Constant(value=number):
+            return float(number), float(number)
+        case ops.Pointwise(fn=fn):
+            return _function(fn, given[0])
+        case ops.Arith(fn=fn):
+            return _compute_arithmetic_range(fn, node, *given)
+        case ops.Where():
+            return _merge_ranges([_refined(node, n, g) for n, g in enumerate(given) if n])
+        case ops.Einsum() | ops.MatMul() | ops.Weigh():
+            return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
+        case ops.Concat() | ops.Cast():
+            return _merge_ranges(given)
+        case ops.Attend() if value.index == node.op.weights_result:
+            return UNIT_RANGE
+        case ops.Reduce() | ops.CumSum() | ops.AveragePool():
+            return _folded(node, given[0])
+        case ops.Delay(first=first):
+            return _merge_ranges([given[0], (float(first), float(first))])
+    return UNBOUNDED_RANGE
+
+
+def _folded(node: Node, given: ValueRange) -> ValueRange:
+    """Bounds of what is made of several elements."""
+    match node.op:
+        case ops.Reduce(fn="sum", axis=axis) if is_max_subtracted_exp(node.first, axis):
+            return 1.0, inf
+        case ops.Reduce(fn="mean") | ops.AveragePool():
+            return _merge_ranges([given, (0.0, 0.0)])  # the mean of nothing is zero
+        case ops.Reduce(fn="max" | "min", axis=axis) if node.first is not None:
+            return given if (node.first.type.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
+        case ops.Reduce(fn="sum") | ops.CumSum():
+            # Of what is not negative a sum is not negative.
+            return NONNEGATIVE_RANGE if given[0] >= 0 else UNBOUNDED_RANGE
+    return UNBOUNDED_RANGE
+
+
+def _function(fn: str, given: ValueRange) -> ValueRange:
+    """Bounds of a function of one element."""
+    if fn == "neg":
+        return -given[1], -given[0]
+    if fn in RISING:
+        return _rising(fn, given[0], FUNCTION_RANGES[fn][1])
+    if fn == "abs" and given[0] >= 0:
+        return given
+    return FUNCTION_RANGES.get(fn, UNBOUNDED_RANGE)
+
+
+def _refined(node: Node, operand: int, given: ValueRange) -> ValueRange:
+    """Bounds of one side of a `where` whose condition compares it, or what a number was
+    added to, with a number: `where(x > 0, x + 1, …)`.
+    """
+    match node.args[0], node.args[operand]:
+        case Value(node=Node(ops.Compare(fn="gt" | "ge"), (left, right))), Value() as x:
+            least = find_constant_value(right)
+        case _:
+            return given
+    if least is None or operand != 1:
+        return given
+    if x is left:
+        return max(given[0], least), given[1]
+    match x.node:
+        case Node(ops.Arith(fn="add"), (a, b)) if a is left:
+            added = find_constant_value(b)
+            return given if added is None else (max(given[0], least + added), given[1])
+    return given
+
+
+def _rising(fn: str, low: float, high: float) -> ValueRange:
+    """Bounds of a function that grows with its operand; below -80 single precision
+    holds no number above 0 for an exponential.
+    """
+    if fn == "sqrt":
+        return sqrt(low) if low > 0 else 0.0, high
+    if low < -80:
+        return 0.0, high
+    power = exp(min(low, 80.0))
+    return {"exp": power, "softplus": log1p(power)}.get(fn, power / (1 + power)), high
+
+
+def _merge_ranges(given: list[ValueRange]) -> ValueRange:
+    return min(low for low, _ in given), max(high for _, high in given)
+
+
+def _compute_arithmetic_range(
+    fn: str, node: Node, one: ValueRange, other: ValueRange
+) -> ValueRange:
+    """Of two numbers, each between its own ends."""
+    match fn:
+        case "mul" if node.args[0] is node.args[1]:
+            return NONNEGATIVE_RANGE
+        case "add":
+            return _make_range(one[0] + other[0], one[1] + other[1])
+        case "sub":
+            return _make_range(one[0] - other[1], one[1] - other[0])
+        case "mul" | "div" if one[0] >= 0 and other[0] >= 0:
+            return _make_range(one[0] * other[0], inf) if fn == "mul" else NONNEGATIVE_RANGE
+        case "max" | "min":
+            pick: Callable[[float, float], float] = max if fn == "max" else min
+            return pick(one[0], other[0]), pick(one[1], other[1])
+        case "pow" if other[0] == other[1] and other[0] % 2 == 0:
+            return NONNEGATIVE_RANGE
+    return UNBOUNDED_RANGE
+
+
+def _make_range(low: float, high: float) -> ValueRange:
+    """Two ends; infinity less infinity is no end."""
+    return -inf if isnan(low) else low, inf if isnan(high) else high
+
+
+__all__ = ["ValueRange", "find_value_range"]
+
+
+def find_constant_value(value: Value | None) -> float | None:
+    """The number that a value is everywhere, if it is seen to be one; infinity too."""
+    if (found := find_constant_fraction(value)) is not None:
+        return float(found)
+    inner = _skip_views(value)
+    match inner and inner.node and inner.node.op:
+        # True is a number for Python, and no score.
+        case ops.Constant(value=number) if not isinstance(number, bool):
+            return float(number)
+    return None
+
+
+def _skip_views(value: Value | None) -> Value | None:
+    """What views move about. `Extent` is a view that makes numbers of its own: those of
+    its rows, not what its operand holds.
+    """
+    while value and value.node and value.node.args and value.node.op.view:
+        if isinstance(value.node.op, ops.Extent):
+            break
+        value = value.node.first
+    return value
+
+
+def find_element_lower_bound(value: Value | None) -> float | None:
+    """A number that no element of a value is below, where one is seen."""
+    while value and value.node:
+        op = value.node.op
+        if isinstance(op, ops.Extent | ops.Range):
+            return 0.0
+        if isinstance(op, ops.Constant):
+            return find_constant_value(value)
+        if not value.node.args or not (op.view or isinstance(op, ops.Cast)):
+            return None
+        value = value.node.first
+    return 0.0 if value is not None and value.type.dtype == "bool" else None
+
+
+def is_zero_everywhere(value: Value | None) -> bool:
+    """Whether a value is seen to be zero, or false, at every row."""
+    while value and value.node and value.node.op.view and value.node.args:
+        value = value.node.first
+    match value and value.node and value.node.op:
+        case ops.Constant(value=number):
+            return not number
+    return False
+
+
+def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
+    """Whether a value is `exp(x - max(x))` along an axis: one at its greatest, so that
+    it never sums to zero.
+    """
+    match value:
+        case Value(
+            node=Node(ops.Pointwise(fn="exp"), (Value(node=Node(ops.Arith(fn="sub"), (x, most))),))
+        ):
+            while most and most.node and most.node.op.view and most.node.args:
+                most = most.node.first
+            return most is not None and most.node == Node(ops.Reduce("max", axis), (x,))
+    return False

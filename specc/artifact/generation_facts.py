@@ -1,0 +1,335 @@
+"""Generation metadata of a package (`specc.json`): inputs, states, how text is read."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import NoReturn
+
+from specc.artifact.manifest import RandomWeights, parse_generation
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.json_io import FieldPath, Json, JsonFields, RaiseFieldError, to_json_value
+from specc.io.json_io import as_exact_integer as integer_of
+from specc.io.safe_read import escape_text
+from specc.ir.derived_graphs import DecodeState, StateRole
+from specc.ir.dim import Dim, DimError
+from specc.ir.dim_parser import parse_dim
+from specc.ir.graph import Graph
+from specc.ir.ir_parser import parse_ir as read_graphs
+from specc.ir.ir_printer import format_ir as write_graphs
+from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
+from specc.ir.types import Type
+from specc.preprocessing.input_checks import LengthBound
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+
+KEY = "generating"
+
+
+@dataclass(frozen=True)
+class StreamChunks:
+    """How a step is fed that is no text's: `rows` of what grows at a time, or several
+    times as many. `made` says how many rows of each result come of all; `alone` names
+    inputs whose default for a row follows from that row of the others.
+    """
+
+    rows: int
+    made: Mapping[str, Dim]
+    alone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationFacts:
+    """`signature` has the inputs of the spec and nothing else; `context` is the most
+    rows there may be, by `table`. Of a stream `chunks` says how its rows come.
+
+    `first` names the result of `encode` that the first token of an empty text is drawn
+    from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
+    which a step writes into (`specc.runtime.steppers`). With `apart` texts of unequal age may
+    stand beside each other in a step (`specc.runtime.batch_slots`).
+    """
+
+    generation: GenerateSection
+    signature: Graph
+    defaults: Graph | None
+    reading: PreprocessingConfig
+    states: tuple[DecodeState, ...]
+    handed: tuple[str, ...]
+    whole: tuple[str, ...]
+    first: str = ""
+    context: int | None = None
+    table: str = ""
+    chance: RandomWeights | None = None
+    in_place: tuple[str, ...] = ()
+    bounds: Mapping[str, LengthBound] = field(default_factory=dict)
+    apart: bool = False
+    chunks: StreamChunks | None = None
+
+    def dump(self) -> dict[str, Json]:
+        """As JSON data."""
+        graphs = [self.signature, *([self.defaults] if self.defaults else [])]
+        facts: dict[str, Json] = {
+            "generation": to_json_value(self.generation),
+            "graphs": write_graphs(*graphs),
+            "reading": self.reading.to_json(),
+            "states": [_state(s) for s in self.states],
+            "handed": to_json_value(self.handed),
+            "whole": to_json_value(self.whole),
+            "first": self.first,
+            "context": self.context,
+            "table": self.table,
+            "seed": self.chance.seed if self.chance else None,
+            "drawn": self.chance.count if self.chance else 0,
+            "in_place": to_json_value(self.in_place),
+            "bounds": bounds_to_json(self.bounds),
+            "apart": self.apart,
+            "chunks": _chunk_data(self.chunks),
+        }
+        return {KEY: facts}
+
+
+def is_stream(about: Mapping[str, object]) -> bool:
+    """Whether a package says that its step is a stream's; none that is written with."""
+    told = about.get(KEY)
+    return isinstance(told, dict) and told.get("chunks") is not None
+
+
+def _chunk_data(chunks: StreamChunks | None) -> Json:
+    if chunks is None:
+        return None
+    made: dict[str, Json] = {name: str(rows) for name, rows in chunks.made.items()}
+    return {"rows": chunks.rows, "made": made, "alone": to_json_value(chunks.alone)}
+
+
+def bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
+    """Bounds as JSON data."""
+    return {name: [b.low, b.high, b.why] for name, b in sorted(bounds.items())}
+
+
+def bounds_from_json(data: object) -> dict[str, LengthBound]:
+    """Bounds from JSON data; what is none of ours is left out."""
+    found = {}
+    for name, said in data.items() if isinstance(data, dict) else ():
+        match said:
+            # What is left out only makes a message later: the graph has lengths of its
+            # own.
+            case [int() as low, None | int() as high, str() as why]:
+                found[str(name)] = LengthBound(low, high, why[:300])
+    return found
+
+
+def _state(state: DecodeState) -> Json:
+    """A state without its type, which the step graph tells."""
+    return {
+        "name": state.name,
+        "next": state.next,
+        "batch": state.batch,
+        "rows": state.rows,
+        "most": None if state.most == inf else int(state.most),
+        "initial": state.initial,
+        "role": state.role,
+        "layer": state.layer,
+    }
+
+
+def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) -> GenerationFacts:
+    """The facts of a package whose step graph is `step`. E0831 for what does not fit it."""
+    data = about.get(KEY)
+    if not isinstance(data, dict):
+        _damaged(path, "it does not say how it generates")
+    fields = JsonFields(data, complain=_complaint(path))
+    generation = parse_generation(fields.get_optional("generation"))
+    text = fields.get_optional("graphs")
+    if generation is None or not isinstance(text, str):
+        _damaged(path, "`generation` is broken")
+    graphs = read_graphs(text, path)
+    chunks = _chunks(fields, step, path)
+    signature = _signature(graphs, generation, step, path, tokens=chunks is None)
+    context = integer_of(fields.get_optional("context"))
+    return GenerationFacts(
+        generation=generation,
+        signature=signature,
+        defaults=graphs.get(DEFAULTS_GRAPH_NAME),
+        states=_states(fields, signature, step, path),
+        reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
+        handed=_names(fields, "handed", step, path),
+        whole=_names(fields, "whole", step, path),
+        first=fields.text("first") if fields.has("first") else "",
+        context=context if context is not None and context > 0 else None,
+        table=str(fields.get_optional("table") or "")[:200],
+        chance=_chance(fields),
+        in_place=_names(fields, "in_place", step, path),
+        bounds=bounds_from_json(fields.get_optional("bounds")),
+        apart=fields.get_optional("apart") is True,
+        chunks=chunks,
+    )
+
+
+def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
+    """How the rows of a stream come; None for a text."""
+    told = fields.get_optional("chunks")
+    if told is None:
+        return None
+    both = told if isinstance(told, dict) else {}
+    rows, made = integer_of(both.get("rows")), both.get("made")
+    if rows is None or rows < 1 or not isinstance(made, dict):
+        _damaged(path, "`chunks` is broken")
+    try:
+        lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
+    except DimError:
+        _damaged(path, "`chunks` has a length that is none")
+    if not lengths.keys() <= step.outputs.keys():
+        _damaged(path, "`chunks` names a result that the step does not give")
+    alone = both.get("alone")
+    names = alone if isinstance(alone, list) else []
+    return StreamChunks(rows, lengths, tuple(str(name) for name in names))
+
+
+def _chance(fields: JsonFields) -> RandomWeights | None:
+    """Which weights are random, if any are."""
+    seed, count = (
+        integer_of(fields.get_optional("seed")),
+        integer_of(fields.get_optional("drawn")),
+    )
+    return None if seed is None else RandomWeights(seed, max(count or 0, 0))
+
+
+def _complaint(path: str) -> RaiseFieldError:
+    def complain(place: FieldPath, what: str) -> NoReturn:
+        _damaged(path, f"`{'.'.join(place)}` {what}")
+
+    return complain
+
+
+def _signature(
+    graphs: Mapping[str, Graph],
+    generation: GenerateSection,
+    step: Graph,
+    path: str,
+    *,
+    tokens: bool,
+) -> Graph:
+    """The graph that has the spec's inputs: what grows is among them and among the
+    step's, and the step gives what `tokens` are drawn from, if any are.
+    """
+    signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
+    growing = generation.growing
+    if signature is None or growing not in signature.inputs or growing not in step.inputs:
+        _damaged(path, "the input that grows is missing")
+    drawn_from = generation.source in step.outputs
+    rank = signature.inputs[growing].type.rank
+    if not drawn_from or rank < 2 or (tokens and rank != 2):
+        what = "tokens are drawn from" if tokens else "is streamed"
+        _damaged(path, f"the result that {what} is missing")
+    return signature
+
+
+def check_encoder_outputs(
+    facts: GenerationFacts, takes: Collection[str], gives: Collection[str], path: str
+) -> None:
+    """E0831 where what a step is handed, or begins with, comes from no graph of the
+    package: `encode` takes and gives these, nothing where there is none.
+    """
+    inputs = facts.signature.inputs.keys()
+    handed = {name for name in facts.handed if name not in inputs}
+    initial = {state.initial for state in facts.states if state.initial}
+    initial |= {facts.first} - {""}
+    # Both ways: the step wants what nobody makes, or `encode` what nobody gives.
+    missing = [*sorted((handed | initial) - set(gives)), *sorted(set(takes) - inputs)]
+    if missing:
+        _damaged(path, f"no `encode` graph gives or takes `{escape_text(missing[0])[:200]}`")
+
+
+def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
+    """The states of a step, each an input and an output of its own, whose lengths are
+    known before the first step.
+    """
+    # Two states of one name would share a buffer, and one would be lost.
+    states = tuple(_read_state(one, step, path) for one in data.listed("states"))
+    names, afters = {s.name for s in states}, {s.next for s in states}
+    if min(len(names), len(afters)) < len(states):
+        _damaged(path, "a state is listed twice")
+    told = {d.name for value in signature.inputs.values() for d in value.type.shape}
+    for state in states:
+        # one that `encode` gives has its size from there
+        if not state.initial and not _lengths_of_one(state) <= told:
+            _damaged(
+                path,
+                f"nothing says how large the state `{escape_text(state.name)[:200]}` is at the "
+                f"beginning",
+            )
+    return states
+
+
+def _lengths_of_one(state: DecodeState) -> set[str]:
+    """The symbols in the shape of a state but for the axis whose rows it gains."""
+    fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
+    return {symbol for dim in fixed for symbol in dim.symbols()}
+
+
+def _read_state(data: object, step: Graph, path: str) -> DecodeState:
+    """One state, on ports that the step has, with axes that its type has."""
+    if not isinstance(data, dict):
+        _damaged(path, "a state is broken")
+    name, after = data.get("name"), data.get("next")
+    if (
+        not isinstance(name, str)
+        or not isinstance(after, str)
+        or name not in step.inputs
+        or after not in step.outputs
+    ):
+        _damaged(path, f"the step has no state `{escape_text(str(name))[:200]}`")
+
+    def broken(place: FieldPath, what: str) -> NoReturn:
+        _damaged(path, f"the state `{escape_text(name)[:200]}` is broken")
+
+    fields = JsonFields(data, complain=broken)
+    type_ = step.inputs[name].type
+    return DecodeState(
+        name=name,
+        next=after,
+        type=type_,
+        batch=_axis(fields, "batch", type_),
+        rows=_axis(fields, "rows", type_),
+        most=_integer(fields, "most") if fields.has("most") else inf,
+        initial=fields.text("initial"),
+        role=_role(fields),
+        layer=_integer(fields, "layer"),
+    )
+
+
+def _axis(data: JsonFields, key: str, type_: Type) -> int | None:
+    """The number of an axis, or nothing where the state has none of the kind."""
+    return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
+
+
+def _integer(data: JsonFields, key: str) -> int:
+    number = integer_of(data.get_optional(key))
+    if number is None:
+        data.refuse(key, "is not a whole number")
+    return number
+
+
+def _role(data: JsonFields) -> StateRole:
+    match data.get_optional("role"):
+        case "key" | "value" | "carry" | "rows" as role:
+            return role
+    data.refuse("role", "is not known")
+
+
+def _names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
+    """A list of inputs of the step."""
+    return tuple(_name(name, step, path) for name in data.listed(key))
+
+
+def _name(name: object, step: Graph, path: str) -> str:
+    if not isinstance(name, str) or name not in step.inputs:
+        _damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
+    return name
+
+
+def _damaged(path: str, why: str) -> NoReturn:
+    raise_error(
+        "E0831",
+        f"the package `{path}` cannot generate",
+        notes=[why],
+        helps=["compile the package again"],
+    )

@@ -1,0 +1,1 @@
+"""Engines that run blocks: local processes or Ray."""

@@ -1,0 +1,245 @@
+"""Parquet through pyarrow (extra [data])."""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specc.batch_inference.column_types import ColumnType, TableColumn, plain_value
+from specc.batch_inference.formats.file_format import BadRow, RowBlock, Rows
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+
+
+def import_pyarrow(name: str = "pyarrow") -> Any:
+    """A module of pyarrow. E0874 where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise_error(
+            "E0874",
+            "Parquet needs the package `pyarrow`, which is not installed",
+            helps=[
+                'pip install "specc-onnx[data]"',
+                "or read and write JSON lines, which need nothing: --to jsonl",
+            ],
+        )
+    return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow
+
+
+TEXTS = ("string", "large_string", "string_view")
+BYTES = ("binary", "large_binary", "binary_view")
+"""Names of Arrow's types."""
+
+
+@dataclass
+class ParquetFile:
+    """A file of row groups. The group that was read last is kept for the next block."""
+
+    opened: dict[Path, Any] = field(default_factory=dict)
+    group: tuple[Path, int, tuple[str, ...], Any] | None = None
+
+    def _file(self, path: Path) -> Any:
+        if path not in self.opened:
+            try:
+                self.opened[path] = import_pyarrow("pyarrow.parquet").ParquetFile(path)
+            except PermissionError:
+                raise  # it is not known to be damaged
+            except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
+                raise_error(
+                    "E0870",
+                    f"`{escape_text(str(path))}` is no Parquet file that can be read",
+                    notes=[escape_text(str(fault).splitlines()[0])[:200]],
+                    helps=["check that the file is whole"],
+                )
+        return self.opened[path]
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The columns of its schema. E0870 for two of one name."""
+        schema = self._file(path).schema_arrow
+        names = schema.names
+        if twice := [n for n in names if names.count(n) > 1]:
+            raise_error(
+                "E0870",
+                f"`{escape_text(str(path))}` is no Parquet file that can be read",
+                notes=[f"it has two columns of the name `{escape_text(twice[0])}`"],
+                helps=["rename one of them"],
+            )
+        return tuple(TableColumn(f.name, _kind(f.type)) for f in schema)
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """Blocks of at most `rows` rows, none across two groups."""
+        metadata = self._file(path).metadata
+        found, start = [], 0
+        for group in range(metadata.num_row_groups):
+            count = metadata.row_group(group).num_rows
+            for begin in range(0, count, rows):
+                some = min(rows, count - begin)
+                found.append(
+                    RowBlock(file=file, start=start + begin, rows=some, at=begin, group=group)
+                )
+            start += count
+        return found
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """Some columns of a block, as Python values."""
+        key = (path, block.group, tuple(columns))
+        if self.group is None or self.group[:3] != key:
+            try:
+                table = self._file(path).read_row_group(block.group, list(columns))
+            except (OSError, ValueError) as fault:
+                raise_error(
+                    "E0870",
+                    f"`{escape_text(str(path))}` is damaged in row group {block.group}",
+                    notes=[escape_text(str(fault).splitlines()[0])[:200]],
+                    helps=["check that the file is whole"],
+                )
+            self.group = (*key, table)
+        part = self.group[3].slice(block.at, block.rows)
+        return {name: _read(name, part.column(name)) for name in columns}
+
+
+def _read(name: str, column: Any) -> list[object]:
+    """Values as Python's own, one by one where there is none that is like it."""
+    try:
+        if _finer(column.type):
+            return [_value(name, value) for value in column]
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_value(name, value) for value in column]
+
+
+def _finer(type: Any) -> bool:
+    """Whether times are counted in steps that Python has not; what pyarrow makes of
+    them hangs on which other packages there are.
+    """
+    types = import_pyarrow().types
+    timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
+    return bool(timed) and type.unit == "ns"
+
+
+def _value(name: str, value: Any) -> object:
+    """A value; as text where Python counts no such times, and `BadRow` if that fails."""
+    if not value.is_valid:
+        return None
+    with suppress(ValueError, OverflowError):
+        if not _finer(value.type):
+            return value.as_py()
+    with suppress(ValueError, NotImplementedError):
+        text = str(value.cast(import_pyarrow().string()).as_py())
+        if not text.startswith("<"):  # what is beyond the calendar
+            return text
+    return BadRow(f"`{name}` holds no {value.type} that can be read")
+
+
+def _kind(type: Any) -> ColumnType:
+    """What values of an Arrow type are here; lists of what has no type of its own are
+    no type of their own.
+    """
+    pa = import_pyarrow()
+    of = pa.types
+    fixed = of.is_fixed_size_list(type)
+    if fixed or of.is_list(type) or of.is_large_list(type):
+        inner = _kind(type.value_type)
+        size = type.list_size if fixed else None
+        return inner if inner.of == "json" else ColumnType(inner.of, (size, *inner.sizes))
+    kinds = {
+        "bool": of.is_boolean(type),
+        "u64": of.is_uint64(type),
+        "i64": of.is_integer(type),
+        "f32": of.is_float32(type) or of.is_float16(type),
+        "f64": of.is_float64(type),
+        "text": str(type) in TEXTS or _texts(type),
+        "binary": str(type) in BYTES or of.is_fixed_size_binary(type),
+    }
+    return ColumnType(next((kind for kind, fits in kinds.items() if fits), "json"))
+
+
+def _texts(type: Any) -> bool:
+    """Whether values are numbers of texts in a table of their own."""
+    types = import_pyarrow().types
+    return bool(types.is_dictionary(type) and str(type.value_type) in TEXTS)
+
+
+def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:
+    """A Parquet file of one row group, the same bytes for the same rows."""
+    pa = import_pyarrow()
+    arrays = [_column(c.kind, rows[c.name]) for c in columns]
+    names = [_utf8(c.name) for c in columns]
+    schema = pa.schema([(n, a.type) for n, a in zip(names, arrays, strict=True)])
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    count = max(table.num_rows, 1)
+    import_pyarrow("pyarrow.parquet").write_table(table, sink, row_group_size=count)
+    return bytes(sink.getvalue())
+
+
+def _type(kind: ColumnType) -> Any:
+    pa = import_pyarrow()
+    text = pa.string()
+    numbers = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
+    whole = {"i64": pa.int64(), "u64": pa.uint64()}
+    others = {"bool": pa.bool_(), "binary": pa.binary()}
+    made = (numbers | whole | others).get(kind.of, text)
+    for size in reversed(kind.sizes):
+        made = pa.list_(made) if size is None else pa.list_(made, size)
+    return made
+
+
+def _column(kind: ColumnType, values: Sequence[object]) -> Any:
+    """Values of a kind as an Arrow array; nothing is null."""
+    pa = import_pyarrow()
+    arrays = [v for v in values if isinstance(v, np.ndarray)]
+    lacking = [v is None for v in values]
+    known = len(arrays) + sum(lacking) == len(values)
+    # a list of fixed length that is null has numbers all the same
+    fits = kind.sizes and (kind.sizes[0] is None or not any(lacking))
+    if arrays and known and fits:
+        return _lists(kind, arrays, lacking)
+    plain = [plain_value(v) for v in values]
+    if kind == ColumnType("f64"):  # files of JSON have whole numbers among others
+        plain = [None if v is None else float(v) for v in plain]
+    try:
+        return pa.array(plain, type=_type(kind))
+    except UnicodeEncodeError:
+        return pa.array([_utf8(v) for v in plain], type=_type(kind))
+
+
+def _utf8(value: Any) -> Any:
+    """Texts with halves of characters written as JSON writes them."""
+    if isinstance(value, list):
+        return [_utf8(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Any:
+    """Arrays as lists in lists, without a detour over Python's numbers: of all numbers one
+    array, then from the inside out where its lists end. Rows that are `lacking` are null.
+    """
+    pa = import_pyarrow()
+    flat = np.concatenate([array.ravel() for array in arrays])
+    made = pa.array(flat, type=_type(ColumnType(kind.of)))
+    for axis in reversed(range(1, len(kind.sizes))):
+        lengths = [np.repeat(a.shape[axis], math.prod(a.shape[:axis])) for a in arrays]
+        made = _cut(made, kind.sizes[axis], np.concatenate(lengths), None)
+    outer = iter([len(array) for array in arrays])
+    rows = np.array([0 if none else next(outer) for none in lacking])
+    mask = pa.array(lacking) if any(lacking) else None
+    return _cut(made, kind.sizes[0], rows, mask)
+
+
+def _cut(values: Any, size: int | None, lengths: Array, mask: Any) -> Any:
+    """Values as lists: each of `size`, or of lengths of their own."""
+    pa = import_pyarrow()
+    if size is not None:
+        return pa.FixedSizeListArray.from_arrays(values, size)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), type=pa.int32())
+    return pa.ListArray.from_arrays(offsets, values, mask=mask)

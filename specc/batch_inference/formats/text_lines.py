@@ -1,0 +1,260 @@
+"""Text lines, JSON lines and CSV."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from specc.batch_inference.column_types import (
+    NULL,
+    ColumnType,
+    TableColumn,
+    infer_column_type,
+    merge_column_types,
+)
+from specc.batch_inference.formats.file_format import BadRow, RowBlock, Rows
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.json_io import Json, JsonLimits, parse_strict_json
+from specc.io.safe_read import escape_text
+
+LONGEST = 64 * 2**20
+"""Bytes of a row; a file without line ends would fill the memory."""
+
+GRANTED = JsonLimits(depth=200, below=None)
+"""So deep may a row be nested: it is written again."""
+
+QUOTED = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
+"""A value in quotes, which only begin where a value does; without the last one where
+they are still open.
+"""
+
+MARK = b"\xef\xbb\xbf"
+"""What some programs write before UTF-8."""
+
+
+class FileLine(NamedTuple):
+    """A row of a file: its bytes with the line end, and where the next one begins."""
+
+    data: bytes
+    after: int
+
+
+def read_lines(path: Path) -> Iterator[FileLine]:
+    """The lines of a file; blank ones too. E0871 for one that is far too long."""
+    with path.open("rb") as file:
+        at = 0
+        while data := file.readline(LONGEST + 1):
+            if len(data) > LONGEST:
+                raise_error(
+                    "E0871",
+                    f"`{escape_text(str(path))}` has a row of more than {LONGEST >> 20} MB",
+                    helps=["is it a file of lines? A row ends with a line end"],
+                )
+            at += len(data)
+            yield FileLine(data.removeprefix(MARK) if at == len(data) else data, at)
+
+
+def split_blocks(
+    lines: Iterator[FileLine],
+    file: int,
+    rows: int,
+    begin: int = 0,
+    full: Callable[[bytes], object] = bool,
+) -> list[RowBlock]:
+    """Blocks of at most `rows` lines, of which the first begins at the byte `begin`. Those
+    that are not `full` are no rows, and belong to the block that they stand in.
+    """
+    blocks, start, at, after = list[RowBlock](), 0, begin, begin
+    count = taken = 0
+    for line in lines:
+        count, after = count + 1, line.after
+        taken += bool(full(line.data))
+        if count == rows:
+            blocks.append(_block(file, start, taken, at, after))
+            start, at, count, taken = start + taken, after, 0, 0
+    blocks.append(_block(file, start, taken, at, after))
+    return [block for block in blocks if block.rows]
+
+
+def _block(file: int, start: int, rows: int, at: int, after: int) -> RowBlock:
+    return RowBlock(file=file, start=start, rows=rows, at=at, bytes=after - at)
+
+
+def read_block_bytes(path: Path, block: RowBlock) -> bytes:
+    """The bytes of a block."""
+    with path.open("rb") as file:
+        file.seek(block.at)
+        data = file.read(block.bytes)
+    return data.removeprefix(MARK) if block.at == 0 else data
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Lines without their ends; an end at the end of all begins no further line."""
+    return [line.rstrip(b"\r\n") for line in io.BytesIO(data)]
+
+
+class TextLinesFile:
+    """A text a line, in the column `text`."""
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The one column."""
+        return (TableColumn("text", ColumnType("text")),)
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """Blocks of lines."""
+        return split_blocks(read_lines(path), file, rows)
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """The lines of a block."""
+        return {"text": [_text(line) for line in _split(read_block_bytes(path, block))]}
+
+
+def _text(line: bytes) -> str | BadRow:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        return BadRow(f"the line is not UTF-8 at byte {fault.start}")
+
+
+class JsonLinesFile:
+    """An object a line. A blank line is no row."""
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The names in any object, each with the kind that all its values have."""
+        found: dict[str, str] = {}
+        before: dict[str, type] = {}
+        for line in read_lines(path):
+            value = _object(line.data) if line.data.strip() else {}
+            for name, item in ({} if isinstance(value, BadRow) else value).items():
+                # most are of the type of the one before; of whole numbers that says
+                # nothing, since large ones are of another kind
+                if before.get(name) is type(item) is not int:
+                    continue
+                before[name] = type(item)
+                found[name] = merge_column_types(found.get(name, ""), infer_column_type(item))
+        return tuple(TableColumn(n, ColumnType(k or NULL)) for n, k in found.items())
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """Blocks of objects; blank lines belong to the block before them."""
+        return split_blocks(read_lines(path), file, rows, full=bytes.strip)
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """The objects of a block, column by column; what one lacks is nothing."""
+        rows = [_object(x) for x in _split(read_block_bytes(path, block)) if x.strip()]
+        return {
+            name: [r if isinstance(r, BadRow) else r.get(name) for r in rows] for name in columns
+        }
+
+
+def _object(line: bytes) -> dict[str, Json] | BadRow:
+    text = _text(line)
+    if isinstance(text, BadRow):
+        return text
+    try:
+        value = parse_strict_json(text, GRANTED)
+    except json.JSONDecodeError as fault:
+        return BadRow(f"the line is no JSON: {fault.msg.lower()} at character {fault.pos}")
+    except ValueError as fault:
+        return BadRow(f"the line is no JSON: {fault}")
+    return value if isinstance(value, dict) else BadRow("the line is no JSON object")
+
+
+class CsvFile:
+    """Comma-separated values, with the names of the columns in the first row. A text in
+    quotes may hold line ends. A blank line is no row.
+    """
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The names of the first row; what stands below them is text."""
+        names, _ = self._head(path)
+        return tuple(TableColumn(name, ColumnType("text")) for name in names)
+
+    def _head(self, path: Path) -> tuple[list[str], int]:
+        """The names, and where the first row behind them begins. E0872 for a first row
+        that names nothing.
+        """
+        record = next(_records(path), None)
+        try:
+            text = "" if record is None else record.data.decode("utf-8")
+            names = _fields(text.rstrip("\r\n"))
+        except (UnicodeDecodeError, csv.Error):
+            names = []
+        if record is None or not all(names) or len(set(names)) < len(names) or not names:
+            raise_error(
+                "E0872",
+                f"the first row of `{escape_text(str(path))}` does not name its columns",
+                notes=["names are not empty, and each is there once"],
+                helps=["write the names of the columns as the first row"],
+            )
+        return names, record.after
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """Blocks of records behind the first row."""
+        _, begin = self._head(path)
+        records = _records(path)
+        next(records)
+        return split_blocks(records, file, rows, begin)
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """The records of a block."""
+        names, _ = self._head(path)
+        rows = [_values(r, names) for r in _in_block(read_block_bytes(path, block))]
+        return {
+            name: [r if isinstance(r, BadRow) else r[names.index(name)] for r in rows]
+            for name in columns
+        }
+
+
+def _records(path: Path) -> Iterator[FileLine]:
+    """The records of a file, of which one may go over several lines."""
+    return _joined(read_lines(path))
+
+
+def _in_block(data: bytes) -> Iterator[bytes]:
+    for record in _joined(FileLine(line, 0) for line in io.BytesIO(data)):
+        yield record.data.rstrip(b"\r\n")
+
+
+def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
+    """Lines put together until every quote is closed. A blank one is no record."""
+    record, after, size, inside = list[bytes](), 0, 0, False
+    for line in lines:
+        if not inside and not line.data.strip(b"\r\n"):
+            continue
+        record.append(line.data)
+        after, size = line.after, size + len(line.data)
+        inside = _open(line.data, inside)
+        if not inside:
+            yield FileLine(b"".join(record), after)
+            record, size = [], 0
+        elif size > LONGEST:
+            break  # a quote that nobody closes: the rest is one damaged row
+    if record:
+        yield FileLine(b"".join(record), after)
+
+
+def _open(line: bytes, inside: bool) -> bool:
+    """Whether a value in quotes goes on behind this line, as one may before it."""
+    found = [m[1] for m in QUOTED.finditer(b'"' + line if inside else line)]
+    return bool(found) and not found[-1]
+
+
+def _values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
+    text = _text(record)
+    if isinstance(text, BadRow):
+        return text
+    try:
+        values = _fields(text)
+    except csv.Error as fault:
+        return BadRow(f"the row cannot be read: {fault}")
+    if len(values) != len(names):
+        return BadRow(f"the row has {len(values)} values, the first row {len(names)} names")
+    return values
+
+
+def _fields(text: str) -> list[str]:
+    csv.field_size_limit(LONGEST)
+    return next(csv.reader([text], strict=True), [""])

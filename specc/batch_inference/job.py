@@ -1,0 +1,286 @@
+"""A batch inference job: check, plan, run on an engine, report."""
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.engines.local import BlockProgress, LocalEngine
+from specc.batch_inference.part_files import BlockStatistics, read_block_statistics
+from specc.batch_inference.plan import FOLDER, JobPlan, check_same, read_plan
+from specc.batch_inference.planning import JobRequest, make_plan
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import raise_os_error
+from specc.io.safe_read import escape_text
+
+if TYPE_CHECKING:
+    from specc.batch_inference.engines.ray import RayEngine
+
+
+ENGINES = ("local", "serial", "ray")
+ERRORS = f"{FOLDER}/errors.jsonl"
+
+
+@dataclass(kw_only=True)
+class JobReport:
+    """What came of a job; while it runs, what has so far."""
+
+    plan: JobPlan
+    out: Path
+    rows: int = 0
+    blocks: int = 0
+    before: int = 0
+    """Rows that a former run has done."""
+    errors: int = 0
+    places: int = 0
+    padding: int = 0
+    began: float = field(default_factory=time.monotonic)
+    ready: float | None = None
+    """When the first of those who work was ready to begin."""
+    ended: float | None = None
+    computed: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds and multiply-adds of each block of this run, as they were done."""
+
+    def __repr__(self) -> str:
+        faults = f", {self.errors} without a result" if self.errors else ""
+        return format_repr(f"map: {self.rows} rows{faults}, in {self.out}")
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def start_up(self) -> float:
+        """Seconds until somebody began."""
+        return 0.0 if self.ready is None else self.ready - self.began
+
+    @property
+    def rate(self) -> float:
+        """Rows a second of this run, since somebody began."""
+        # what a former run has done took no time of this one
+        done = self.rows - self.before
+        return done / max(self.seconds - self.start_up, 1e-9)
+
+    @property
+    def computing(self) -> float:
+        """Seconds in which models computed, of all processes together."""
+        return sum(seconds for seconds, _ in self.computed)
+
+    @property
+    def predicted(self) -> float | None:
+        """What `computing` would be by the cost formulas, as fast as the first block was;
+        None of a single block, or of a model of which nothing is known.
+        """
+        seconds, work = self.computed[0] if self.computed else (0.0, 0)
+        if len(self.computed) < 2 or not work:
+            return None
+        everything = sum(w for _, w in self.computed)
+        return seconds * everything / work
+
+    @property
+    def waste(self) -> float:
+        """Padding, as a share of what is no padding."""
+        return self.padding / max(self.places - self.padding, 1)
+
+    def take(self, done: BlockStatistics) -> None:
+        """A block is done."""
+        self.blocks += 1
+        self.errors += len(done.errors)
+        self.places += done.places
+        self.padding += done.padding
+
+
+Watch = Callable[[JobReport], None]
+
+
+def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
+    """Does what is not done yet, and tells what came of all."""
+    began = time.monotonic()
+    out, plan = Path(job.out), make_plan(job)
+    _check_engine(job, out)
+    found = read_plan(out)
+    if found is not None:
+        check_same(found, plan, out)
+    else:
+        _check_empty(out)
+        plan.write(out)
+    _check_writable(out)
+    report = JobReport(plan=plan, out=out, began=began)
+    todo = []
+    for number, block in enumerate(plan.blocks):
+        done = read_block_statistics(plan, out, number)
+        if done is None:
+            todo.append(number)
+            continue
+        report.take(done)
+        report.rows += block.rows
+        report.before += block.rows
+    # a former run may have met more faults than this one grants
+    _check_errors(job, report)
+    watch(report)
+    for progress in _progress(job, plan, out, todo):
+        report.rows += progress.rows
+        if progress.ready and report.ready is None:
+            report.ready = time.monotonic()
+        if progress.done is not None:
+            report.take(progress.done)
+            report.computed.append((progress.done.seconds, progress.done.work))
+            _check_errors(job, report)
+        watch(report)
+    _errors_of(report)
+    for left in (out / FOLDER).glob("*.now"):  # of who was killed behind a part
+        left.unlink(missing_ok=True)
+    report.ended = time.monotonic()
+    return report
+
+
+def _check_engine(job: JobRequest, out: Path) -> None:
+    """E0888 for an engine that is not there, before anything is written."""
+    if job.engine == "ray":
+        _ray(job, out).check()
+
+
+def _ray(job: JobRequest, out: Path) -> "RayEngine":
+    from specc.batch_inference.engines.ray import RayEngine  # a second, where nobody asks for it
+
+    return RayEngine(out, job.workers, job.address, job.gpus)
+
+
+def _check_writable(out: Path) -> None:
+    """E0812 before anything is computed for a folder that takes no files."""
+    for folder in (out, out / FOLDER):
+        if not os.access(folder, os.W_OK):
+            raise_os_error(PermissionError(errno.EACCES, "Permission denied"), folder)
+
+
+def _check_empty(out: Path) -> None:
+    """E0875 for a folder of parts that no plan explains: they would be mixed up."""
+    if out.is_dir() and any(out.glob("part-*")):
+        raise_error(
+            "E0875",
+            f"`{escape_text(str(out))}` holds parts, and no plan that says of what",
+            helps=["write into another folder with -o"],
+        )
+
+
+def _progress(
+    job: JobRequest, plan: JobPlan, out: Path, todo: Sequence[int]
+) -> Iterator[BlockProgress]:
+    """The work, by the engine that is asked for."""
+    if not todo:
+        return
+    if job.engine == "ray":
+        yield from _ray(job, out).run(todo)
+    elif job.engine == "serial":
+        blocks = BlockRunner.open(plan, out)
+        yield BlockProgress(ready=True)
+        for number in todo:
+            done = blocks.do(number)
+            yield BlockProgress(rows=done.rows, done=done)
+    else:
+        yield from LocalEngine(out, job.workers or count_cores()).run(todo)
+
+
+def count_cores() -> int:
+    """The processors that this process may use."""
+    count = os.cpu_count()
+    with suppress(AttributeError):  # not every system says which are ours
+        count = len(os.sched_getaffinity(0))
+    return count or 1
+
+
+def _check_errors(job: JobRequest, report: JobReport) -> None:
+    """E0887 where more rows are wrong than is granted."""
+    if job.most_errors is not None and report.errors > job.most_errors:
+        _errors_of(report)
+        raise_error(
+            "E0887",
+            f"{_rows(report.errors)} no result, and {job.most_errors} may be without",
+            notes=[f"they are in `{escape_text(str(report.out / ERRORS))}`"],
+            helps=["mend the rows, or grant more: --max-errors N"],
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row has" if count == 1 else f"{count} rows have"
+
+
+def _errors_of(report: JobReport) -> None:
+    """Writes down which rows have no result, in the order of the rows."""
+    plan, lines = report.plan, []
+    for number, block in enumerate(plan.blocks):
+        done = read_block_statistics(plan, report.out, number)
+        for row, code, text in done.errors if done else ():
+            path = plan.files[block.file].path
+            told = {"file": path, "row": block.start + row, "code": code, "why": text}
+            lines.append(json.dumps(told, ensure_ascii=False))
+    text = "".join(f"{line}\n" for line in lines)
+    if lines or (report.out / ERRORS).exists():
+        data = text.encode("utf-8", "backslashreplace")
+        write_file_atomically(report.out / ERRORS, [data])
+
+
+@dataclass(frozen=True)
+class JobArgumentKind:
+    """What an argument is, in words, and whether a value is that."""
+
+    words: str
+    fits: Callable[[object], bool]
+
+
+def _paths(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(map(_path, value))
+
+
+def _path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
+
+
+def _names(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return False
+    return all(isinstance(name, str) for name in value)
+
+
+def _table(value: object) -> bool:
+    return isinstance(value, Mapping) and _names([*value, *value.values()])
+
+
+def _count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+KINDS = {
+    "data": JobArgumentKind("a path or more, each a text", _paths),
+    "out": JobArgumentKind("the path of a folder", _path),
+    "columns": JobArgumentKind("a table from inputs to names of columns", _table),
+    "keep": JobArgumentKind("a list of names of columns", _names),
+    "raw": JobArgumentKind("a list of names of outputs", _names),
+    "to": JobArgumentKind("a text", lambda value: isinstance(value, str)),
+    "engine": JobArgumentKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
+    "workers": JobArgumentKind("a whole number from 0 on", _count),
+    "max_errors": JobArgumentKind("a whole number from 0 on", _count),
+}
+OPTIONAL = ("columns", "keep", "max_errors")
+"""What may be None as well."""
+
+
+def check_job_arguments(**asked: object) -> None:
+    """E0970 for the first argument that is not of its kind."""
+    for name, value in asked.items():
+        fits = KINDS[name].fits(value) or (value is None and name in OPTIONAL)
+        if not fits:
+            raise_error(
+                "E0970",
+                f"`{name}` is {KINDS[name].words}, not {escape_text(repr(value))[:60]}",
+                helps=["docs/scale.md says what a job is asked for"],
+            )

@@ -1,0 +1,147 @@
+"""Part files: results of one block and its statistics."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc.batch_inference.column_types import TableColumn, plain_value
+from specc.batch_inference.formats.file_format import BadRow, Rows
+from specc.batch_inference.formats.parquet import encode_parquet
+from specc.batch_inference.plan import FOLDER, JobPlan
+from specc.io.atomic_write import write_file_atomically
+
+
+@dataclass(kw_only=True)
+class BlockStatistics:
+    """What there is to say of a block: rows, faults by row, places and padding; how many
+    `seconds` were computed, and of how many multiply-adds (`work`) by the cost formulas.
+    """
+
+    number: int
+    rows: int
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+    places: int = 0
+    padding: int = 0
+    seconds: float = 0.0
+    work: int = 0
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON."""
+        return dict(vars(self))
+
+    @staticmethod
+    def read(data: dict[str, object]) -> "BlockStatistics":
+        """What `as_json` gave."""
+        errors = data["errors"]
+        assert isinstance(errors, list)
+        return BlockStatistics(
+            number=_whole(data["number"]),
+            rows=_whole(data["rows"]),
+            errors=[(int(n), str(c), str(t)) for n, c, t in errors],
+            places=_whole(data["places"]),
+            padding=_whole(data["padding"]),
+            seconds=float(str(data["seconds"])),
+            work=_whole(data["work"]),
+        )
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def write_part(
+    plan: JobPlan,
+    out: Path,
+    table: Rows,
+    values: Sequence[Mapping[str, object]],
+    done: BlockStatistics,
+) -> None:
+    """The columns of a block that are carried over, and the results of its rows. That the
+    part is there means that the block is done.
+    """
+    kept = {
+        c.name: [None if isinstance(v, BadRow) else v for v in table[c.name]] for c in plan.kept
+    }
+    results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
+    data = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
+    says = json.dumps(done.as_json(), ensure_ascii=False)
+    # the part comes last: where it is there, so is what is said of it
+    told = out / FOLDER / f"{done.number:06}.json"
+    write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
+    write_file_atomically(out / plan.part(done.number), [data])
+
+
+def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatistics | None:
+    """What is said of a block, if somebody has done it."""
+    if not (out / plan.part(number)).is_file():
+        return None
+    try:
+        text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
+        return BlockStatistics.read(json.loads(text))
+    # whatever is wrong with what is said, the block is simply done again
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        return None
+
+
+def encode_part(to: str, columns: Sequence[TableColumn], values: dict[str, list[object]]) -> bytes:
+    """A part file of these columns."""
+    if to == "parquet":
+        columns_as_text(columns, values)
+        return encode_parquet(columns, values)
+    names = [c.name for c in columns]
+    rows = zip(*(values[n] for n in names), strict=True)
+    lines = (_line(dict(zip(names, row, strict=True))) for row in rows)
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _line(row: Mapping[str, object]) -> str:
+    """A row as a line of JSON."""
+    try:
+        text = QUICK.encode(row)
+    except ValueError:  # numbers that JSON has not, which become nothing
+        text = QUICK.encode(_json(row))
+    return f"{text}\n"
+
+
+def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[object]]) -> None:
+    """What has no type of its own becomes JSON text."""
+    for column in columns:
+        if column.kind.of == "json" and not column.kind.sizes:
+            values[column.name] = [
+                None if v is None else QUICK.encode(_json(v)) for v in values[column.name]
+            ]
+
+
+def _json(value: object) -> object:
+    """A value as JSON has it: no number that is none, bytes as base64."""
+    match value:
+        # readers of tables take nothing for what is no number
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return None
+        case list() | tuple():
+            return [_json(item) for item in value]
+        case dict():
+            return {str(k): _json(v) for k, v in value.items()}
+        case bool() | int() | float() | str() | None:
+            return value
+    return _json(_other(value))
+
+
+def _other(value: object) -> object:
+    """What JSON has no word for: arrays as lists, bytes as base64, a date or a decimal
+    as text.
+    """
+    value = plain_value(value)
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case bool() | int() | float() | str() | list() | None:
+            return value
+    return str(value)
+
+
+QUICK = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, default=_other)
+"""Made once, and not asked for each number whether it is one; ValueError where one is not."""

@@ -1,0 +1,223 @@
+"""The plan of a job as stored on disk: files, blocks, columns, settings."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact.package_index import NAME, is_package_directory
+from specc.batch_inference.column_types import ColumnType, TableColumn
+from specc.batch_inference.formats.file_format import RowBlock, find_images
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.atomic_write import write_file_atomically
+from specc.io.json_io import InvalidJson, parse_strict_json, to_json_value
+from specc.io.output_paths import describe_os_error
+from specc.io.safe_read import escape_text
+from specc.version import __version__
+
+FOLDER = "_specc"
+FILE = "plan.json"
+FORMATS = ("parquet", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file of rows, and what tells whether it is still the same one."""
+
+    path: str
+    bytes: int
+    changed: int
+    """Nanoseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How much is computed at once: rows, rows times the longest, bytes of the largest
+    values that a graph holds beside each other.
+    """
+
+    cap: int = 64
+    tokens: int = 16384
+    memory: int = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """`columns` says which column each input is read from, `kept` which are carried
+    over, `results` what is computed. `settings` are those of writing. Why texts wait for
+    the longest beside them, if they do, and whether rows share scales, is told and not
+    written down.
+    """
+
+    model: str
+    model_hash: str
+    files: tuple[PlannedFile, ...]
+    blocks: tuple[RowBlock, ...]
+    columns: Mapping[str, str]
+    kept: tuple[TableColumn, ...]
+    results: tuple[TableColumn, ...]
+    settings: Mapping[str, object] = field(default_factory=dict)
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    to: str = "parquet"
+    graph: str = ""
+    raw: tuple[str, ...] = ()
+    provider: str = "cpu"
+    version: str = __version__
+    waits: str = ""
+    shares: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(b.rows for b in self.blocks)
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number that the first row of each block has in all data."""
+        return [0, *accumulate(block.rows for block in self.blocks)]
+
+    def part(self, number: int) -> str:
+        """The file that a block becomes. Names sort into the order of the rows."""
+        return f"part-{number:06}.{self.to}"
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON, the same for the same plan."""
+        return {
+            "model": self.model,
+            "model_hash": self.model_hash,
+            "files": [[f.path, f.bytes, f.changed] for f in self.files],
+            "blocks": [[b.file, b.start, b.rows, b.at, b.bytes, b.group] for b in self.blocks],
+            "columns": dict(self.columns),
+            "kept": [[c.name, str(c.kind)] for c in self.kept],
+            "results": [[c.name, str(c.kind)] for c in self.results],
+            "settings": to_json_value(self.settings),
+            "limits": to_json_value(self.limits),
+            "to": self.to,
+            "graph": self.graph,
+            "raw": list(self.raw),
+            "provider": self.provider,
+            "version": self.version,
+        }
+
+    def write(self, out: Path) -> None:
+        """Leaves the plan in the folder of the parts."""
+        # names of files may hold bytes that are no text, which come back as they were
+        text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
+        write_file_atomically(out / FOLDER / FILE, [text.encode("utf-8", "surrogatepass")])
+
+
+def read_plan(out: Path) -> JobPlan | None:
+    """The plan that a folder holds, if it holds one. E0802 for one that cannot be read,
+    E0876 for one that is damaged.
+    """
+    path = out / FOLDER / FILE
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogatepass")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UnicodeDecodeError:
+        _damaged(path)
+    except OSError as error:
+        _unreadable(path, error)
+    try:
+        return _plan_of(parse_strict_json(text))
+    except (InvalidJson, ValueError, KeyError, TypeError, AttributeError):
+        _damaged(path)
+
+
+def _damaged(path: Path) -> NoReturn:
+    raise_error(
+        "E0876",
+        f"the plan `{escape_text(str(path))}` is damaged",
+        helps=["write into another folder, or remove this one"],
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> NoReturn:
+    raise_error(
+        "E0802",
+        f"the plan `{escape_text(str(path))}` cannot be read: {describe_os_error(error)}",
+        helps=["see to it that you may read the folder, or write into another one"],
+    )
+
+
+def _plan_of(data: object) -> JobPlan:
+    """A plan of JSON; whatever is wrong raises one of several errors."""
+    if not isinstance(data, dict):
+        raise TypeError("a plan is an object")
+    return JobPlan(
+        model=str(data["model"]),
+        model_hash=str(data["model_hash"]),
+        files=tuple(PlannedFile(str(p), int(b), int(c)) for p, b, c in data["files"]),
+        blocks=tuple(_block(*map(int, numbers)) for numbers in data["blocks"]),
+        columns={str(k): str(v) for k, v in data["columns"].items()},
+        kept=_columns(data["kept"]),
+        results=_columns(data["results"]),
+        settings={str(k): v for k, v in data["settings"].items()},
+        limits=BatchLimits(**{k: int(v) for k, v in data["limits"].items()}),
+        to=str(data["to"]),
+        graph=str(data["graph"]),
+        raw=tuple(map(str, data["raw"])),
+        provider=str(data["provider"]),
+        version=str(data["version"]),
+    )
+
+
+def _block(file: int, start: int, rows: int, at: int, size: int, group: int) -> RowBlock:
+    return RowBlock(file=file, start=start, rows=rows, at=at, bytes=size, group=group)
+
+
+def _columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
+    return tuple(TableColumn(name, ColumnType.read(kind)) for name, kind in data)
+
+
+def differing_fields(one: JobPlan, other: JobPlan) -> list[str]:
+    """What two plans do not have in common, by name."""
+    a, b = one.as_json(), other.as_json()
+    # where a model lies does not matter while it is the same one
+    return [key for key in a if a[key] != b[key] and key != "model"]
+
+
+def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
+    """E0875 where a folder holds the parts of another plan."""
+    if apart := differing_fields(found, wanted):
+        raise_error(
+            "E0875",
+            f"`{escape_text(str(out))}` holds another job",
+            notes=list(_told(found, wanted, apart)),
+            helps=["write into another folder with -o, or remove this one"],
+        )
+
+
+def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
+    """What differs, with both values where they are short."""
+    a, b = found.as_json(), wanted.as_json()
+    for key in apart:
+        there, here = (json.dumps(x[key], ensure_ascii=False) for x in (a, b))
+        if max(len(there), len(here)) <= 120:
+            yield f"{key}: {escape_text(there)} there, {escape_text(here)} here"
+        else:
+            yield f"{key} differ"
+
+
+def hash_model(path: Path) -> str:
+    """What tells a model from another: of a package its index, which has the hashes of
+    all its files; of a file its bytes, which hold the hashes of what lies beside.
+    """
+    file = path / NAME if is_package_directory(path) else path
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> PlannedFile:
+    """A file as it is now; a folder of pictures by what is in it."""
+    if not path.is_dir():
+        facts = path.stat()
+        return PlannedFile(str(path), facts.st_size, facts.st_mtime_ns)
+    inside = [p.stat() for p in find_images(path)]
+    newest = max((f.st_mtime_ns for f in inside), default=0)
+    return PlannedFile(str(path), sum(f.st_size for f in inside), newest)

@@ -1,0 +1,271 @@
+"""Plan a job: choose files, columns and results."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from specc.batch_inference.column_types import NULL, ColumnType, TableColumn
+from specc.batch_inference.formats.file_format import RowBlock, translate_os_errors
+from specc.batch_inference.formats.parquet import import_pyarrow
+from specc.batch_inference.formats.registry import find_files, find_format
+from specc.batch_inference.formats.text_lines import JsonLinesFile
+from specc.batch_inference.plan import (
+    FILE,
+    FOLDER,
+    FORMATS,
+    BatchLimits,
+    JobPlan,
+    PlannedFile,
+    describe_file,
+    hash_model,
+)
+from specc.batch_inference.result_columns import ERROR
+from specc.batch_inference.row_model import RowModel, find_text_inputs
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.open_model import has_batch_shared_scales, open_compiled
+
+ROWS = 4096
+"""Rows of a block: so many that sorting them by length leaves little padding."""
+
+USUAL = ("text", "image")
+"""Columns that tables of texts and of pictures have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What is asked for. `columns` says for inputs which column each is read from;
+    `keep` are the columns that are carried over, None for all that are not read.
+    """
+
+    model: str
+    data: Sequence[str]
+    out: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    keep: Sequence[str] | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    raw: Sequence[str] = ()
+    graph: str = ""
+    provider: str = "cpu"
+    to: str = ""
+    rows: int = ROWS
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    workers: int = 0
+    engine: str = "local"
+    address: str = ""
+    gpus: float = 0
+    most_errors: int | None = None
+
+
+def make_plan(job: JobRequest) -> JobPlan:
+    """The plan of a job. E0870 to E0885 for what cannot be read, mapped or written."""
+    files = _files(job)
+    columns = _table(files)
+    to = _format_to(job, files)
+    chosen = dict(job.columns) or _obvious(job, columns)
+    for name, column in chosen.items():
+        if column not in columns:
+            _no_column(column, columns, f"the input `{name}`")
+    model = RowModel.open(
+        job.model,
+        chosen,
+        settings=job.settings,
+        raw=job.raw,
+        graph=job.graph,
+        provider=job.provider,
+    )
+    results = (*model.result_columns(), ERROR)
+    kept = _kept(job, columns, chosen, results)
+    blocks: list[RowBlock] = []
+    for number, path in enumerate(files):
+        with translate_os_errors(path):
+            blocks += find_format(path).blocks(path, number, job.rows)
+    return JobPlan(
+        model=os.path.abspath(job.model),
+        model_hash=hash_model(Path(job.model)),
+        files=tuple(_absolute(path) for path in files),
+        blocks=tuple(blocks),
+        columns=chosen,
+        kept=kept,
+        results=results,
+        settings=dict(job.settings),
+        limits=job.limits,
+        to=to,
+        graph=job.graph,
+        raw=tuple(job.raw),
+        provider=job.provider,
+        waits=model.texts.waits if model.writes else "",
+        shares=has_batch_shared_scales(model.opened),
+    )
+
+
+def _files(job: JobRequest) -> list[Path]:
+    """What is read; no parts that the job itself has written into the same folder."""
+    files, out = find_files(job.data), Path(job.out).resolve()
+    # a folder without a plan holds nothing that a job has written
+    if not (out / FOLDER / FILE).is_file():
+        return files
+    return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
+
+
+def _absolute(path: Path) -> PlannedFile:
+    return describe_file(Path(os.path.abspath(path)))
+
+
+def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
+    """The columns of all files. E0884 where one has others, but an object of JSON may
+    lack any.
+    """
+    known: dict[str, ColumnType] = {}
+    # whether every file so far may lack a column
+    lacked = True
+    for path in files:
+        reader = find_format(path)
+        with translate_os_errors(path):
+            found = {c.name: c.kind for c in reader.columns(path)}
+        lacks = isinstance(reader, JsonLinesFile)
+        both = _joined(known, found, lacked=lacked, lacks=lacks)
+        lacked = lacked and lacks
+        odd = sorted(n for n, kind in both.items() if kind is None)
+        if odd:
+            _odd_columns(path, files[0], odd)
+        known = {n: kind for n, kind in both.items() if kind is not None}
+    # where nobody has said anything a value may still be of any kind
+    return {
+        n: TableColumn(n, ColumnType("json") if kind.of == NULL else kind)
+        for n, kind in known.items()
+    }
+
+
+def _joined(
+    known: Mapping[str, ColumnType], found: Mapping[str, ColumnType], *, lacked: bool, lacks: bool
+) -> dict[str, ColumnType | None]:
+    """The columns of files so far with those of one more; None for a column that does
+    not fit. `lacked` and `lacks` say whether what came before, and this file, may be
+    without a column that the other has.
+    """
+    made = {}
+    for name in {**known, **found}:
+        before = known.get(name, found.get(name) if lacked else None)
+        here = found.get(name, known.get(name) if lacks else None)
+        made[name] = _both(before, here)
+    return made
+
+
+def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
+    """E0884 for a file that is no more of the same table."""
+    raise_error(
+        "E0884",
+        f"`{escape_text(str(path))}` has other columns than `{escape_text(str(first))}`",
+        notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
+        helps=["give files of one kind together, others in a run of their own"],
+    )
+
+
+def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
+    """The kind of a column that is of these kinds in two files; None for no such kind."""
+    if one is None or other is None or one == other:
+        return other if one is not None else None
+    # a column of nulls fits every other
+    if NULL in (one.of, other.of):
+        return one if other.of == NULL else other
+    # one file says 1 where another says 1.5: JSON has but one kind of numbers
+    numbers = {"i64", "f64"}
+    plain = not one.sizes and not other.sizes
+    return ColumnType("f64") if plain and {one.of, other.of} == numbers else None
+
+
+def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
+    """What is written: as asked for, else as what is read."""
+    tables = any(p.suffix.lower() == ".parquet" for p in files)
+    to = job.to or ("parquet" if tables else "jsonl")
+    if to not in FORMATS:
+        raise_error(
+            "E0873",
+            f"rows cannot be written as `{escape_text(to)}`",
+            helps=[f"one of {', '.join(FORMATS)}"],
+        )
+    if to == "parquet":
+        import_pyarrow()  # whoever lacks it is told now, and not behind the first block
+    return to
+
+
+def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
+    """Inputs whose names are columns; else a column `text` or `image` for the only
+    input that nothing else fills in. E0880 where that does not tell.
+    """
+    opened = open_compiled(job.model, graph=job.graph, provider=job.provider)
+    entrance = opened.entrance
+    named = {n: n for n in entrance.graph.inputs if n in columns}
+    if named:
+        return named
+    # what says which rows are there is filled in from those
+    beside = {find_mask_input(entrance.graph, n) for n in entrance.asked}
+    asked = [n for n in entrance.asked if n not in beside]
+    usual = next((c for c in USUAL if c in columns), "")
+    open_inputs = find_text_inputs(opened) or asked
+    if usual and len(open_inputs) <= 1:
+        return {open_inputs[0]: usual}
+    _untold(columns, asked)
+
+
+def _untold(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoReturn:
+    """E0880, with an option to paste for each input: of a single column with its name."""
+    column = next(iter(columns)) if len(columns) == 1 else ""
+    column = column if column.isidentifier() else "COLUMN"
+    raise_error(
+        "E0880",
+        "which column is read for which input is not said",
+        notes=[f"the columns are {escape_text(', '.join(columns))}"],
+        helps=[f"--column {column}={n}" for n in asked],
+    )
+
+
+def _no_column(name: str, columns: Mapping[str, TableColumn], what: str) -> None:
+    raise_error(
+        "E0885",
+        f"the data has no column `{escape_text(name)}` for {what}",
+        notes=[
+            f"the columns are {', '.join(map(escape_text, columns))}"
+            if columns
+            else "it has no row that can be read"
+        ],
+        helps=["check the name"],
+    )
+
+
+def _kept(
+    job: JobRequest,
+    columns: Mapping[str, TableColumn],
+    read: Mapping[str, str],
+    results: Sequence[TableColumn],
+) -> tuple[TableColumn, ...]:
+    """The columns that stand beside the results. E0886 for two of one name."""
+    made = {c.name for c in results}
+    if job.keep is None:
+        # pictures that were read are too large to be written a second time
+        pictures = {"image"} & {*read.values()}
+        names = [n for n in columns if n not in pictures]
+    else:
+        names = list(job.keep)
+        _check_kept(names, columns, made)
+    return tuple(columns[n] for n in dict.fromkeys(names) if n not in made)
+
+
+def _check_kept(
+    names: Sequence[str], columns: Mapping[str, TableColumn], made: Collection[str]
+) -> None:
+    """E0885 for a column that is not there, E0886 for one that is a result's name too."""
+    for name in names:
+        if name not in columns:
+            _no_column(name, columns, "the rows that are written")
+    twice = [n for n in names if n in made]
+    if twice:
+        raise_error(
+            "E0886",
+            f"`{escape_text(twice[0])}` is a column of the data and of the results",
+            helps=["leave it out of --keep, or rename it in the data"],
+        )

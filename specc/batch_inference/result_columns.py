@@ -1,0 +1,288 @@
+"""Model results as columns: scores, embeddings, labels, text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from specc.batch_inference.column_types import ColumnType, TableColumn, cast_to_column_type
+from specc.batch_inference.row_inputs import InputRow
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import (
+    ClassMapOutput,
+    ImageOutput,
+    LabelsOutput,
+    NumbersOutput,
+    OutputReading,
+    TextOutput,
+)
+from specc.preprocessing.show_results import probabilities, show_output
+from specc.preprocessing.text_codec import decode_text
+from specc.runtime.attention_weights import AttentionLocation, find_attentions
+from specc.runtime.generation import GenerationResult
+
+ERROR = TableColumn("error", ColumnType("text"))
+"""Why a row has no results; nothing where it has."""
+
+ATTENTION = "attention."
+"""Begins the name of a column that holds the weights of an attention, by its scope."""
+
+
+@dataclass(frozen=True)
+class GraphResults:
+    """The results of a graph that computes all at once, row by row.
+
+    `reading` says how outputs are shown; those in `raw` are given as numbers, and where
+    they begin with `attention.`, the weights of the attention of that scope.
+    """
+
+    graph: Graph
+    reading: PreprocessingConfig
+    raw: tuple[str, ...] = ()
+
+    def plan(self) -> list[tuple[str, OutputReading]]:
+        """The outputs that are given, and how."""
+        # with nothing said, all there is
+        shows = list(self.reading.shows)
+        if not shows and not self.raw:
+            return [(name, NumbersOutput()) for name in self.graph.outputs]
+        return [*shows, *((name, NumbersOutput()) for name in self.raw)]
+
+    def columns(self) -> Iterator[TableColumn]:
+        """The columns of the results. E0879 for an output without a row of its own."""
+        for name, record in self.plan():
+            if name.startswith(ATTENTION):
+                heads, _, _ = self._of_attention(name)
+                yield TableColumn(name, ColumnType("f32", (heads.number, None, None)))
+                continue
+            if name not in self.graph.outputs:
+                known = ", ".join(self.graph.outputs)
+                raise_error(
+                    "E0879",
+                    f"the model gives no `{escape_text(name)}`",
+                    helps=[f"it gives {known}"],
+                )
+            type = self.graph.outputs[name].type
+            # one mean of the whole batch belongs to no row of the table
+            if not type.rank or type.shape[0] != batch_symbol(self.graph):
+                raise_error(
+                    "E0879",
+                    f"the result `{name}` has no row for each row of the data",
+                    notes=[f"it is {type}"],
+                    helps=["choose other results: --raw NAME"],
+                )
+            yield from _columns(name, record, type)
+
+    @property
+    def attends(self) -> bool:
+        """Whether weights of attentions are asked for."""
+        return any(name.startswith(ATTENTION) for name in self.raw)
+
+    @cached_property
+    def attentions(self) -> dict[str, AttentionLocation]:
+        """Every attention by its scope."""
+        return find_attentions(self.graph)
+
+    def _of_attention(self, name: str) -> tuple[Dim, Dim, Dim]:
+        """Heads, queries and keys of the attention that a column holds. E0879 for one
+        that there is not, or that looks again in every turn of a loop.
+        """
+        known = self.attentions
+        place = known.get(name.removeprefix(ATTENTION))
+        if place is None:
+            raise_error(
+                "E0879",
+                f"the model has no attention `{escape_text(name.removeprefix(ATTENTION))}`",
+                notes=[f"it has {escape_text(', '.join(known))[:600]}"] if known else (),
+                helps=["name one by its scope: --raw attention.SCOPE"],
+            )
+        shape = place.value.type.shape
+        if place.loops and shape[-2].number != 1:
+            raise_error(
+                "E0879",
+                f"the attention `{escape_text(name.removeprefix(ATTENTION))}` looks again in "
+                f""
+                "every turn of a loop",
+                helps=["see one row of it: specc run --attention"],
+            )
+        heads = shape[-3] if len(shape) > 3 else Dim.of(1)
+        return heads, place.queries, place.keys
+
+    def values(
+        self, outputs: Mapping[str, Array], rows: Sequence[InputRow], padded: "LengthPadding"
+    ) -> list[dict[str, object]]:
+        """The results of each row of a batch."""
+        return [
+            {
+                column: value
+                for name, record in self.plan()
+                for column, value in _values(
+                    name, record, self._own(name, outputs[name][at], row, padded)
+                )
+            }
+            for at, row in enumerate(rows)
+        ]
+
+    def _own(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
+        """The part of a result that is the row's own, without its padding."""
+        if name.startswith(ATTENTION):
+            return padded.cut(value, self._of_attention(name), row)
+        return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
+
+
+@dataclass(frozen=True)
+class LengthPadding:
+    """Which lengths of a graph hang on rows, and on which side they are padded.
+
+    `sides` has for each input that is padded whether that is done on the left.
+    """
+
+    graph: Graph
+    sides: Mapping[str, bool]
+
+    def cut(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
+        """Without what stands for padding: of each axis as long as it is for the row
+        alone.
+        """
+        own = self._lengths(row)
+        for axis, dim in enumerate(shape):
+            try:
+                length = dim.at(own)
+            except DimError:
+                continue  # a length that no row decides
+            if length < value.shape[axis]:
+                # where texts grow they are padded on the left, and end side by side
+                left = any(self.sides[n] for n in self._behind(dim))
+                start = value.shape[axis] - length if left else 0
+                value = value.take(range(start, start + length), axis)
+        return value
+
+    def _lengths(self, row: InputRow) -> dict[str, int]:
+        """Run-time lengths as they are for a row alone."""
+        # each padded input names the length of its second axis
+        found = {}
+        for name in self.sides:
+            length = self.graph.inputs[name].type.shape[1].name
+            if length is not None:
+                found[length] = len(row.arrays[name])
+        facts = {}
+        for fact, dim in self.graph.facts.items():
+            try:
+                facts[fact] = dim.at(found)
+            except DimError:
+                continue
+        return {**facts, **found}
+
+    def _behind(self, dim: Dim) -> list[str]:
+        """The padded inputs that decide a length."""
+        symbols = dim.symbols()
+        inputs = self.graph.inputs
+        return [n for n in self.sides if symbols & inputs[n].type.shape[1].symbols()]
+
+
+def batch_symbol(graph: Graph) -> Dim | None:
+    """The length that all rows together have: the first of the first input."""
+    # an input without axes is a setting, such as a temperature, and no row
+    first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
+    return first.shape[0] if first else None
+
+
+def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:
+    match record:
+        # the usual case is a plain column, which every reader of tables can group by
+        case LabelsOutput(top=1):
+            yield TableColumn(f"{name}.label", ColumnType("text"))
+            yield TableColumn(f"{name}.share", ColumnType("f64"))
+        case LabelsOutput():
+            yield TableColumn(f"{name}.label", ColumnType("text", (None,)))
+            yield TableColumn(f"{name}.share", ColumnType("f64", (None,)))
+        case TextOutput():
+            yield TableColumn(name, ColumnType("text"))
+        case ImageOutput() | ClassMapOutput():
+            yield TableColumn(name, ColumnType("binary"))
+        case NumbersOutput():
+            sizes = tuple(d.number for d in type.shape[1:])
+            yield TableColumn(name, ColumnType(type.dtype, sizes))
+
+
+def _values(name: str, record: OutputReading, value: Array) -> Iterator[tuple[str, object]]:
+    """The values of one row. Fails with E0916 for what is not as its reading says."""
+    match record:
+        case LabelsOutput():
+            labels, shares = _best(record, value)
+            one = record.top == 1
+            yield f"{name}.label", labels[0] if one else labels
+            yield f"{name}.share", shares[0] if one else shares
+        case TextOutput():
+            # scores of every token, or the tokens themselves
+            ids = value.argmax(-1) if value.dtype.kind == "f" else value
+            yield name, decode_text(np.atleast_1d(ids), record.vocabulary)
+        case ImageOutput() | ClassMapOutput():
+            yield name, show_output(name, record, value[None]).pictures[0][1]
+        case NumbersOutput():
+            yield (
+                name,
+                cast_to_column_type(value, str(value.dtype)) if value.ndim else value.item(),
+            )
+
+
+def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
+    """The most probable labels of one row, and their shares."""
+    scores = value.reshape(-1, value.shape[-1])
+    if len(scores) != 1 or (record.labels and len(record.labels) != scores.shape[1]):
+        due = f"{len(record.labels) or 'some'} scores"
+        raise_error(
+            "E0916",
+            "a result cannot be shown as its reading says",
+            notes=[f"a row of it is {list(value.shape)}, and {due} are due"],
+        )
+    shares = probabilities(scores)[0]
+    # of equals the first, on every machine
+    best = np.argsort(-shares, kind="stable")[: record.top]
+    labels = [record.labels[i] if record.labels else str(i) for i in best]
+    return labels, [float(shares[i]) for i in best]
+
+
+# --- what is written --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GeneratedResults:
+    """The results of a model that writes."""
+
+    text: bool
+    scores: bool = False
+    log_probs: bool = False
+    several: bool = False
+
+    def columns(self) -> Iterator[TableColumn]:
+        """The texts, or the tokens of a model without a vocabulary."""
+        lists = (None,) if self.several else ()
+        if self.text:
+            yield TableColumn("written", ColumnType("text", lists))
+        else:
+            yield TableColumn("tokens", ColumnType("i64", (*lists, None)))
+        yield TableColumn("complete", ColumnType("bool", lists))
+        if self.scores:
+            yield TableColumn("score", ColumnType("f64", lists))
+        if self.log_probs:
+            yield TableColumn("log_probs", ColumnType("f64", (*lists, None)))
+
+    def values(self, results: Sequence[GenerationResult]) -> dict[str, object]:
+        """The texts of one row, the best first."""
+        found: dict[str, list[object]] = {
+            "written": [r.text for r in results],
+            "tokens": [list(r.tokens) for r in results],
+            "complete": [r.complete for r in results],
+            "score": [r.score for r in results],
+            "log_probs": [list(r.log_probs or ()) for r in results],
+        }
+        names = [c.name for c in self.columns()]
+        return {n: found[n] if self.several else found[n][0] for n in names}

@@ -1,0 +1,191 @@
+"""Rows of data as model inputs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+
+from specc.batch_inference.formats.file_format import BadRow, Rows
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.ir.array import Array
+from specc.preprocessing.array_files import cast_exactly, nested_array
+from specc.preprocessing.image_sets import is_multi_image_input
+from specc.preprocessing.images import decode_image, normalize_image, read_image
+from specc.preprocessing.records import TEXT, ImageRecord
+from specc.preprocessing.text_batches import batch_rows, find_mask_input
+from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
+from specc.runtime.model_inputs import ModelInputs
+
+BROKEN = "E0877"
+"""The code of a row that cannot be read from its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """What one row gives a model: arrays without a batch axis."""
+
+    number: int
+    arrays: Mapping[str, Array]
+
+    def length(self, padded: Sequence[str]) -> int:
+        """How many places it takes along what is padded: the longest of its inputs."""
+        return max((len(self.arrays[n]) for n in padded), default=1)
+
+    def shape(self, padded: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The lengths in which rows of a batch must agree."""
+        return tuple(a.shape[1:] if n in padded else a.shape for n, a in self.arrays.items())
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Makes rows, and batches of them. `columns` names the column of each input."""
+
+    entrance: ModelInputs
+    columns: Mapping[str, str]
+    writes: bool = False
+
+    @cached_property
+    def padded(self) -> tuple[str, ...]:
+        """The inputs whose rows may have unequal lengths in one batch."""
+        graph = self.entrance.graph
+        return tuple(n for n in self.columns if find_mask_input(graph, n) or self._prompt(n))
+
+    def _prompt(self, name: str) -> bool:
+        """Whether it is what is written behind, which is padded as its texts need it."""
+        return (
+            self.writes
+            and name == self.entrance.growing
+            and self.entrance.graph.inputs[name].type.rank == 2
+            and bool(find_mask_input(self.entrance.graph, name))
+        )
+
+    def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
+        """Every row, or what is wrong with it: first what cannot be read from its file."""
+        broken = _all_broken(table)
+        # a column is read at once, of the rows that are whole
+        some = [number for number in range(count) if number not in broken]
+        columns = {
+            name: self._column(name, [table[column][number] for number in some])
+            for name, column in self.columns.items()
+        }
+        made = {
+            number: _row(number, {n: c[at] for n, c in columns.items()})
+            for at, number in enumerate(some)
+        }
+        return [broken.get(number) or made[number] for number in range(count)]
+
+    def _column(self, name: str, values: Sequence[object]) -> list[Array | Diagnostic]:
+        """What stands in a column, or what is wrong with it, row by row."""
+        together = self._together(name, values)
+        if together is not None:
+            return [*together]
+        found: list[Array | Diagnostic] = []
+        for value in values:
+            try:
+                found.append(self._array(name, value))
+            except Failed as failed:
+                found.append(failed.diagnostics[0])
+        return found
+
+    def _together(self, name: str, values: Sequence[object]) -> list[Array] | None:
+        """A column at once, which is less than half the work. None where a value is none
+        of those that most are, or something is wrong: then each is looked at by itself.
+        """
+        record = self.entrance.reading.of_input(name)
+        type_ = self.entrance.graph.inputs[name].type
+        # the exact types: a truth is a whole number to Python, and none to a model
+        kinds = {*map(type, values)}
+        with suppress(Failed, OverflowError):
+            if isinstance(record, TEXT) and kinds == {str}:
+                return encode_texts([v for v in values if isinstance(v, str)], record)
+            if not isinstance(record, ImageRecord) and kinds == {list} and type_.rank == 2:
+                return _whole_numbers(values, type_.dtype, name)
+        return None
+
+    def _array(self, name: str, value: object) -> Array:
+        """One row of an input. Fails with E09xx."""
+        record = self.entrance.reading.of_input(name)
+        if value is None:
+            raise Failed(Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here"))
+        if isinstance(record, ImageRecord):
+            if not is_multi_image_input(self.entrance.graph, self.entrance.reading, name):
+                return _pixels(value, record)
+            several = value if isinstance(value, list) else [value]
+            return np.stack([_pixels(one, record) for one in several or [None]])
+        if isinstance(record, TEXT) and isinstance(value, str):
+            return encode_text_ids(value, record)
+        made = nested_array(value, f"the column `{self.columns[name]}`")
+        wanted = self.entrance.graph.inputs[name].type.rank - 1
+        if made.ndim != wanted:
+            title = f"the column `{self.columns[name]}` holds {_axes(made.ndim)} here"
+            note = f"a row of `{name}` has {_axes(wanted)}"
+            raise Failed(Diagnostic("E0911", title, notes=(note,)))
+        # as alone: beside others it would be taken for what they are
+        return cast_exactly(made, self.entrance.graph.inputs[name].type.dtype, name)
+
+    def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
+        """The rows as a batch; the keep inputs beside those that are padded."""
+        graph, made = self.entrance.graph, dict[str, object]()
+        for name in self.columns:
+            some = [row.arrays[name] for row in rows]
+            if name in self.padded and self._prompt(name):
+                made[name] = [list(map(int, ids)) for ids in some]
+            elif name in self.padded:
+                growing = self.entrance.growing
+                made |= batch_rows(graph, name, some, growing=growing)
+            else:
+                made[name] = np.stack(some)
+        return made
+
+
+def _row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRow | Diagnostic:
+    """A row, or the first thing that is wrong with it."""
+    arrays = {n: value for n, value in made.items() if not isinstance(value, Diagnostic)}
+    if len(arrays) == len(made):
+        return InputRow(number, arrays)
+    return next(value for value in made.values() if isinstance(value, Diagnostic))
+
+
+def _all_broken(table: Rows) -> dict[int, Diagnostic]:
+    """The rows that cannot be read from their file."""
+    return {
+        number: _broken(table, number)
+        for values in table.values()
+        for number, value in enumerate(values)
+        if isinstance(value, BadRow)
+    }
+
+
+def _broken(table: Rows, number: int) -> Diagnostic:
+    """The first thing that cannot be read of a row."""
+    why = next(v.why for c in table.values() if isinstance(v := c[number], BadRow))
+    return Diagnostic(BROKEN, f"the row cannot be read: {why}")
+
+
+def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
+    """Lists of whole numbers as arrays of a type; None where something else is in one."""
+    lists = [value for value in values if isinstance(value, list)]
+    flat = [*chain.from_iterable(lists)]
+    if not {*map(type, flat)} <= {int}:
+        return None
+    return split_rows(cast_exactly(np.array(flat, np.int64), dtype, name), lists)
+
+
+def _axes(count: int) -> str:
+    return {0: "a number", 1: "a list"}.get(count, f"lists in lists, {count} deep")
+
+
+def _pixels(value: object, record: ImageRecord) -> Array:
+    """A picture by its path or its bytes, as tables of pictures hold them."""
+    # as the tables of the `datasets` library hold a picture
+    if isinstance(value, dict):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes):
+        pixels = normalize_image(decode_image(value, "the picture"), record)
+        return np.asarray(pixels[0])
+    if not isinstance(value, str):
+        raise Failed(Diagnostic("E0903", "this is neither a path nor a picture"))
+    return np.asarray(read_image(value, record)[0])

@@ -1,0 +1,242 @@
+"""The model of a job, opened once and called per batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from specc.batch_inference.column_types import TableColumn
+from specc.batch_inference.length_batches import CostFormulas
+from specc.batch_inference.result_columns import (
+    ATTENTION,
+    GeneratedResults,
+    GraphResults,
+    LengthPadding,
+)
+from specc.batch_inference.row_inputs import InputRow, RowReader
+from specc.decode.generation_settings import GenerationSettings
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.preprocessing.records import TEXT
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.continuous_batching import ContinuousBatch, can_refill, explain_waiting
+from specc.runtime.generation import GenerationStream
+from specc.runtime.generator import Generator
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.open_model import OpenedModel, open_compiled
+
+
+@dataclass(frozen=True)
+class RowGenerator:
+    """A model that writes behind the rows that `taking` makes."""
+
+    writer: Generator
+    taking: RowReader
+    settings: GenerationSettings
+
+    @property
+    def flow(self) -> bool:
+        """Whether texts that have ended make room for others."""
+        return can_refill(self.writer, self.settings)
+
+    @property
+    def waits(self) -> str:
+        """Why they do not; empty where they do."""
+        return explain_waiting(self.writer, self.settings)
+
+    @property
+    def written(self) -> GeneratedResults:
+        """What is given of each."""
+        chosen = self.settings
+        beam = chosen.strategy == "beam"
+        return GeneratedResults(
+            text=self.writer.decode is not None,
+            scores=beam,
+            log_probs=chosen.log_probabilities,
+            several=beam and chosen.n_best > 1,
+        )
+
+    def batch(
+        self, at_once: int, began: Callable[[Sequence[int]], None]
+    ) -> ContinuousBatch[InputRow]:
+        """Texts beside each other that `flow`; `began` is told the numbers of those that
+        are worked on from now.
+        """
+        padded = self.taking.padded
+        return ContinuousBatch(
+            writer=self.writer,
+            at_once=at_once,
+            ask=self.begun,
+            shape=lambda row: row.shape(padded),
+            began=began,
+        )
+
+    def begun(self, rows: Sequence[InputRow], first: int = 0) -> GenerationStream:
+        """Texts that begin together. The seed draws a row by its number in all data,
+        `first` being that of the block's first. Fails with E09xx.
+        """
+        writing = self.writer.begin(self.taking.inputs(rows), self.settings)
+        return replace(writing, numbers=[first + row.number for row in rows])
+
+
+GIVEN_ONE_BY_ONE = ("n_best", "log_probabilities")
+
+
+@dataclass
+class RowModel:
+    """What is computed of each row: results of a graph, or texts that are written.
+
+    `columns` names the column of each input, `settings` are those of writing, `raw`
+    outputs that are given as numbers.
+    """
+
+    opened: OpenedModel
+    columns: Mapping[str, str]
+    settings: Mapping[str, Any]
+    raw: tuple[str, ...] = ()
+
+    @staticmethod
+    def open(
+        path: str | Path,
+        columns: Mapping[str, str],
+        *,
+        settings: Mapping[str, object] | None = None,
+        raw: Sequence[str] = (),
+        graph: str = "",
+        provider: str = "cpu",
+        threads: int = 1,
+    ) -> "RowModel":
+        """Open a model for rows. E0880 for a column without an input."""
+        opened = open_compiled(path, graph=graph, provider=provider, threads=threads)
+        made = RowModel(opened, columns, dict(settings or {}), tuple(raw))
+        made.check()  # before any row is read
+        return made
+
+    @property
+    def writes(self) -> bool:
+        """Whether texts are written."""
+        return not self.opened.computes(self.columns, self.settings)
+
+    @cached_property
+    def taking(self) -> RowReader:
+        """How rows become inputs."""
+        return RowReader(self.entrance, self.columns, self.writes)
+
+    @property
+    def entrance(self) -> ModelInputs:
+        """What may be given."""
+        return self.opened.entrance if self.writes else self.opened.whole.entrance
+
+    def check(self) -> None:
+        """E0880 for what is given to no input, and for inputs that nothing is given to."""
+        entrance = self.entrance
+        known = entrance.graph.inputs
+        for name in self.columns:
+            if name not in known:
+                raise_error(
+                    "E0880",
+                    f"the model has no input `{name}`",
+                    helps=[f"its inputs are {', '.join(known)}: --column COLUMN=INPUT"],
+                )
+        # a text that begins with a token of its own needs no column of prompts
+        begins = self.writes and self._begins()
+        beside = {find_mask_input(entrance.graph, n) for n in self.columns}
+        for name in entrance.asked:
+            first = begins and name == entrance.growing
+            if name not in self.columns and name not in beside and not first:
+                raise_error(
+                    "E0880",
+                    f"no column is given to the input `{name}`",
+                    helps=[f"say which one: --column COLUMN={name}"],
+                )
+
+    def _begins(self) -> bool:
+        """Whether a text needs no prompt."""
+        writer = self.opened.writer
+        start = self.settings.get("start")
+        return writer is not None and (
+            start is not None or writer.generation.settings.get("start") is not None
+        )
+
+    @cached_property
+    def results(self) -> GraphResults | GeneratedResults:
+        """What is given of each row. E0731 to E0733 for settings, E0879 for outputs of
+        a model that writes.
+        """
+        writer = self.opened.writer
+        if not self.writes or writer is None:
+            manifest = self.opened.whole.manifest
+            return GraphResults(manifest.graph, manifest.reading, self.raw)
+        if self.raw:
+            raise_error(
+                "E0879",
+                f"the model writes, and gives no `{escape_text(self.raw[0])}`",
+                helps=["name a graph that gives it: --graph ROLE"],
+            )
+        return self.texts.written
+
+    @cached_property
+    def texts(self) -> RowGenerator:
+        """What is written. E0731 to E0733 for settings."""
+        writer = self.opened.writer
+        assert writer is not None, "it writes"
+        return RowGenerator(writer, self.taking, writer.chosen(self.settings))
+
+    @property
+    def flows(self) -> bool:
+        """Whether texts that have ended make room for others."""
+        return self.writes and self.texts.flow
+
+    def result_columns(self) -> tuple[TableColumn, ...]:
+        """The columns of the results."""
+        return tuple(self.results.columns())
+
+    @cached_property
+    def formulas(self) -> CostFormulas:
+        """What a batch takes, of the graph that sees a whole row."""
+        return CostFormulas.of(self._graph)
+
+    @property
+    def _graph(self) -> Graph:
+        scoring = self.opened.scoring
+        # a model that decodes by itself has no whole graph to count in
+        if scoring is not None and scoring.manifest.decodes is None:
+            return scoring.manifest.graph
+        return self.entrance.graph
+
+    def compute(self, rows: Sequence[InputRow], first: int = 0) -> list[dict[str, object]]:
+        """The results of a batch, row by row; `first` is the number of the block's first
+        row in all data. Fails with E09xx.
+        """
+        if isinstance(self.results, GeneratedResults):
+            made = self.texts.begun(rows, first).results()
+            return [self.results.values(row) for row in made]
+        inputs = self.taking.inputs(rows)
+        outputs = self._outputs(inputs)
+        return self.results.values(outputs, rows, self._padding)
+
+    def _outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """All results of a batch; with the weights of attentions, where they are asked for."""
+        whole = self.opened.whole
+        if not (isinstance(self.results, GraphResults) and self.results.attends):
+            return whole.run(**inputs)
+        outputs, maps = whole.attention(**inputs)
+        return {**outputs, **{f"{ATTENTION}{name}": w for name, w in maps.items()}}
+
+    @cached_property
+    def _padding(self) -> LengthPadding:
+        graph, growing = self.entrance.graph, self.entrance.growing
+        sides = {}
+        for name in self.taking.padded:
+            side = graph.input_facts[find_mask_input(graph, name)].keep
+            sides[name] = side == "left" or (side == "any" and name == growing)
+        return LengthPadding(graph, sides)
+
+
+def find_text_inputs(opened: OpenedModel) -> list[str]:
+    """The inputs that are read as texts."""
+    entrance = opened.entrance
+    return [n for n in entrance.asked if isinstance(entrance.reading.of_input(n), TEXT)]

@@ -1,0 +1,1 @@
+"""Calibration of quantized weights: activations collected on sample inputs."""

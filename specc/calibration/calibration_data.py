@@ -1,0 +1,221 @@
+"""Calibration samples: inputs of a file, or self-generated sequences."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from specc.calibration.gram_matrices import Sample
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.preprocessing.array_files import load_strict_json, read_arrays
+from specc.preprocessing.bounded_read import MAX_ARRAY_BYTES, read_bytes
+from specc.runtime.generator import Generator
+from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+from specc.runtime.open_model import open_compiled
+from specc.runtime.random_inputs import random_inputs
+
+__all__ = ["ModelInputs", "model_inputs_of", "read_calibration_samples"]
+
+ONE_ARRAY = b"\x93NUMPY"
+"""How an `.npy` file begins."""
+BATCH_SIZE_OF_FILE = 8
+"""Rows of a batch that are run at once."""
+
+
+def read_calibration_samples(path: str, entrance: ModelInputs) -> Iterator[Sample]:
+    """Checked inputs for each run. E0802 and E0904 for a file that cannot be read, E0854
+    for one that holds no inputs of the model.
+    """
+    count = 0
+    for place, record in _records(path):
+        for sample in _batches(_prepared(record, place, entrance), entrance):
+            count += 1
+            yield sample
+    if not count:
+        _misfit(path, "it is empty", entrance)
+
+
+def _records(path: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """What is given for each run, and where it stands."""
+    if path.lower().endswith(".npz"):
+        yield escape_text(path), dict(read_arrays(path))
+        return
+    content = read_bytes(path, MAX_ARRAY_BYTES)
+    if content.startswith(ONE_ARRAY):
+        raise_error(
+            "E0854",
+            f"{escape_text(path)} holds one array, and does not say of which input",
+            helps=["save arrays under the inputs' names: numpy.savez"],
+        )
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        place = f"{escape_text(path)}, line {number}"
+        yield place, _object(line, place)
+
+
+def _object(line: bytes, place: str) -> Mapping[str, object]:
+    """The inputs of one line, by name. E0854, E0906 for what is no JSON."""
+    helps = ('a line is `{"input_ids": [1, 2, 3]}`',)
+    try:
+        value = load_strict_json(line, place)
+    except Failed as failed:
+        # its own advice is about arrays, and a line is an object
+        raise Failed(*(replace(d, helps=helps) for d in failed.diagnostics)) from None
+    if not isinstance(value, dict):
+        raise_error("E0854", f"{place} is no object of inputs by name", helps=helps)
+    return value
+
+
+def _prepared(record: Mapping[str, object], place: str, entrance: ModelInputs) -> dict[str, Array]:
+    """Arrays for every input of one run. E0854."""
+    inputs = entrance.graph.inputs
+    given = {
+        name: _with_batch(value, inputs[name].type.rank if name in inputs else 0)
+        for name, value in record.items()
+    }
+    for name, value in record.items():
+        if isinstance(value, list) and not value:
+            _misfit(place, f"`{escape_text(name)}` is empty", entrance)
+    try:
+        made = entrance.prepared(given)
+    except Failed as failed:
+        _misfit(place, failed.diagnostics[0].title, entrance)
+    for name, array in made.items():
+        if why := _useless(name, array, entrance.graph.input_facts[name].keep):
+            _misfit(place, why, entrance)
+    return made
+
+
+def _useless(name: str, array: Array, keep: str) -> str:
+    """Why nothing can be learned of what an input holds; empty where it can."""
+    if not array.size:
+        return f"`{name}` is empty"
+    holes = np.argwhere(~np.isfinite(array))
+    if len(holes):
+        first = holes[0].tolist()
+        return f"`{name}` holds numbers that are not finite, the first at {first}"
+    # a text of padding alone: what a model makes of it is nobody's answer
+    hidden = np.argwhere(~np.any(array, -1)) if keep else holes
+    if len(hidden):
+        return f"`{name}` keeps nothing in row {hidden[0].tolist()}"
+    return ""
+
+
+def _with_batch(value: object, rank: int) -> object:
+    """A line of a file is one text, or one picture: the axis of the batch is not asked
+    for.
+    """
+    depth, inner = 0, value
+    while isinstance(inner, list) and inner:
+        depth, inner = depth + 1, inner[0]
+    numbers = isinstance(inner, int | float)
+    return [value] if numbers and depth == rank - 1 else value
+
+
+def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample]:
+    """The same in pieces of a few rows, where all inputs have one first axis."""
+    shapes = [v.type.shape for v in entrance.graph.inputs.values()]
+    leading = {shape[0].name if shape else None for shape in shapes}
+    lengths = {len(a) for a in inputs.values() if a.ndim}
+    # Without one batch for all there is no telling which rows belong together.
+    if len(leading) != 1 or None in leading or len(lengths) != 1:
+        yield inputs
+        return
+    (rows,) = lengths
+    for start in range(0, rows, BATCH_SIZE_OF_FILE):
+        yield {n: a[start : start + BATCH_SIZE_OF_FILE] for n, a in inputs.items()}
+
+
+def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
+    """E0854."""
+    wanted = [f"`{name}`: {value.type}" for name, value in entrance.graph.inputs.items()]
+    raise_error(
+        "E0854",
+        f"{place} holds no inputs of this model: {why}",
+        notes=[f"it takes {', '.join(wanted)}"],
+        helps=["give arrays by these names in an .npz file, or a JSON object a line"],
+    )
+
+
+LONG = 128
+"""Tokens of a text, if the model can see so many."""
+OTHERS = 24
+"""Rows of inputs that do not grow, of which nothing is known."""
+BATCH_SIZE_GENERATED = 8
+"""Texts that are written at once."""
+
+
+def generate_samples(package: Path, entrance: ModelInputs, count: int) -> Iterator[Sample]:
+    """So many texts, each the inputs of one run, written by a package with a step.
+    `entrance` is that of the whole graph. E0859 where the package does not write.
+    """
+    writer = open_compiled(str(package)).writer
+    if writer is None:
+        fail_no_generated_text()
+    for start in range(0, count, BATCH_SIZE_GENERATED):
+        rows = min(BATCH_SIZE_GENERATED, count - start)
+        for text in _written(writer, rows, start):
+            yield entrance.prepared(text)
+
+
+def fail_no_generated_text() -> NoReturn:
+    """E0859 for a model that writes nothing to be rounded by."""
+    raise_error(
+        "E0859",
+        "this model writes no texts of its own to round weights by",
+        helps=["give it inputs in a file: `--calibrate FILE`", "or leave out --samples"],
+    )
+
+
+def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
+    """Texts with the inputs that they stand behind, each a batch of one."""
+    growing = writer.entrance.growing
+    given = _begun(writer, rows, seed)
+    long = min(LONG, writer.context or LONG)
+    writing = writer.generate(
+        **given,
+        strategy="sample",
+        temperature=1.0,
+        stop=(),
+        stop_strings=(),
+        max_tokens=long,
+        seed=seed,
+    )
+    texts = [row[0].tokens for row in writing.results()]
+    for row, tokens in enumerate(texts):
+        prompt = writing.prompt[row]
+        whole = np.concatenate([prompt, np.array(tokens, prompt.dtype)])
+        # what is written last is never read
+        others = {n: v[row : row + 1] for n, v in given.items() if n != growing}
+        yield {**others, growing: whole[None, :long]}
+
+
+def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
+    """Random inputs for so many texts; of the one that grows a first token, where a text
+    does not begin by itself.
+    """
+    entrance, generation = writer.entrance, writer.generation
+    graph, growing = entrance.graph, entrance.growing
+    bounds = {name: bound.high for name, bound in entrance.bounds.items()}
+    sizes = {s: min(OTHERS, bounds.get(s) or OTHERS) for s in _symbols(graph)}
+    batch, length, *_ = graph.inputs[growing].type.shape
+    sizes |= {batch.name or "": rows, length.name or "": 1}
+    drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
+    given = {name: drawn[name] for name in entrance.asked}
+    # A random first token would be no way in which such a model ever begins.
+    if writer.begins or generation.settings.get("start"):
+        given.pop(growing, None)
+    return given
+
+
+def _symbols(graph: Graph) -> set[str]:
+    """The names of all lengths of the inputs."""
+    shapes = [value.type.shape for value in graph.inputs.values()]
+    return {s for shape in shapes for d in shape for s in d.symbols()}

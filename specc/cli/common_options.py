@@ -1,0 +1,201 @@
+"""Options shared by commands: the spec and its config, quantization."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from specc.artifact.package_index import is_package_directory
+from specc.cli.standard_input import STDIN, read_spec_from_stdin
+from specc.cli.terminal import print_note
+from specc.driver.quantize_section import CACHES, MOST_SAMPLES, NONE, QuantizeOptions
+from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.library.spec_files import format_shadow_note, is_builtin_spec
+from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
+
+
+def add_quantize_arguments(parser: ArgumentParser) -> None:
+    """`--quantize` and what belongs to it."""
+    parser.add_argument(
+        "--quantize",
+        choices=[*QUANTIZATION_KINDS, NONE],
+        help="round weights: int8 (whole numbers on both sides, a scale a row), "
+        "int8-weights (weights alone), int4 (least memory, for texts written by few), or "
+        "int8-tensor (recurrent layers faster, rows share a scale); none, though the "
+        "spec says so",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave these weights as they are, by name or scope: lm_head, layers.0.*",
+    )
+    parser.add_argument(
+        "--block",
+        type=int,
+        metavar="N",
+        help=f"group size of int4 and int8-weights (default {DEFAULT_GROUP_SIZE})",
+    )
+    parser.add_argument(
+        "--quantize-head",
+        choices=["int8", "int4", "none"],
+        help="what is done to the weights that make the results",
+    )
+    parser.add_argument(
+        "--quantize-all",
+        action="store_true",
+        default=None,
+        help="with int4: 4 bits for small maps and the first attention, too",
+    )
+    parser.add_argument(
+        "--fold-norms",
+        action="store_true",
+        default=None,
+        help="before rounding, move the gains of norms into the maps behind them: for "
+        "models in which some gains are far greater than others",
+    )
+    _by_inputs(parser)
+
+
+def _by_inputs(parser: ArgumentParser) -> None:
+    """By what numbers of 4 bits are rounded, and by whom."""
+    parser.add_argument(
+        "--samples",
+        type=_samples,
+        metavar="N",
+        help="with int4 or --cache: round by so many texts that the model writes itself; 0: each "
+        "number to the nearest",
+    )
+    parser.add_argument(
+        "--calibrate",
+        default="",
+        metavar="FILE",
+        help="with int4 or --cache: round by these inputs, .npz or a JSON object a line",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=CACHES,
+        help="with --for step: keep keys and values in 8 bits, by scales of texts that the "
+        "model writes itself, or of --calibrate; none, though the spec says so",
+    )
+    parser.add_argument(
+        "--for-quantizers",
+        action="store_true",
+        help="with --target onnx: leave the rounding to other programs, and write no "
+        "operator that they misread",
+    )
+
+
+def _samples(text: str) -> int:
+    """How many texts a model writes to be rounded by."""
+    return parse_bounded_int(text, 0, MOST_SAMPLES, "a number of texts")
+
+
+def parse_quantize_options(given: Namespace) -> QuantizeOptions:
+    """What the options say of rounding."""
+    return QuantizeOptions(
+        kind=given.quantize or "",
+        keep=tuple(given.keep),
+        block=given.block,
+        head=given.quantize_head or "",
+        every=given.quantize_all,
+        samples=given.samples,
+        calibrate=given.calibrate,
+        cache=given.cache or "",
+        fold=given.fold_norms,
+    )
+
+
+FORCE = "replace a file that specc did not write, too; never one that is read"
+"""What `--force` says wherever something is written."""
+
+
+def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
+    """SPEC, `--config`, `--set`, `--context`, `--graph`; `more` is what else SPEC may be."""
+    parser.add_argument(
+        "spec",
+        metavar="SPEC",
+        help="the name of a built-in spec (see `specc list specs`), a spec file, the "
+        "folder of a checkpoint, whose config.json tells the spec, "
+        f"{more}or - for the standard input",
+    )
+    parser.add_argument(
+        "--spec",
+        default="",
+        metavar="FILE",
+        dest="own",
+        help="a spec of your own for the folder of a checkpoint",
+    )
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="FILE|DIR",
+        help="take config values from a model's config.json",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one config value, such as layers=2",
+    )
+    parser.add_argument(
+        "--context",
+        type=parse_context,
+        default=0,
+        metavar="N",
+        help="texts are up to N tokens long, where that decides how positions turn "
+        "(dynamic and long rotary scaling)",
+    )
+    parser.add_argument(
+        "--graph", default="", metavar="NAME", help="which graph, where a spec has several"
+    )
+
+
+def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:
+    """Open the spec these options name; `weights` is the checkpoint it is to be filled
+    from.
+    """
+    print_shadow_note(arguments.spec)
+    given = read_spec_from_stdin() if arguments.spec == STDIN else arguments.spec
+    return open_spec(
+        given,
+        config=arguments.config,
+        sets=arguments.set,
+        weights=weights,
+        own=arguments.own,
+        longest=arguments.context,
+    )
+
+
+def print_shadow_note(spec: str) -> None:
+    """Print a note where a file or directory has the name of the built-in spec."""
+    if note := format_shadow_note(spec):
+        print_note(note)
+
+
+def is_compiled(path: str) -> bool:
+    """Return whether a MODEL or SPEC argument is a compiled model or a package."""
+    return path.endswith(".onnx") or (is_package_directory(path) and not is_builtin_spec(path))
+
+
+def parse_seed(text: str) -> int:
+    """A seed of the command line: a whole number of 64 bits."""
+    return parse_bounded_int(text, 0, 2**64 - 1, "a seed")
+
+
+def parse_context(text: str) -> int:
+    """A length of texts."""
+    return parse_bounded_int(text, 1, 2**31 - 1, "a length of texts")
+
+
+def parse_rounds(text: str) -> int:
+    """How often to try."""
+    return parse_bounded_int(text, 1, 1000, "a number of rounds")
+
+
+def parse_bounded_int(text: str, least: int, most: int, what: str) -> int:
+    """A whole number within bounds; `what` says what it counts."""
+    # digits of other scripts are digits to Python; of too many it refuses to make a number
+    plain = text.isascii() and text.isdigit() and len(text) <= 20
+    if not plain or not least <= int(text) <= most:
+        raise ArgumentTypeError(f"{what} is a whole number from {least} to {most}")
+    return int(text)

@@ -1,0 +1,151 @@
+"""Parse the command-line inputs of a model with a task."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from specc.cli.run_input_errors import fail_missing_file, fail_too_many_arguments
+from specc.cli.standard_input import STDIN, read_standard_input
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.safe_read import escape_text
+from specc.preprocessing.array_files import load_strict_json
+from specc.preprocessing.bounded_read import MAX_TEXT_BYTES, read_bytes
+from specc.preprocessing.task_kinds import Task, TaskSlot
+
+MOST_TEXT = 2**20
+"""Bytes of a file of texts, or of the standard input."""
+
+
+def read_lines(word: str) -> list[str]:
+    """The lines of the standard input (`-`) or of a file (`@FILE`). E0802 for a file that
+    is not there, E0112 for one that is not UTF-8.
+    """
+    if word == STDIN:
+        data = read_standard_input(MOST_TEXT)
+    else:
+        try:
+            data = read_bytes(word[1:], MOST_TEXT)
+        except Failed as failed:
+            if failed.diagnostics[0].code != "E0802":
+                raise
+            fail_missing_file(word)
+    name = "the standard input" if word == STDIN else f"`{escape_text(word[1:])}`"
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise_error("E0112", f"{name} is not UTF-8 text")
+    # A line end at the end of a file ends its last line and begins no further text.
+    return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+
+
+ARRAYS = (".npy", ".npz")
+Value: TypeAlias = Any
+"""A text, a path, or what JSON holds."""
+Words: TypeAlias = dict[str, list[Value]]
+PAIR = 2
+
+
+def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> bool:
+    """Whether a word gives arrays to an input of the graph, so that nothing is text."""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if (equals and name in inputs) or word.lower().endswith(ARRAYS):
+            return True
+        if _holds_numbers(_json(word)):
+            return True
+    return not words
+
+
+def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
+    """The task's inputs from words: `NAME=WORD`, or in the order of the slots, of which
+    the last takes all the rest; and the files that were read. E0910 for too many.
+    """
+    files: list[Path] = []
+    found: Words = {}
+    slots = {slot.name: slot for slot in task.slots}
+    named = [_named(word, slots) for word in words]
+    waiting = [s for s in task.slots if s.name not in {n for n, _ in named}]
+    for name, word in named:
+        slot = slots[name] if name else _next_slot(waiting, found)
+        if slot is None:
+            fail_too_many_arguments(word, [*slots], many=True)
+        for value in _values(slot, word, files):
+            for key, item in _by_name(slot, value, slots):
+                found.setdefault(key, []).append(item)
+    return found, files
+
+
+def _named(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
+    """The slot that a word names before `=`, and the rest."""
+    name, equals, rest = word.partition("=")
+    return (name, rest) if equals and name in slots else ("", word)
+
+
+def _next_slot(waiting: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
+    """The slot of a word without a name: the first that has nothing yet, or takes many."""
+    required = [slot for slot in waiting if not slot.optional]
+    for slot in required:
+        if slot.many or slot.name not in found:
+            return slot
+    return None
+
+
+def _values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
+    """What a word gives: a path, the lines of a file, what JSON lists, or the word."""
+    if slot.name == "image":
+        files.append(Path(word))
+        yield Path(word)
+    elif word == STDIN or word.startswith("@"):
+        if word != STDIN:
+            files.append(Path(word[1:]))
+        yield from read_lines(word)
+    elif word.lower().endswith(".json"):
+        files.append(Path(word))
+        listed = load_strict_json(read_bytes(word, MAX_TEXT_BYTES), word)
+        yield from listed if isinstance(listed, list) else [listed]
+    else:
+        listed = _json(word)
+        yield from [word] if listed is None else listed
+
+
+def _json(word: str) -> list[Value] | None:
+    """A JSON list or object as a list of items; None for any other word."""
+    if not word.startswith(("[", "{")):
+        return None
+    try:
+        found = parse_strict_json(word, NO_LIMITS)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else [found]
+
+
+def _holds_numbers(value: object) -> bool:
+    """Whether lists of numbers are meant."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _by_name(
+    slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
+) -> Iterator[tuple[str, Value]]:
+    """What a value is for: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair,
+    or a text. E0906 for anything else.
+    """
+    names = [*slots]
+    if isinstance(value, dict) and value and value.keys() <= slots.keys():
+        yield from value.items()
+    elif isinstance(value, list) and len(value) == PAIR == len(names):
+        yield from zip(names, value, strict=True)
+    elif isinstance(value, str | Path):
+        yield slot.name, value
+    else:
+        raise_error(
+            "E0906",
+            f"`{escape_text(str(value))[:60]}` is no text for `{slot.name}`",
+            helps=[
+                'give a text, a list of texts, ["one", "two"] for a pair, '
+                f"or an object with {', '.join(names)}"
+            ],
+        )

@@ -1,0 +1,189 @@
+"""Terminal output: diagnostics, notes, JSON results, progress."""
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from specc.diagnostics.diagnostic import Diagnostic, merge_duplicate_diagnostics
+from specc.diagnostics.machine_formats import format_json_lines, format_sarif
+from specc.diagnostics.render import render_diagnostics, render_short_diagnostic
+from specc.io.atomic_write import WRITE_PROGRESS
+from specc.io.json_io import replace_non_finite
+from specc.syntax.parse import translate_advice
+from specc.version import __version__
+
+PROGRAMS = ("json", "sarif")
+"""Forms that programs read: they go to stdout, and nothing else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStyle:
+    """How things are said: `form` of messages, and whether only what was asked for is said."""
+
+    form: str = "full"
+    quiet: bool = False
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether stdout is read by a program."""
+        return self.form in PROGRAMS
+
+
+OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("manner")
+
+
+def output_style() -> OutputStyle:
+    """How things are said in this command."""
+    return OUTPUT_STYLE.get(OutputStyle())
+
+
+def print_diagnostics(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
+    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout, also when
+    there are none.
+
+    Identical ones are one with a count. What to do is said in the syntax of the file.
+    """
+    if output_style().quiet:
+        diagnostics = [d for d in diagnostics if d.severity == "error"]
+    diagnostics = translate_advice(merge_duplicate_diagnostics(diagnostics))
+    match form:
+        case "json":
+            sys.stdout.write(format_json_lines(diagnostics))
+        case "sarif":
+            sys.stdout.write(format_sarif(diagnostics, __version__).rstrip("\n") + "\n")
+        case "short":
+            sys.stderr.write("".join(f"{render_short_diagnostic(d)}\n" for d in diagnostics))
+        case _:
+            sys.stderr.write(render_diagnostics(diagnostics, color=is_colored(color)))
+
+
+def print_note(text: str) -> None:
+    """A note on stderr, where it does not mix with results; nothing where it is not wanted."""
+    if not output_style().quiet and not output_style().for_programs:
+        print(f"note: {text}", file=sys.stderr)
+
+
+def print_done(text: str, *, aside: bool = False) -> None:
+    """What a command has done: for people who did not ask it to be quiet. On stderr where
+    stdout has a result besides.
+    """
+    if not output_style().quiet and not output_style().for_programs:
+        print(text, file=sys.stderr if aside else sys.stdout)
+
+
+def print_json_result(command: str, found: Mapping[str, object]) -> bool:
+    """A result as one line of JSON, where that is wanted; gives whether it was."""
+    if output_style().form != "json":
+        return False
+    told = {"command": command, **found}
+    text = json.dumps(replace_non_finite(told), ensure_ascii=False, allow_nan=False)
+    # halves of characters become the escapes that JSON has for them
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    return True
+
+
+def is_colored(choice: str) -> bool:
+    """Whether to color: `--color`, then NO_COLOR, FORCE_COLOR, then whether stderr is a
+    terminal.
+    """
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+Item = TypeVar("Item")
+
+OFTEN = 0.1
+"""Seconds between two lines."""
+PATIENCE = 0.5
+"""Work that is done sooner says nothing."""
+
+
+@dataclass
+class ProgressLine:
+    """A count of bytes, its speed and the time left, at most ten times a second."""
+
+    what: str
+    total: int = 0
+    count: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    shown: float = 0.0
+
+    def expect(self, size: int) -> None:
+        """So many bytes come."""
+        self.total += size
+
+    def wrote(self, size: int) -> None:
+        """So many more are done."""
+        self.count += size
+        now = time.monotonic()
+        if now - self.begun > PATIENCE and now - self.shown > OFTEN:
+            self._show(now)
+
+    def end(self) -> None:
+        """The last count stays, if there was one before it."""
+        if self.shown:
+            self._show(time.monotonic())
+            sys.stderr.write("\n")
+
+    def _show(self, now: float) -> None:
+        self.shown = now
+        # back to the beginning, and what stood there is erased
+        sys.stderr.write(f"\r\x1b[K{self.text(now - self.begun)}")
+        sys.stderr.flush()
+
+    def text(self, seconds: float) -> str:
+        """`writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
+        rate = self.count / seconds if seconds > 0 else 0.0
+        done = f"{self.count / 1e9:.2f} GB"
+        parts = [done, f"{rate / 1e6:.0f} MB a second"]
+        if self.total > self.count and rate:
+            left = int((self.total - self.count) / rate)
+            parts[0] = f"{self.count / 1e9:.2f} of {self.total / 1e9:.2f} GB"
+            parts.append(f"{left // 60}:{left % 60:02} left")
+        return f"{self.what}: {', '.join(parts)}"
+
+
+@contextmanager
+def show_write_progress(what: str) -> Iterator[None]:
+    """Show how far writing is while this lasts, where a person looks on."""
+    if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
+        yield
+        return
+    line = ProgressLine(what)
+    before = WRITE_PROGRESS.set(line)
+    try:
+        yield
+    finally:
+        WRITE_PROGRESS.reset(before)
+        line.end()
+
+
+def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
+    """Lines, or what becomes one, as they come; a terminal says between them how many
+    there are.
+    """
+    if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
+        yield from lines
+        return
+    for count in itertools.count():
+        sys.stderr.write(f"\r\x1b[K{what}, {count} done …")
+        sys.stderr.flush()
+        line = next(lines, None)
+        # what is said next begins a line of its own
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+        if line is None:
+            return
+        yield line

@@ -1,0 +1,249 @@
+"""Beam search."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Bools, Floats, Ints, Stepper, check_logits, check_prompt
+from specc.decode.token_choice import (
+    apply_repetition_penalty,
+    initial_seen_tokens,
+    log_softmax_f32,
+    top_k_indices,
+)
+from specc.decode.token_rules import (
+    DecodePosition,
+    mask_disallowed_tokens,
+    prompt_lengths,
+    prompt_tokens,
+)
+
+LEAST = float(np.finfo(np.float32).min)
+"""The lowest score of a text; minus infinity is that of what is none."""
+
+Ends = Callable[[Sequence[int]], bool]
+"""Whether a text ends with its newest token, for reasons of its own: a stop string."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeamHypothesis:
+    """One text found. `tokens` are what was written, a stop token included; `ended`
+    says whether it ended by itself.
+
+    `score` is the sum of log-probabilities (after a repetition penalty) over
+    `len(tokens) ** length_penalty`. `log_probs` holds each token's log-probability
+    under the model as it is, where asked for.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    ended: bool
+    log_probs: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    """A text that goes on: its summed score, and what `BeamHypothesis` says of the rest."""
+
+    tokens: tuple[int, ...] = ()
+    score: float = 0.0
+    log_probs: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class _Search:
+    """The search for one text: `beams` go on, `found` are finished, best first, at most
+    as many as beams.
+    """
+
+    row: int
+    """Of the prompt."""
+    beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
+    found: list[BeamHypothesis] = field(default_factory=list)
+    over: bool = False
+
+
+def search_beams(
+    stepper: Stepper,
+    prompt: Ints,
+    settings: GenerationSettings,
+    *,
+    keep: Bools | None = None,
+    ends: Ends | None = None,
+) -> list[list[BeamHypothesis]]:
+    """For each row of `prompt` i64[rows n], its `settings.n_best` best texts,
+    best first.
+
+    There are fewer only where fewer exist. `keep` bool[rows n] says which tokens of the
+    prompt are no padding. The prompt is fed once for all beams of a row, which then fan
+    out.
+    """
+    check_prompt(prompt)
+    if not len(prompt):
+        return []
+    searches = [_Search(row) for row in range(len(prompt))]
+    live = searches
+    logits = check_logits(stepper.step(prompt), np.ones(len(prompt), np.bool_))
+    seen = initial_seen_tokens(prompt, logits.shape[1], settings.repetition_penalty, keep)
+    lengths = prompt_lengths(prompt, keep)
+    prompts = prompt_tokens(prompt, keep) if settings.reads_texts else []
+    while True:
+        place = _place(live, lengths, prompts)
+        parents = _advance(live, logits, seen, settings, place, ends)
+        # A search that is over leaves the batch, and the rows of its beams with it:
+        # of searches [0, 1, 2], 1 over, rows go on of 0 and 2, still in that order.
+        rows = _going(live, parents)
+        live = [search for search in live if not search.over]
+        if not live:
+            return [s.found[: settings.n_best] for s in searches]
+        newest = _newest(live)
+        stepper.reorder(rows)
+        seen = _seen_now(seen, rows, newest)
+        texts = [search.row for search in live for _ in search.beams]
+        every = np.ones(len(rows), np.bool_)
+        logits = check_logits(stepper.step(newest[:, None]), every, texts)
+
+
+def _place(
+    live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
+) -> DecodePosition:
+    """Where the beams of all searches are."""
+    rows = [search.row for search in live for _ in search.beams]
+    beams = [beam for search in live for beam in search.beams]
+    texts = [[*prompts[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompts]
+    return DecodePosition(step=len(beams[0].tokens), prompts=lengths[rows], texts=texts)
+
+
+def _newest(searches: Sequence[_Search]) -> Ints:
+    """i64[beams of all]: the token that each beam was continued by, which is fed next."""
+    return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
+
+
+def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
+    """What each beam has written, bool[beams vocab]: what the one it continues had, and
+    its newest token.
+    """
+    if seen is None:
+        return None
+    now = seen[rows]
+    now[np.arange(len(rows)), newest] = True
+    return now
+
+
+def _going(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
+    """The rows that the beams continue, of those searches that are not over."""
+    pairs = zip(searches, parents, strict=True)
+    return np.array([r for s, p in pairs if not s.over for r in p], np.int64)
+
+
+def _advance(
+    searches: Sequence[_Search],
+    logits: Floats,
+    seen: Bools | None,
+    settings: GenerationSettings,
+    place: DecodePosition,
+    ends: Ends | None,
+) -> list[list[int]]:
+    """One step of every search; for each the row of `logits` f32[beams of all, vocab]
+    that each new beam continues.
+    """
+    raw = log_softmax_f32(logits)
+    scores = (
+        raw if seen is None else apply_repetition_penalty(raw, seen, settings.repetition_penalty)
+    )
+    scores = mask_disallowed_tokens(scores, settings, place)
+    if settings.renormalize:
+        # a row that may not go on has nothing to make probabilities of
+        some = scores.max(axis=1) > -np.inf
+        scores = scores.copy()
+        scores[some] = log_softmax_f32(scores[some])
+    parents, first = [], 0
+    for search in searches:
+        count, vocab = len(search.beams), logits.shape[1]
+        sums = scores[first : first + count] + np.array(
+            [[b.score] for b in search.beams], np.float32
+        )
+        places = top_k_indices(
+            sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.beams
+        )[0]
+        continued: list[tuple[int, _Beam]] = []
+        for at in places:
+            row, token = divmod(int(at), vocab)
+            if sums[row, token] == -np.inf:
+                break  # what is impossible is no text, and the rest is no better
+            old = search.beams[row]
+            beam = _Beam(
+                tokens=(*old.tokens, token),
+                score=float(sums[row, token]),
+                log_probs=(*old.log_probs, float(raw[first + row, token])),
+            )
+            continued.append((first + row, beam))
+        parents.append(_sorted_out(search, continued, settings, ends))
+        first += count
+    return parents
+
+
+def _sorted_out(
+    search: _Search,
+    continued: Sequence[tuple[int, _Beam]],
+    settings: GenerationSettings,
+    ends: Ends | None,
+) -> list[int]:
+    """What ends is finished, what goes on are the new beams; gives the row each of
+    those continues.
+
+    `continued` are the continuations looked at, best first, each behind the row it comes
+    from.
+    """
+    last = len(search.beams[0].tokens) + 1 == settings.max_tokens
+    going: list[tuple[int, _Beam]] = []
+    for place, (row, beam) in enumerate(continued):
+        ended = beam.tokens[-1] in settings.stop or (ends is not None and ends(beam.tokens))
+        if not ended and not last:
+            going.append((row, beam))
+        # an end among the later candidates is not kept: transformers looks at
+        # them only to find enough beams that go on
+        elif place < settings.beams:
+            search.found.append(_finished(beam, ended, settings))
+    # stable: of equals the earlier
+    search.found = sorted(search.found, key=lambda h: -h.score)[: settings.beams]
+    going = going[: settings.beams]
+    search.beams = [beam for _, beam in going]
+    search.over = not going or _decided(search, settings)
+    return [row for row, _ in going]
+
+
+def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
+    score = _normalized(beam.score, len(beam.tokens), settings)
+    return BeamHypothesis(
+        beam.tokens, score, ended, beam.log_probs if settings.log_probabilities else None
+    )
+
+
+def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
+    """`score / length ** length_penalty`, rounded once to float32; the least there is
+    where it leaves that range.
+    """
+    # what is no number, of a power beyond all numbers, does not come first here
+    with np.errstate(all="ignore"):
+        return max(LEAST, float(np.float32(score / np.float64(length) ** settings.length_penalty)))
+
+
+def _decided(search: _Search, settings: GenerationSettings) -> bool:
+    """Whether a full list of finished texts is final.
+
+    With `early_stopping` it is as soon as it is full. Otherwise it is when the best
+    beam could not get into it: as long as it is now, or with "never" and a length
+    penalty above 0 at the greatest length there can be, where the penalty helps it
+    most.
+    """
+    if len(search.found) < settings.beams:
+        return False
+    if settings.early_stopping is True:
+        return True
+    leader = search.beams[0]
+    farthest = settings.early_stopping == "never" and settings.length_penalty > 0
+    length = settings.max_tokens if farthest else len(leader.tokens)
+    return _normalized(leader.score, length, settings) <= search.found[-1].score

@@ -1,0 +1,148 @@
+"""Incremental detokenization with stop strings."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from specc.decode.stepper_protocol import Bools, Ints
+
+Decode = Callable[[Sequence[int]], str]
+
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+WINDOW, CONTEXT = 48, 16
+"""Tokens decoded again with each new one before the oldest are let go, and how many
+stay to decode the next ones by.
+"""
+
+
+class Detokenizer:
+    """One text being written: `feed` gives what can be shown, at once and for good.
+
+    `stopped` says that a stop string came; then nothing more is shown. What may be the
+    beginning of a stop string, or part of a character, is held back until it is
+    decided; `close` gives what is then left.
+    """
+
+    def __init__(self, decode: Decode, stops: Iterable[str] = ()) -> None:
+        self.stopped = False
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._tokens: list[int] = []
+        self._given = 0
+        """How many characters of the text of `_tokens` have been handed on."""
+        self._held = ""
+        """Characters that may begin a stop string."""
+
+    def feed(self, *tokens: int) -> str:
+        """The text that these tokens make certain."""
+        if self.stopped:
+            return ""
+        self._tokens.extend(tokens)
+        text = self._decode(self._tokens)
+        # A tokenizer that falls back to bytes gives up a whole run of them as long as
+        # its last character lacks one: of the nine of 日本語, eight are eight broken
+        # characters, and the first two were right before.
+        sure = len(text.rstrip(BROKEN))
+        new = text[self._given : sure]
+        self._given = max(self._given, sure)
+        if sure == len(text) and len(self._tokens) > WINDOW:
+            self._shorten()
+        return self._passed(new)
+
+    def _shorten(self) -> None:
+        """Lets go of old tokens, unless the cut would go through a character."""
+        kept = self._tokens[-CONTEXT:]
+        text = self._decode(kept)
+        if text and BROKEN not in text:
+            self._tokens, self._given = kept, len(text)
+
+    def close(self) -> str:
+        """What was held back, when nothing more comes."""
+        if self.stopped:
+            return ""
+        rest = self._passed(self._decode(self._tokens)[self._given :])
+        held, self._held = "" if self.stopped else self._held, ""
+        self._tokens, self._given = [], 0
+        return rest + held
+
+    def _passed(self, new: str) -> str:
+        waiting = self._held + new
+        found = find_stop(waiting, self._stops)
+        if found is not None:
+            self.stopped, self._held = True, ""
+            return waiting[:found]
+        keep = len(waiting) - stop_prefix_length(waiting, self._stops)
+        self._held = waiting[keep:]
+        return waiting[:keep]
+
+
+def find_stop(text: str, stops: Iterable[str]) -> int | None:
+    """Where the stop string begins that is complete first; of those that are complete
+    at once, the longest's.
+    """
+    ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(ends)[1] if ends else None
+
+
+def stop_prefix_length(text: str, stops: Iterable[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a stop string."""
+    return max(
+        (
+            n
+            for stop in stops
+            for n in range(1, min(len(stop), len(text) + 1))
+            if text.endswith(stop[:n])
+        ),
+        default=0,
+    )
+
+
+def cut_at_stop(text: str, stops: Iterable[str]) -> str:
+    """A whole text up to its stop string."""
+    return text[: find_stop(text, stops)]
+
+
+def make_stop_check(decode: Decode, stops: Iterable[str]) -> Callable[[Sequence[int]], bool]:
+    """Whether tokens hold a stop string, as a beam search asks of each text it looks at."""
+    wanted = tuple(stops)
+    return lambda tokens: find_stop(decode(tokens), wanted) is not None
+
+
+class BatchDetokenizer:
+    """The texts of a batch, fed by `take`, which `specc.decode.decode_loop.decode_steps`
+    accepts as its `watch`.
+    """
+
+    def __init__(self, decode: Decode, rows: int, stops: Iterable[str] = ()) -> None:
+        wanted = tuple(stops)
+        self._texts = [Detokenizer(decode, wanted) for _ in range(rows)]
+        self._open = [True] * rows
+        self._fresh = [""] * rows
+
+    def take(self, tokens: Ints, ended: Bools) -> Bools:
+        """i64[rows] new tokens, bool[rows] which rows have ended → bool[rows] which
+        have met a stop string now.
+
+        The token that ends a row is a stop, which is no part of its text.
+        """
+        stopped = np.zeros(len(self._texts), np.bool_)
+        for row, text in enumerate(self._texts):
+            if not self._open[row]:
+                continue
+            self._fresh[row] += text.close() if ended[row] else text.feed(int(tokens[row]))
+            stopped[row] = text.stopped
+            self._open[row] = not (ended[row] or text.stopped)
+        return stopped
+
+    def fresh(self) -> list[str]:
+        """What each text has gained since this was last asked."""
+        made, self._fresh = self._fresh, [""] * len(self._texts)
+        return made
+
+    def close(self) -> list[str]:
+        """The same, with all that was held back: nothing more comes."""
+        for row, text in enumerate(self._texts):
+            if self._open[row]:
+                self._fresh[row] += text.close()
+                self._open[row] = False
+        return self.fresh()

@@ -1,0 +1,236 @@
+"""Merge and check the generation settings of spec and caller; their types for Python callers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from specc.decode.setting_table import BESIDE, INSIDE, NAMED, OPTIONS, GenerationOption
+from specc.decode.settings_errors import (
+    check_spec_settings,
+    fail_bad_value,
+    fail_conflict,
+    fail_too_many_sequences,
+    fail_unknown_setting,
+    parse_strategy,
+)
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+
+
+class GenerationArguments(TypedDict, total=False):
+    """docs/generation.md says what each is for. None is as good as not given."""
+
+    strategy: Literal["greedy", "sample", "beam"] | None
+    max_tokens: int | None
+    max_length: int | None
+    min_tokens: int | None
+    min_length: int | None
+    start: int | Sequence[int] | None
+    stop: int | Sequence[int] | None
+    stop_strings: str | Sequence[str] | None
+    pad: int | None
+    last_token: int | None
+    suppress: int | Sequence[int] | None
+    begin_suppress: int | Sequence[int] | None
+    begin: Sequence[int | Sequence[int]] | None
+    no_repeat: int | None
+    banned: Sequence[int | Sequence[int]] | None
+    repetition_penalty: float | None
+    log_probabilities: bool | None
+    seed: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    beams: int | None
+    length_penalty: float | None
+    early_stopping: bool | Literal["never"] | None
+    n_best: int | None
+    renormalize: bool | None
+
+
+Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
+Early: TypeAlias = bool | Literal["never"]
+SETS = ("stop", "stop_strings", "suppress", "begin_suppress")
+"""Settings of which one may be given, or several, in any order."""
+WHOLE = ("pad", "max_length", "last_token")
+"""Whole numbers that may be none."""
+BEAMS = 4
+"""Beams of a search for which nobody says how many; as many as the texts asked for, if
+those are more.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings:
+    """What is chosen at each step, and when a text ends.
+
+    `max_tokens` counts written tokens, the stop included, the prompt not. `top_k` 0,
+    `top_p` and `typical_p` 1, `min_p`, `epsilon_cutoff` and `eta_cutoff` 0, a
+    `temperature` and a `repetition_penalty` of 1 change nothing. `stop` are the tokens
+    that end a text, `stop_strings` the texts before which it ends. `start` is what the
+    spec begins with where there is no prompt: one token, or several.
+
+    `suppress` are tokens that are never written, `begin_suppress` those that are not the
+    first. No stop is written before there are `min_tokens`, or `min_length` with the
+    prompt; `max_length` is the most with the prompt. No `no_repeat` tokens in a row are
+    there twice, and none of the runs of `banned` is written to its end. A search that
+    is to `renormalize` makes chances that add up to 1 of what every rule has left. What
+    is written first is at each place of `begin` one of its tokens, and
+    `begin_suppress` counts behind it; `last_token` comes at the greatest length.
+    `log_probabilities` asks for the logarithm of each written token's probability under
+    the model as it is: of its logits before any penalty, temperature or cut.
+    """
+
+    strategy: Strategy = "greedy"
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    repetition_penalty: float = 1.0
+    beams: int = BEAMS
+    length_penalty: float = 1.0
+    early_stopping: Early = False
+    n_best: int = 1
+    renormalize: bool = False
+    max_length: int | None = None
+    min_tokens: int = 0
+    min_length: int = 0
+    no_repeat: int = 0
+    banned: tuple[tuple[int, ...], ...] = ()
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    begin: tuple[tuple[int, ...], ...] = ()
+    last_token: int | None = None
+    start: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    pad: int | None = None
+    seed: int = 0
+    log_probabilities: bool = False
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a rule looks at the tokens of a text that are there already."""
+        return bool(self.no_repeat or self.banned)
+
+    @property
+    def filler(self) -> int:
+        """The token that stands behind the end of a text in a batch: the pad, else the
+        first stop, else 0.
+        """
+        return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
+
+
+def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSettings:
+    """What the spec's `generate` block says (`Model.generation.settings`), with what
+    the caller gives before it.
+
+    A given None counts as not given. What the spec says in the strategy's parentheses
+    holds only while the strategy stays the spec's. A caller who names no strategy but
+    gives options of one (`temperature`, `beams`) means that one. Fails with every fault
+    found: E0731 for unknown names, E0732 for values out of range, E0733 for settings
+    that do not go together.
+    """
+    wanted = {k: v for k, v in given.items() if v is not None}
+    if faults := [*check_spec_settings(said), *_given_faults(wanted)]:
+        raise Failed(*faults)
+    values = _joined(said, wanted)
+    if faults := _clashes(values["strategy"], wanted, values):
+        raise Failed(*faults)
+    return GenerationSettings(**{name: _plain(name, value) for name, value in values.items()})
+
+
+def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
+    """E0731 for unknown names first, then E0732 for values out of range."""
+    names = [option.name for option in OPTIONS]
+    for name in wanted:
+        if name not in NAMED:
+            yield fail_unknown_setting(name, names, "setting of generation called")
+    for name, value in wanted.items():
+        if name in NAMED and (fault := fail_bad_value(NAMED[name], name, value)):
+            yield fault
+
+
+def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, Any]:
+    """Every setting that someone names, by its name in Python; each value is in its
+    range already, which no type can tell.
+    """
+    kind, inside = parse_strategy(said.get("strategy") or "greedy")
+    strategy = wanted.get("strategy") or _meant(wanted) or kind
+    values: dict[str, Any] = _named(BESIDE, said)
+    if strategy == kind:
+        values |= _named(INSIDE[str(kind)], inside)
+    values |= {**wanted, "strategy": strategy}
+    if strategy == "beam":
+        # whoever asks for five texts and says no more needs five beams
+        values.setdefault("beams", max(BEAMS, int(values.get("n_best", 1))))
+    return values
+
+
+def _named(
+    options: Mapping[str, GenerationOption], said: Mapping[str, object]
+) -> dict[str, object]:
+    """What a spec says by its words, by the names in Python."""
+    return {options[w].name: value for w, value in said.items() if value is not None}
+
+
+def _meant(wanted: Mapping[str, object]) -> str | None:
+    """The strategy to which what a caller gives belongs, where that is one only. A seed
+    alone asks for nothing, nor does a search's `renormalize`, which elsewhere would
+    change no text.
+    """
+    owners = {
+        NAMED[name].strategies
+        for name in wanted
+        if name not in ("seed", "renormalize") and len(NAMED[name].strategies) == 1
+    }
+    return next(iter(owners))[0] if len(owners) == 1 else None
+
+
+def _clashes(
+    strategy: str, wanted: Mapping[str, object], values: Mapping[str, Any]
+) -> list[Diagnostic]:
+    """E0733 for options of another strategy than the one in use, and for more texts than beams."""
+    found = []
+    for name in wanted:
+        owners = NAMED[name].strategies
+        if owners and strategy not in owners:
+            helps = [f'say strategy="{owners[0]}", or leave `{name}` out']
+            found.append(
+                fail_conflict(f"`{name}` means nothing to the strategy `{strategy}`", helps)
+            )
+    if strategy == "beam" and not found:
+        fault = fail_too_many_sequences(int(values.get("n_best", 1)), int(values["beams"]), False)
+        found += [fault] if fault else []
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A checked value as `GenerationSettings` holds it."""
+    kind = _KINDS[name]
+    if name == "start":
+        return tuple(map(int, _several(value)))
+    if name in ("begin", "banned"):
+        return tuple(tuple(map(int, _several(place))) for place in value)
+    if name in SETS:
+        # a text that ends texts stands beside tokens that do
+        many = (v if isinstance(v, str) else int(v) for v in _several(value))
+        return tuple(dict.fromkeys(many))
+    if kind is float:
+        return float(value)
+    return int(value) if kind is int else value
+
+
+def _several(value: Any) -> Iterable[Any]:
+    """A list as it is, and anything else as the only item of one."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+_KINDS = {f.name: int if f.name in WHOLE else f.type for f in fields(GenerationSettings)}

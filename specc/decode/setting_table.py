@@ -1,0 +1,234 @@
+"""The table of generation settings: names, ranges, where each can be said."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from numbers import Integral, Real
+from typing import TypeGuard
+
+STRATEGIES = ("greedy", "sample", "beam")
+LEAST = 1e-6
+"""The smallest temperature and penalty: dividing logits by less leaves the range of a float32."""
+MOST = 1e6
+"""The greatest: more changes nothing, until a float32 cannot hold it."""
+WIDEST = 1024
+"""The most beams of a search: each step ranks this many vocabularies at once, and keeps
+so many texts in memory.
+"""
+STEEPEST = 20
+"""The greatest length penalty: with it no power of a length leaves the range of a float64."""
+STOPS = 1024
+"""The most tokens that end a text: each widens a search over beams by as many
+candidates as there are beams.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingValues:
+    """What a setting may be: in words, and as a question."""
+
+    range: str
+    takes: Callable[[object], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOption:
+    """One setting: `name` in Python, `word` in a spec ("" where a spec cannot say it).
+
+    `strategies` are those it belongs to; none: it stands beside the strategy and goes
+    with all. `foreign` are names that other programs have for it, for the guess at what
+    was meant.
+    """
+
+    name: str
+    word: str
+    strategies: tuple[str, ...]
+    values: SettingValues
+    foreign: tuple[str, ...] = ()
+
+
+def is_int_in_range(value: object, least: int, most: float = 2**53) -> TypeGuard[int]:
+    """Whether this is an integer in the range; truth values are none."""
+    return (
+        not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
+    )
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether this is a finite number; truth values are none."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _texts(value: object) -> bool:
+    return _text(value) or (isinstance(value, list | tuple) and all(_text(v) for v in value))
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _strategy(value: object) -> bool:
+    return isinstance(value, str) and value in STRATEGIES
+
+
+def _tokens(value: object) -> bool:
+    return is_int_in_range(value, 0) or (
+        isinstance(value, list | tuple)
+        and len(value) <= STOPS
+        and all(is_int_in_range(v, 0) for v in value)
+    )
+
+
+def _places(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) <= STOPS
+        and all(_tokens(v) and v not in ([], ()) for v in value)
+    )
+
+
+TOKEN = SettingValues("a token's number, 0 or more", lambda v: is_int_in_range(v, 0))
+TOKENS = SettingValues(f"a token's number, 0 or more, or a list of at most {STOPS}", _tokens)
+FACTOR = SettingValues(
+    f"a number from {LEAST:g} to {MOST:g}", lambda v: is_finite_number(v) and LEAST <= v <= MOST
+)
+SHARE = SettingValues(
+    "a number above 0 and at most 1", lambda v: is_finite_number(v) and 0 < v <= 1
+)
+CUTOFF = SettingValues(
+    "a number from 0 to less than 1", lambda v: is_finite_number(v) and 0 <= v < 1
+)
+BEAMS = SettingValues(f"a whole number from 1 to {WIDEST}", lambda v: is_int_in_range(v, 1, WIDEST))
+TRUTH = SettingValues("true or false", lambda v: isinstance(v, bool))
+
+
+def _count(least: int) -> SettingValues:
+    return SettingValues(
+        f"a whole number from {least} to 2**53", lambda v: is_int_in_range(v, least)
+    )
+
+
+def _count_or(none: str) -> SettingValues:
+    """A whole number, or 0 for what `none` says."""
+    return SettingValues(
+        f"a whole number from 1 to 2**53, or 0 for {none}", lambda v: is_int_in_range(v, 0)
+    )
+
+
+def _beside(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
+    """What is said beside the strategy, under its own name."""
+    return GenerationOption(name=name, word=name, strategies=(), values=values, foreign=foreign)
+
+
+def _sample(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
+    return replace(_beside(name, values, *foreign), strategies=("sample",))
+
+
+def _beam(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
+    return replace(_beside(name, values, *foreign), strategies=("beam",))
+
+
+OPTIONS: tuple[GenerationOption, ...] = (
+    _beside("start", TOKENS, "bos", "bos_token_id", "decoder_start_token_id"),
+    _beside("stop", TOKENS, "eos", "eos_token_id", "stop_token", "stop_tokens"),
+    _beside("pad", TOKEN, "pad_token_id"),
+    _beside(
+        "stop_strings",
+        SettingValues("a text that is not empty, or a list of them", _texts),
+        "stop_string",
+        "stop_words",
+        "until",
+    ),
+    _beside("max_tokens", _count(1), "max", "max_new_tokens"),
+    _beside("max_length", _count(1)),
+    _beside("min_tokens", _count(0), "min", "min_new_tokens"),
+    _beside("min_length", _count(0)),
+    _beside("no_repeat", _count_or("none"), "no_repeat_ngram_size", "no_repeat_ngram"),
+    _beside(
+        "banned",
+        SettingValues(f"a list of at most {STOPS} tokens, or of runs of tokens", _places),
+        "bad_words_ids",
+        "bad_words",
+    ),
+    _beside("suppress", TOKENS, "suppress_tokens"),
+    _beside("begin_suppress", TOKENS, "begin_suppress_tokens"),
+    _beside(
+        "begin",
+        SettingValues(
+            f"a list of at most {STOPS} tokens, or of lists of tokens to choose from", _places
+        ),
+        "forced_bos_token_id",
+        "forced_decoder_ids",
+    ),
+    _beside("last_token", TOKEN, "forced_eos_token_id"),
+    _beside("strategy", SettingValues("greedy, sample or beam", _strategy), "do_sample", "mode"),
+    GenerationOption(
+        name="seed",
+        word="",
+        strategies=("sample",),
+        values=SettingValues(
+            "a whole number from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
+        ),
+        foreign=("random_seed",),
+    ),
+    GenerationOption(
+        name="log_probabilities",
+        word="",
+        strategies=(),
+        # only a caller in Python can say it, who writes truth so
+        values=replace(TRUTH, range="True or False"),
+        foreign=("logprobs", "log_probs", "output_scores"),
+    ),
+    _sample("temperature", FACTOR, "temp"),
+    _sample("top_k", _count_or("all tokens"), "k"),
+    _sample("top_p", SHARE, "p", "nucleus"),
+    _sample(
+        "min_p",
+        SettingValues("a number from 0 to 1", lambda v: is_finite_number(v) and 0 <= v <= 1),
+    ),
+    _sample("typical_p", SHARE, "typical"),
+    _sample("epsilon_cutoff", CUTOFF, "epsilon"),
+    _sample("eta_cutoff", CUTOFF, "eta"),
+    GenerationOption(
+        name="beams",
+        word="width",
+        strategies=("beam",),
+        values=BEAMS,
+        foreign=("num_beams", "beam_width", "beam_size", "width"),
+    ),
+    _beam(
+        "length_penalty",
+        SettingValues(
+            f"a number from -{STEEPEST} to {STEEPEST}",
+            lambda v: is_finite_number(v) and -STEEPEST <= v <= STEEPEST,
+        ),
+        "alpha",
+    ),
+    _beam(
+        "early_stopping",
+        SettingValues(
+            'true, false or "never"',
+            lambda v: isinstance(v, bool) or (isinstance(v, str) and v == "never"),
+        ),
+        "early_stop",
+    ),
+    _beam("n_best", BEAMS, "num_return_sequences", "nbest"),
+    _beam("renormalize", TRUTH, "renormalize_logits"),
+    GenerationOption(
+        name="repetition_penalty",
+        word="repetition_penalty",
+        strategies=STRATEGIES,
+        values=FACTOR,
+        foreign=("repeat_penalty", "penalty"),
+    ),
+)
+NAMED: Mapping[str, GenerationOption] = {o.name: o for o in OPTIONS}
+BESIDE: Mapping[str, GenerationOption] = {o.word: o for o in OPTIONS if o.word and not o.strategies}
+"""What a spec says beside the strategy, by its word."""
+INSIDE: Mapping[str, Mapping[str, GenerationOption]] = {
+    s: {o.word: o for o in OPTIONS if o.word and s in o.strategies} for s in STRATEGIES
+}
+"""What a spec says inside each strategy's parentheses, by its word."""

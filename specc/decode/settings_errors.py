@@ -1,0 +1,236 @@
+"""Errors about generation settings."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specc.decode.setting_table import (
+    BESIDE,
+    INSIDE,
+    NAMED,
+    OPTIONS,
+    STRATEGIES,
+    GenerationOption,
+    is_finite_number,
+    is_int_in_range,
+)
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+
+
+def fail_bad_value(
+    option: GenerationOption, word: str, value: object, span: Span | None = None
+) -> Diagnostic | None:
+    """E0732 where a value is out of its range."""
+    if option.values.takes(value):
+        return None
+    return Diagnostic(
+        "E0732",
+        f"`{word}` cannot be {_said(value)}: it is {option.values.range}",
+        _label(span),
+        helps=_instead(option, value),
+    )
+
+
+def fail_unknown_setting(
+    word: str, known: Sequence[str], what: str, span: Span | None = None
+) -> Diagnostic:
+    """E0731: a name that generation does not have; `what` says of what it should be a
+    name, and reads on from "no".
+    """
+    # the name that another program has for it says more than one that looks alike
+    foreign = next((name for name in known if word in _foreign(name)), None)
+    meant = foreign or did_you_mean(word, known)
+    helps = (format_suggestion(meant),) if meant else _elsewhere(word, known, "strategy" in what)
+    title = f"there is no {what} `{_shown(word)}`"
+    return Diagnostic("E0731", title, _label(span), helps=helps)
+
+
+def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
+    """Where an option belongs that is asked for in the wrong place; `inside` a strategy
+    it may be that of another one.
+    """
+    owners = [strategy for strategy in STRATEGIES if _has(strategy, word)]
+    if owners and not inside:
+        return (f"`{word}` is said inside the strategy: {owners[0]}({word}=…)",)
+    helps = [f"there are {', '.join(known)}"] if known else []
+    if owners:
+        helps.append(f"`{word}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
+    return tuple(helps)
+
+
+def _has(strategy: str, word: str) -> bool:
+    """Whether a strategy has an option of that word, or of that name in Python."""
+    options = INSIDE[strategy]
+    return word in options or any(word == option.name for option in options.values())
+
+
+def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
+    """E0733: two settings that do not go together."""
+    return Diagnostic("E0733", title, _label(span), helps=tuple(helps))
+
+
+def fail_too_many_sequences(
+    best: int, beams: int, spec: bool, span: Span | None = None
+) -> Diagnostic | None:
+    """E0733 where more texts are asked for than beams are kept."""
+    if best <= beams:
+        return None
+    word = "width" if spec else "beams"
+    return fail_conflict(
+        f"{best} texts are asked for, and the search keeps {beams}",
+        [f"`n_best` is at most `{word}`: say {word}={best}, or n_best={beams}"],
+        span,
+    )
+
+
+NEVER = ("suppress", "begin_suppress", "banned")
+"""Settings that name tokens which may not come."""
+DRAWN = ("stop", "begin", "last_token", *NEVER)
+"""Settings that name tokens which are written, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularySizes:
+    """How many tokens there are: those that the growing input takes, and those that are
+    drawn; None if unknown.
+    """
+
+    taken: int | None = None
+    drawn: int | None = None
+
+    def beyond(self, word: str, value: object, span: Span | None = None) -> Diagnostic | None:
+        """E0732 where the setting `word` names a token that the model does not have."""
+        most = self._most(word)
+        tokens = _several(value)
+        if word in ("begin", "banned"):  # of each place one token, or several
+            tokens = [token for place in tokens for token in _several(place)]
+        wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
+        if not wrong:
+            return None
+        helps = (
+            "name a token of this model",
+            *(("leave it out: it would end no text",) * (word == "stop")),
+        )
+        title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
+        return Diagnostic("E0732", title, _label(span), helps=helps)
+
+    def _most(self, word: str) -> int | None:
+        """How many tokens a setting chooses from: of those that are read, or those that
+        are written; None of a setting that names no token.
+        """
+        if word in ("start", "pad"):
+            return self.taken
+        return self.drawn if word in DRAWN else None
+
+
+def _several(value: object) -> Sequence[object]:
+    """A list as it is, and anything else as the only item of one."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def check_spec_settings(
+    settings: Mapping[str, object],
+    spans: Mapping[str, Span | None] | None = None,
+    whole_text: Span | None = None,
+) -> list[Diagnostic]:
+    """Every fault in what a spec's `generate` says, as plain data.
+
+    `spans` tells where things stand: the setting `stop` under "stop", its name under
+    "stop name", and what stands in the strategy's parentheses under "strategy.width"
+    and "strategy.width name".
+    """
+    at = spans or {}
+    found: list[Diagnostic | None] = []
+    for word, value in settings.items():
+        if word not in BESIDE:
+            span = at.get(f"{word} name", whole_text)
+            found.append(
+                fail_unknown_setting(word, list(BESIDE), "setting of `generate` called", span)
+            )
+        elif word == "strategy":
+            found += _strategy_faults(value, at)
+        elif value is not None:
+            found.append(fail_bad_value(BESIDE[word], word, value, at.get(word)))
+    return [d for d in found if d is not None]
+
+
+def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagnostic | None]:
+    if said is None:
+        return []
+    kind, inside = parse_strategy(said)
+    if kind not in STRATEGIES:
+        span = at.get("strategy name", at.get("strategy"))
+        if not isinstance(kind, str):
+            return [fail_bad_value(NAMED["strategy"], "strategy", kind, span)]
+        return [fail_unknown_setting(kind, STRATEGIES, "strategy", span)]
+    found = [_option_fault(kind, word, value, at) for word, value in inside.items()]
+    best, width = inside.get("n_best"), inside.get("width")
+    # both are whole numbers once nothing is wrong with either
+    if kind == "beam" and not any(found) and is_int_in_range(best, 1) and is_int_in_range(width, 1):
+        place = at.get("strategy.n_best")
+        found.append(fail_too_many_sequences(int(best), int(width), True, place))
+    return found
+
+
+def _option_fault(
+    kind: str, word: str, value: object, at: Mapping[str, Span | None]
+) -> Diagnostic | None:
+    """What is wrong with one option in the parentheses of the strategy `kind`."""
+    known, span = INSIDE[kind], at.get(f"strategy.{word}")
+    if word == "args":  # what stands there without a name: beam(4)
+        example = ", ".join(f"{name}=…" for name in list(known)[:2])
+        title = f"the options of the strategy `{kind}` have names"
+        helps = (f"write {kind}({example})",)
+        return Diagnostic("E0731", title, _label(at.get("strategy")), helps=helps)
+    if word not in known:
+        what = f"option of the strategy `{kind}` called"
+        return fail_unknown_setting(word, list(known), what, at.get(f"strategy.{word} name", span))
+    return None if value is None else fail_bad_value(known[word], word, value, span)
+
+
+def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
+    """The strategy's name and what stands in its parentheses, of `"greedy"` or
+    `{"kind": "beam", "width": 4}`.
+    """
+    if isinstance(said, Mapping):
+        return said.get("kind"), {str(k): v for k, v in said.items() if k != "kind"}
+    return said, {}
+
+
+def _foreign(word: str) -> tuple[str, ...]:
+    return tuple(
+        name
+        for o in OPTIONS
+        if word in (o.name, o.word)
+        for name in (*o.foreign, o.name, o.word)
+        if name != word
+    )
+
+
+def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
+    """What to do where a value of this kind was probably meant to switch something off."""
+    off = {
+        "temperature": "`strategy` greedy takes the most probable token, as a "
+        "temperature near 0 would",
+        "top_p": "leave `top_p` out, or say 1, to keep all tokens",
+        "repetition_penalty": "1 changes nothing; more than 1 makes repetitions rarer",
+    }
+    return (off[option.name],) if option.name in off and is_finite_number(value) else ()
+
+
+def _said(value: object) -> str:
+    """A value as a spec would have it."""
+    if isinstance(value, str):
+        return _shown(f'"{value}"')
+    return _shown(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _shown(text: str) -> str:
+    """A word as it can stand in a message: no control characters, not too long."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _label(span: Span | None) -> Label | None:
+    return Label(span) if span else None

@@ -1,0 +1,214 @@
+"""Choose the next token: temperature, top-k, top-p, min-p, typical sampling, greedy."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Bools, Floats, Ints
+from specc.weights.random_stream import fold_key, random_word, stream_key
+
+
+def initial_seen_tokens(
+    prompt: Ints, vocab: int, penalty: float, keep: Bools | None
+) -> Bools | None:
+    """What is penalized from the start; None where a penalty of 1 changes nothing, and
+    nobody need keep count.
+    """
+    return None if penalty == 1 else tokens_in_prompt(prompt, vocab, keep)
+
+
+def tokens_in_prompt(prompt: Ints, vocab: int, keep: Bools | None = None) -> Bools:
+    """i64[rows n] → bool[rows vocab]: the tokens of each prompt; `keep` bool[rows n]
+    says which are no padding.
+    """
+    seen = np.zeros((len(prompt), vocab), np.bool_)
+    rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
+    # a prompt may hold what this output never writes
+    known = (prompt >= 0) & (prompt < vocab)
+    known = known if keep is None else known & np.asarray(keep, np.bool_)
+    seen[rows[known], prompt[known]] = True
+    return seen
+
+
+def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
+    """Tokens that were there before made less likely, for penalties above 1: `x / p`
+    where x > 0, else `x * p`.
+
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, which divides only; negative logits
+    are multiplied, as all who use it do since, or they would gain.
+    """
+    if penalty == 1:
+        return logits
+    p = np.float32(penalty)
+    return np.where(seen, np.where(logits > 0, logits / p, logits * p), logits)
+
+
+def apply_temperature(logits: Floats, temperature: float) -> Floats:
+    """`x / temperature`: below 1 the likely become likelier, above 1 all more alike."""
+    return logits if temperature == 1 else logits / np.float32(temperature)
+
+
+Wide: TypeAlias = NDArray[np.float64]
+
+LOOKED_AT = 1000
+"""How many tokens top-p and min-p choose among without a top-k: to sort a whole
+vocabulary takes nine times longer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCandidates:
+    """The tokens that may be drawn, most probable first: `tokens` i64[rows k],
+    `chances` f64[rows k].
+
+    Dropped ones have chance 0 and stand behind the others; the chances of a row need
+    not sum to 1.
+    """
+
+    tokens: Ints
+    chances: Wide
+
+
+def top_k_indices(values: Floats, k: int) -> Ints:
+    """f32[rows n] → i64[rows min(k, n)]: where the k greatest stand, in descending
+    order; of equals the first.
+    """
+    k = min(k, values.shape[1])
+    # To sort all is faster than to look for a quarter of them first.
+    if 4 * k >= values.shape[1]:
+        return np.argsort(-values, axis=1, kind="stable")[:, :k]
+    # All that are no less than the k-th greatest, of which there may be more than k.
+    least = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
+    found = np.empty((len(values), k), np.int64)
+    for row, bound in enumerate(least):
+        # ascending, so that a stable sort keeps the first of equals first
+        among = np.flatnonzero(values[row] >= bound)
+        found[row] = among[np.argsort(-values[row, among], kind="stable")[:k]]
+    return found
+
+
+def softmax_f64(logits: Floats) -> Wide:
+    """f32[rows n] → f64[rows n], each row summing to 1."""
+    # Less the greatest, so that no exponential overflows.
+    wide = logits.astype(np.float64)
+    raised = np.exp(wide - wide.max(axis=1, keepdims=True))
+    made: Wide = raised / raised.sum(axis=1, keepdims=True)
+    return made
+
+
+def log_softmax_f32(logits: Floats) -> Floats:
+    """f32[rows n] → f32[rows n]: the logarithms of the probabilities."""
+    low = logits - logits.max(axis=1, keepdims=True)
+    made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
+    return made
+
+
+def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
+    """What may be drawn from penalized logits f32[rows vocab], in the order
+    temperature, top-k, softmax, top-p, min-p, typical, epsilon, eta.
+
+    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the shortest run of the
+    best whose probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1.
+    Min-p, a share of the best one's probability: Nguyen et al. 2024 (arXiv:2407.01082),
+    eq. 1 and 2. With top-p or min-p but no top-k only the 1000 best are looked at,
+    unless one of the last three asks for all.
+    """
+    vocab = logits.shape[1]
+    cut = settings.top_p < 1 or settings.min_p > 0
+    by_all = settings.typical_p < 1 or settings.epsilon_cutoff or settings.eta_cutoff
+    logits = apply_temperature(logits, settings.temperature)
+    usual = LOOKED_AT if cut and not by_all else vocab
+    tokens = top_k_indices(logits, settings.top_k or usual)
+    chances = softmax_f64(np.take_along_axis(logits, tokens, axis=1))
+    if settings.top_p < 1:
+        before = np.zeros_like(chances)
+        # What comes before a token must be short of p: so the one that reaches it is
+        # still in, and there is always one.
+        before[:, 1:] = np.cumsum(chances, axis=1)[:, :-1]
+        # p as the graph has it: 0.9 is another number in 32 bits.
+        chances = np.where(before < float(np.float32(settings.top_p)), chances, 0.0)
+    if settings.min_p > 0:
+        chances = np.where(
+            chances >= float(np.float32(settings.min_p)) * chances[:, :1], chances, 0.0
+        )
+    return TokenCandidates(tokens, _cut_by_all(chances, settings))
+
+
+def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
+    """What is left of chances f64[rows k], most probable first, by rules that look at
+    all of them together; the first token always is under the last two.
+    """
+    if settings.typical_p < 1:
+        chances = _typical(chances, settings.typical_p)
+    if settings.epsilon_cutoff:
+        chances = _not_below(chances, settings.epsilon_cutoff)
+    if settings.eta_cutoff:
+        # the share of the least falls where the distribution is flat
+        bound, _ = _surprise(chances)
+        eta = settings.eta_cutoff
+        chances = _not_below(chances, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
+    return chances
+
+
+def _surprise(chances: Wide) -> tuple[Wide, Wide]:
+    """The entropy of each row f64[rows 1], and of each token `-log p`, infinite for one
+    that has no chance.
+    """
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        each = -np.log(shares)
+    weighed = np.where(shares > 0, shares * np.where(shares > 0, each, 0.0), 0.0)
+    return weighed.sum(axis=1, keepdims=True), each
+
+
+def _typical(chances: Wide, mass: float) -> Wide:
+    """The tokens that surprise about as much as is to be expected, so many that their
+    chances reach `mass` (Meister et al. 2022, arXiv:2202.00666, eq. 9 to 11).
+    """
+    entropy, each = _surprise(chances)
+    far = np.abs(each - entropy)
+    order = np.argsort(far, axis=1, kind="stable")
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    reached = np.cumsum(np.take_along_axis(shares, order, axis=1), axis=1)
+    last = (reached < mass).sum(axis=1, keepdims=True).clip(max=far.shape[1] - 1)
+    bound = np.take_along_axis(far, np.take_along_axis(order, last, axis=1), axis=1)
+    return np.where(far <= bound, chances, 0.0)
+
+
+def _not_below(chances: Wide, bound: float | Wide) -> Wide:
+    """Only tokens whose share is no less than the bound, and the likeliest (Hewitt et
+    al. 2022, arXiv:2210.15191, sec. 4).
+    """
+    shares = chances / chances.sum(axis=1, keepdims=True)
+    likeliest = shares == shares.max(axis=1, keepdims=True)
+    return np.where((shares >= bound) | likeliest, chances, 0.0)
+
+
+def sample_token(among: TokenCandidates, uniform: Floats) -> Ints:
+    """One token a row, i64[rows], by uniforms f32[rows] in [0, 1): the first whose
+    cumulative sum exceeds `u · sum`.
+    """
+    sums = np.cumsum(among.chances, axis=1)
+    # Times the sum, because what was dropped leaves chances that sum to less than 1.
+    over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
+    return np.take_along_axis(among.tokens, over.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
+    """f32[rows] in [0, 1): element 0 of the stream of (seed, row, step); tokens made
+    are counted from step 0.
+    """
+    return sampling_uniforms_at(seed, [(row, step) for row in range(rows)])
+
+
+def sampling_uniforms_at(seed: int, places: Iterable[tuple[int, int]]) -> Floats:
+    """`sampling_uniforms` of rows and steps that go their own ways, each (row, step) →
+    f32[places].
+    """
+    key = stream_key(seed, "sample")
+    drawn = [random_word(fold_key(fold_key(key, row), step), 0) >> 40 for row, step in places]
+    return np.array(drawn, np.float32) * np.float32(2**-24)

@@ -1,0 +1,1 @@
+"""Source text, diagnostics and how they are printed. Knows nothing of models."""

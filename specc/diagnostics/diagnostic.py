@@ -1,0 +1,105 @@
+"""The `Diagnostic` record, its labels and fixes, and the exception `Failed` that carries
+diagnostics.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NoReturn
+
+from specc.diagnostics.source import Span
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A piece of source and what is to be said about it."""
+
+    span: Span
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A mend that is certain: replace the text at `span`."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One fault, with its evidence.
+
+    `title` stands alone. `primary` points at the smallest text at fault; `others` at
+    the other origins. A fault in the standard library is shown at the user's own call
+    first, and there second. `notes` are facts, `helps` what to do next, as text to paste
+    where possible. `count` says how often the same is to be said, `elsewhere` at which
+    other places.
+    """
+
+    code: str
+    title: str
+    primary: Label | None = None
+    others: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    severity: Severity = "error"
+    count: int = 1
+    other_locations: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        """The user's text before that of the library."""
+        if self.primary is None or self.primary.span.caller is None:
+            return
+        span, text = self.primary.span, self.primary.text
+        called = Label(self.primary.span.caller, text or "called here")
+        inner = Label(replace(span, caller=None), "in what that calls")
+        # the user's text may be among the others already, and is said once
+        others = (o for o in self.others if o.span != called.span)
+        object.__setattr__(self, "primary", called)
+        object.__setattr__(self, "others", (inner, *others))
+
+
+def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Each message once, in the order of their first, with how often it was there."""
+    counts: dict[Diagnostic, int] = {}
+    for diagnostic in diagnostics:
+        once = replace(diagnostic, count=1)
+        counts[once] = counts.get(once, 0) + diagnostic.count
+    return [replace(once, count=count) for once, count in counts.items()]
+
+
+class Failed(Exception):
+    """The one exception that reaches the driver: the work cannot go on, and this is why."""
+
+    def __init__(self, *diagnostics: Diagnostic) -> None:
+        super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))
+        self.diagnostics = diagnostics
+
+    def __reduce__(self) -> tuple[type["Failed"], tuple[Diagnostic, ...]]:
+        """Sent to another process, it is made again of what it says, not of its texts."""
+        return type(self), self.diagnostics
+
+    def __str__(self) -> str:
+        """All that is to be said, as the command line says it."""
+        # the renderer reads diagnostics, so that it cannot be read before them
+        from specc.diagnostics.render import render_diagnostics
+
+        return render_diagnostics(self.diagnostics).rstrip("\n")
+
+
+def raise_error(
+    code: str,
+    title: str,
+    span: Span | None = None,
+    label: str = "",
+    *,
+    others: Iterable[Label] = (),
+    notes: Iterable[str] = (),
+    helps: Iterable[str] = (),
+) -> NoReturn:
+    """Raise `Failed` with one error."""
+    primary = Label(span, label) if span else None
+    raise Failed(Diagnostic(code, title, primary, tuple(others), tuple(notes), tuple(helps)))

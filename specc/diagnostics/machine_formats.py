@@ -1,0 +1,148 @@
+"""Format diagnostics for other programs: JSON Lines and SARIF 2.1.0."""
+
+import json
+from collections.abc import Iterable
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.render import escape_control_characters
+from specc.diagnostics.source import Span
+
+
+def span_to_json(span: Span) -> dict[str, object]:
+    """A span as numbers: lines and columns from 1, offsets in characters and in UTF-8
+    bytes from 0.
+    """
+    source = span.source
+    line, column = source.position(span.start)
+    end_line, end_column = source.position(span.end)
+    start_byte = len(source.text[: span.start].encode("utf-8", "replace"))
+    return {
+        "file": source.name,
+        "line": line,
+        "column": column,
+        "end_line": end_line,
+        "end_column": end_column,
+        "start": span.start,
+        "end": span.end,
+        "start_byte": start_byte,
+        "end_byte": start_byte + len(span.text.encode("utf-8", "replace")),
+    }
+
+
+def diagnostic_to_json(diagnostic: Diagnostic) -> dict[str, object]:
+    """A diagnostic as JSON holds it."""
+    labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity,
+        "message": diagnostic.title,
+        "labels": [
+            {**span_to_json(label.span), "text": label.text, "primary": label is diagnostic.primary}
+            for label in labels
+        ],
+        "notes": list(diagnostic.notes),
+        "helps": list(diagnostic.helps),
+        "fixes": [{**span_to_json(fix.span), "text": fix.text} for fix in diagnostic.fixes],
+        **({"count": diagnostic.count} if diagnostic.count > 1 else {}),
+    }
+
+
+def format_json_lines(diagnostics: Iterable[Diagnostic]) -> str:
+    """One JSON object a line, one line a diagnostic."""
+    return "".join(json.dumps(diagnostic_to_json(d)) + "\n" for d in diagnostics)
+
+
+def format_sarif(diagnostics: Iterable[Diagnostic], version: str, help_uri: str = "") -> str:
+    """A SARIF 2.1.0 log. `help_uri` is where the pages of the codes are, with `{code}`
+    for the code.
+    """
+    found = list(diagnostics)
+    codes = sorted({d.code for d in found})
+    rules: list[dict[str, object]] = [
+        {"id": code, **({"helpUri": help_uri.format(code=code)} if help_uri else {})}
+        for code in codes
+    ]
+    driver = {"name": "specc", "version": version, "rules": rules}
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "results": [build_sarif_result(d, codes.index(d.code)) for d in found],
+            }
+        ],
+    }
+    return json.dumps(log, indent=2) + "\n"
+
+
+def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
+    """One SARIF result."""
+    text = "\n".join(
+        [diagnostic.title, *diagnostic.notes, *(f"help: {h}" for h in diagnostic.helps)]
+    )
+    out: dict[str, object] = {
+        "ruleId": diagnostic.code,
+        "ruleIndex": rule,
+        "level": diagnostic.severity,
+        "message": {"text": escape_lines(text)},
+    }
+    if diagnostic.count > 1:
+        out["occurrenceCount"] = diagnostic.count
+    if diagnostic.primary is not None:
+        out["locations"] = [build_sarif_location(diagnostic.primary)]
+    if diagnostic.others:
+        out["relatedLocations"] = [
+            {"id": n, **build_sarif_location(label)} for n, label in enumerate(diagnostic.others)
+        ]
+    if diagnostic.fixes:
+        out["fixes"] = [
+            {
+                "artifactChanges": [
+                    {
+                        "artifactLocation": {"uri": file_name_to_uri(fix.span.source.name)},
+                        "replacements": [
+                            {
+                                "deletedRegion": build_sarif_region(fix.span),
+                                "insertedContent": {"text": fix.text},
+                            }
+                        ],
+                    }
+                ]
+            }
+            for fix in diagnostic.fixes
+        ]
+    return out
+
+
+def escape_lines(text: str) -> str:
+    """A text escaped line by line."""
+    return "\n".join(escape_control_characters(line) for line in text.split("\n"))
+
+
+def build_sarif_location(label: Label) -> dict[str, object]:
+    """A SARIF location."""
+    found: dict[str, object] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": file_name_to_uri(label.span.source.name)},
+            "region": build_sarif_region(label.span),
+        }
+    }
+    if label.text:
+        found["message"] = {"text": escape_control_characters(label.text)}
+    return found
+
+
+def build_sarif_region(span: Span) -> dict[str, int]:
+    """A SARIF region."""
+    line, column = span.source.position(span.start)
+    end_line, end_column = span.source.position(span.end)
+    return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
+
+
+def file_name_to_uri(name: str) -> str:
+    """A file name as a relative URI."""
+    # what RFC 3986 leaves as it is; a file name may hold anything else
+    safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/"
+    data = name.replace("\\", "/").encode("utf-8", "replace")
+    return "".join(chr(b) if chr(b) in safe else f"%{b:02X}" for b in data)

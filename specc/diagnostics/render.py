@@ -1,0 +1,303 @@
+"""Render diagnostics as text for people: in full with source excerpts and underlines, or one
+line each. Control characters from files are escaped.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from specc.diagnostics.source import Span
+
+if TYPE_CHECKING:
+    from specc.diagnostics.diagnostic import Diagnostic, Label
+
+
+TAB_WIDTH = 4
+
+
+def escape_control_characters(text: str) -> str:
+    r"""A text whose control characters, direction marks and line separators are shown
+    as `\u{1b}`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
+
+
+def measure_display_width(text: str) -> int:
+    """Columns of an escaped text in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def expand_source_line(line: str) -> tuple[str, list[int]]:
+    """A source line as it is shown, and the column at which each of its characters
+    starts, and its end.
+    """
+    shown: list[str] = []
+    places = [0]
+    for character in line:
+        text = (
+            " " * (TAB_WIDTH - places[-1] % TAB_WIDTH)
+            if character == "\t"
+            else escape_control_characters(character)
+        )
+        shown.append(text)
+        places.append(places[-1] + measure_display_width(text))
+    return "".join(shown), places
+
+
+MAX_EXCERPT_WIDTH = 160
+"""Columns of a source line that are shown; of a longer one a window around the mark."""
+
+LONG_LINE_LENGTH = 1000
+"""Characters of a line from which on only those near the marks are looked at."""
+
+ANSI_COLORS = {
+    "error": "1;31",
+    "warning": "1;33",
+    "primary": "1;31",
+    "other": "1;34",
+    "rim": "34",
+    "note": "1",
+    "help": "1;32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Colorizer:
+    """Colors for a terminal that wants them."""
+
+    on: bool
+
+    def __call__(self, role: str, text: str) -> str:
+        """A text in the color of its role."""
+        return f"\x1b[{ANSI_COLORS[role]}m{text}\x1b[0m" if self.on and text else text
+
+
+def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
+    """The labels by file, that of the primary label first."""
+    labels = [label for label in (diagnostic.primary, *diagnostic.others) if label is not None]
+    groups: dict[int, list[Label]] = {}
+    for label in labels:
+        groups.setdefault(id(label.span.source), []).append(label)
+    return list(groups.values())
+
+
+def render_excerpt(
+    labels: Sequence["Label"], primary: "Label | None", rim: str, paint: Colorizer, *, first: bool
+) -> list[str]:
+    """The lines of one file that labels point at."""
+    # `-->` leads to the fault, `:::` to other files that have a part in it
+    source = labels[0].span.source
+    arrow = "-->" if first else ":::"
+    out = [f"{rim}{paint('rim', arrow)} {escape_control_characters(str(labels[0].span))}"]
+    if not source.text:  # said of a file that could not be read
+        return out
+    by_line: dict[int, list[Label]] = {}
+    for label in labels:
+        by_line.setdefault(locate_mark(label.span)[0], []).append(label)
+    bar = paint("rim", "|")
+    out.append(f"{rim} {bar}")
+    previous = None
+    for number in sorted(by_line):
+        skipped = number - previous - 1 if previous is not None else 0
+        # `...` for one line would take as much room as the line
+        if skipped == 1:
+            between = SourceLineView.of(source.line(number - 1), [(0, 0, 0)])
+            out.append(render_numbered_line(number - 1, between, rim, paint))
+        elif skipped > 1:
+            out.append(paint("rim", "..."))
+        here = sorted(by_line[number], key=lambda label: locate_mark(label.span)[1])
+        view = SourceLineView.of(source.line(number), [locate_mark(label.span) for label in here])
+        out.append(render_numbered_line(number, view, rim, paint))
+        out += [f"{rim} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
+        previous = number
+    return out
+
+
+def locate_mark(span: Span) -> tuple[int, int, int]:
+    """Line, and first and last offset in it, of the mark of a span: its first line only."""
+    number, column = span.source.position(span.start)
+    line = span.source.line(number)
+    # a span may begin at the line break, or end lines later
+    start = min(column - 1, len(line))
+    end = min(start + span.end - span.start, len(line))
+    return number, start, max(end, start)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLineView:
+    """What is shown of a source line: columns `start` to `start + WIDEST` of its
+    characters from `base` on.
+
+    `places[n]` is the column of character `base + n`, counted from the column of
+    character `base`.
+    """
+
+    text: str
+    places: list[int]
+    base: int
+    start: int
+    more: bool
+
+    @classmethod
+    def of(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
+        """All of a short line; of a long one, what is around the first mark."""
+        first = min(a[1] for a in anchors)
+        base = max(0, first - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
+        part = line[base : base + LONG_LINE_LENGTH]
+        text, places = expand_source_line(part)
+        whole = base == 0 and len(part) == len(line) and places[-1] <= MAX_EXCERPT_WIDTH
+        start = 0 if whole else max(0, places[first - base] - MAX_EXCERPT_WIDTH // 2)
+        return cls(text, places, base, start, len(part) < len(line) - base)
+
+    def column(self, character: int) -> int:
+        """Where a character of the line is shown, from 0."""
+        place = self.places[max(0, min(character - self.base, len(self.places) - 1))]
+        return max(0, min(place - self.start + (1 if self.cut else 0), MAX_EXCERPT_WIDTH + 1))
+
+    @property
+    def cut(self) -> bool:
+        """Whether something before the shown part is left out."""
+        return self.start > 0 or self.base > 0
+
+    def shown(self) -> str:
+        """The text, `…` where something is left out."""
+        at, out = 0, []
+        # a character of two columns counts where it starts
+        for character in self.text:
+            if self.start <= at < self.start + MAX_EXCERPT_WIDTH:
+                out.append(character)
+            at += measure_display_width(character)
+        return (
+            ("…" if self.cut else "")
+            + "".join(out)
+            + ("…" if self.more or at > self.start + MAX_EXCERPT_WIDTH else "")
+        )
+
+
+def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Colorizer) -> str:
+    """A source line behind its number."""
+    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.shown()}"
+
+
+def render_underlines(
+    view: SourceLineView, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
+) -> list[str]:
+    """The lines under a source line: `^^^^` and `----`, then what they say."""
+    spots: list[tuple[int, int, Label]] = []
+    for label in labels:
+        _, start, end = locate_mark(label.span)
+        first = view.column(start)
+        spots.append((first, max(first + 1, view.column(end)), label))
+    row: list[str] = []
+    # the primary mark lies on top
+    for first, last, label in sorted(spots, key=lambda s: s[2] is primary):
+        sign, role = ("^", "primary") if label is primary else ("-", "other")
+        row += [" "] * (last - len(row))
+        row[first:last] = [paint(role, sign)] * (last - first)
+    _, _, final = spots[-1]
+    role = "primary" if final is primary else "other"
+    out = [
+        "".join(row)
+        + (" " + paint(role, escape_control_characters(final.text)) if final.text else "")
+    ]
+    # the last text stands behind its mark, the others below, from the right, with bars
+    # down to those that are still to come
+    for n in range(len(spots) - 2, -1, -1):
+        first, _, label = spots[n]
+        if label.text:
+            waiting = [column for column, _, earlier in spots[:n] if earlier.text]
+            bars = ["|" if column in waiting else " " for column in range(first)]
+            role = "primary" if label is primary else "other"
+            out.append("".join(bars) + paint(role, escape_control_characters(label.text)))
+    return out
+
+
+SYNTAX_CODE_PREFIX = "E01"
+"""Codes that begin so are of text that cannot be read."""
+
+
+def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
+    """The full form, an empty line between two. What is to be said at several places is
+    said at the first.
+    """
+    return "\n".join(
+        render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
+    )
+
+
+def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> str:
+    """One diagnostic with its source lines, notes and helps; ends with a line break."""
+    paint = Colorizer(color)
+    mark = paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
+    out = [f"{mark}{paint('note', ': ' + escape_control_characters(diagnostic.title))}"]
+    groups = group_labels_by_source(diagnostic)
+    numbers = [
+        label.span.source.position(label.span.end)[0] for labels in groups for label in labels
+    ]
+    rim = " " * len(str(max(numbers, default=0)))
+    for n, labels in enumerate(groups):
+        out += render_excerpt(labels, diagnostic.primary, rim, paint, first=n == 0)
+    for word, texts in (
+        ("note", (*diagnostic.notes, *_render_repetitions(diagnostic))),
+        ("help", diagnostic.helps),
+    ):
+        for text in texts:
+            head, *rest = text.split("\n")
+            out.append(
+                f"{rim} {paint('rim', '=')} {paint(word, word)}: {escape_control_characters(head)}"
+            )
+            out += [f"{rim}         {escape_control_characters(line)}" for line in rest]
+    return "\n".join(line.rstrip() for line in out) + "\n"
+
+
+MAX_SHOWN_LOCATIONS = 6
+"""Places of one message that are listed."""
+
+
+def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
+    """How often, and where else, the same is to be said."""
+    if diagnostic.count > 1:
+        yield f"the same is to be said {diagnostic.count} times here"
+    if not (others := diagnostic.other_locations):
+        return
+    shown = ", ".join(str(span) for span in others[:MAX_SHOWN_LOCATIONS])
+    more = len(others) - MAX_SHOWN_LOCATIONS
+    plural = "s" if len(others) > 1 else ""
+    rest = f" and {more} more" if more > 0 else ""
+    yield f"the same is to be said at {len(others)} more place{plural}: {shown}{rest}"
+
+
+def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
+    """`file:line:column: error[E0101]: title`."""
+    place = (
+        f"{escape_control_characters(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
+    )
+    times = f" ({diagnostic.count} times)" if diagnostic.count > 1 else ""
+    title = escape_control_characters(diagnostic.title)
+    return f"{place}{diagnostic.severity}[{diagnostic.code}]: {title}{times}"
+
+
+def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
+    """Messages that differ in their places alone as one, for people: the first, with the
+    places of the others. Each slip of the pen is one of its own, and stays so.
+    """
+    firsts: dict[object, Diagnostic] = {}
+    for found in diagnostics:
+        label = found.primary.text if found.primary else ""
+        said = (found.code, found.title, found.notes, found.helps, label)
+        # without a place there is nothing to tell two of them apart
+        alone = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
+        key = found if alone else (*said, found.severity)
+        first = firsts.setdefault(key, found)
+        if first is not found and found.primary and not alone:
+            elsewhere = (*first.other_locations, found.primary.span)
+            firsts[key] = replace(first, other_locations=elsewhere)
+    return list(firsts.values())

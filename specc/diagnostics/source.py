@@ -1,0 +1,74 @@
+"""Source text and spans in it."""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A named text. `name` is what messages print: a path as the user gave it, or `<input>`."""
+
+    name: str
+    text: str = field(repr=False)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Offset of the first character of each line."""
+        return [0, *(i + 1 for i, c in enumerate(self.text) if c == "\n")]
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of a character, both counted from 1."""
+        line = bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """The text of line `number` (from 1), without its end."""
+        start = self._starts[number - 1]
+        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+        return self.text[start:end].rstrip("\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` up to, not including, `end` of `source`.
+
+    Of text in the standard library, `caller` is the user's own text that led there; of
+    what a normalizer computes, `normalizer` is its name.
+    """
+
+    source: Source
+    start: int
+    end: int
+    caller: "Span | None" = None
+    normalizer: str = ""
+
+    @property
+    def text(self) -> str:
+        """The characters themselves."""
+        return self.source.text[self.start : self.end]
+
+    @property
+    def line(self) -> int:
+        """Line of the first character, from 1."""
+        return self.source.position(self.start)[0]
+
+    @property
+    def column(self) -> int:
+        """Column of the first character, from 1."""
+        return self.source.position(self.start)[1]
+
+    def to(self, other: "Span") -> "Span":
+        """From the start of this span to the end of `other`, in the same source."""
+        return replace(self, end=max(self.end, other.end))
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Why something is as it is: the text that says so, and a phrase for messages."""
+
+    span: Span | None
+    text: str = ""

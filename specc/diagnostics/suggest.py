@@ -1,0 +1,76 @@
+"""Suggest a similar name for an unknown one ("did you mean")."""
+
+from collections.abc import Iterable
+
+MAX_LISTED_NAMES = 12
+"""Names in a list before it is cut."""
+
+
+def compute_edit_distance(a: str, b: str, most: int) -> int:
+    """Insertions, deletions, replacements and swaps of neighbors from `a` to `b`;
+    `most + 1` if more.
+    """
+    # each character more or less is an edit
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, last, row = row, before, [i, *[0] * len(b)]
+        for j, y in enumerate(b, 1):
+            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            # a swap of neighbors counts one: `lenght`
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                row[j] = min(row[j], last[j - 2] + 1)
+        # rows never get smaller again
+        if min(row) > most:
+            return most + 1
+    return row[-1]
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant: at most `max(1, len / 3)` edits away, or made
+    of the same letters.
+    """
+    plain = normalize_identifier(word)
+    best: tuple[int, str] | None = None
+    for name in names:
+        other = normalize_identifier(name)
+        most = max(1, max(len(plain), len(other)) // 3)
+        edits = compute_edit_distance(plain, other, most)
+        # `kv_heads` for `heads_kv` is far by edits, and meant all the same
+        if edits > most and plain and sorted(plain) == sorted(other):
+            edits = most
+        if (
+            edits <= most
+            and edits < max(len(plain), len(other))
+            and (best is None or (edits, name) < best)
+        ):
+            best = edits, name
+    return best[1] if best else None
+
+
+def format_suggestion(name: str) -> str:
+    """The one sentence that offers a name."""
+    return f"did you mean `{name}`?"
+
+
+def suggest_similar_name(word: str, names: Iterable[str], otherwise: str) -> list[str]:
+    """Help for a word that nobody knows: the name it was probably meant to be, or
+    `otherwise` where none is close.
+    """
+    near = did_you_mean(word, names)
+    return [format_suggestion(near) if near else otherwise]
+
+
+def normalize_identifier(word: str) -> str:
+    """A word without case and separators, which people get wrong first."""
+    return word.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def format_name_list(names: Iterable[str]) -> str:
+    """Names in a row, `a, b, c and 4 more`."""
+    known = sorted(names)
+    if len(known) <= MAX_LISTED_NAMES:
+        return ", ".join(known)
+    return f"{', '.join(known[:MAX_LISTED_NAMES])} and {len(known) - MAX_LISTED_NAMES} more"

@@ -1,0 +1,1 @@
+"""Drawings as SVG, HTML and PNG: attention maps, plots."""

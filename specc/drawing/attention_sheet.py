@@ -1,0 +1,248 @@
+"""Attention maps as a drawing, one panel per head."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.drawing.attention_maps import AttentionMap, AttentionMaps, Doubles, MapAxis, max_pool_map
+from specc.drawing.color_scale import HIDDEN, ColorScale, format_scale_number
+from specc.drawing.drawing_marks import (
+    FAINT,
+    BoxMark,
+    CellsMark,
+    Drawing,
+    Mark,
+    TextMark,
+    estimate_text_width,
+    printable_label,
+)
+from specc.drawing.image_overlay import attention_panels, overlay_panels
+from specc.drawing.panel_layout import MARGIN, PanelBlock, arrange_panels
+
+GAP = 6
+BAR = 12
+MOST_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
+LEAST_LEGIBLE = 9.0  # points of a row whose label can still be read
+MOST_LEGIBLE = 48  # rows that get as much room as their labels need
+LABEL = 10.5
+
+
+def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
+    """All maps of `looks`, one block below the other, with one scale for all."""
+    scale = ColorScale.over((w for m in looks.maps for w in _drawn(m, looks)), log=log)
+    widest = max((len(m.heads) for m in looks.maps), default=1)
+    blocks = [_block(m, looks, scale, widest) for m in looks.maps]
+    heading = [
+        TextMark(
+            x=MARGIN, y=MARGIN + 12, text=printable_label(looks.model, 60), size=14, bold=True
+        ),
+        TextMark(
+            x=MARGIN, y=MARGIN + 27, text=printable_label(looks.given, 90), size=10, color=FAINT
+        ),
+    ]
+    marks: list[Mark] = [*heading]
+    top = MARGIN + 44.0
+    right = max(_ends(mark) for mark in heading)
+    right = max(right, *(MARGIN + block.width for block in blocks), 200)
+    first = top + (blocks[0].head if blocks else 0)
+    for block in blocks:
+        marks += block.at(MARGIN, top)
+        top += block.height + MARGIN
+    # the bar beside the first block may reach below a single small map
+    height = max(top, first + 150)
+    hidden = any(m.hidden.any() for m in looks.maps)
+    marks += _bar(scale, right + MARGIN, first, hidden=hidden)
+    drawing = Drawing(width=right + MARGIN + 64, height=height, title=_title(looks))
+    drawing.add(marks)
+    return drawing
+
+
+def _title(looks: AttentionMaps) -> str:
+    """What is read aloud to who cannot see the drawing: the first maps, with their sizes."""
+    maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in looks.maps[:8]]
+    return printable_label(f"{printable_label(looks.model, 60)}: {'; '.join(maps)}", 500)
+
+
+def _is_over(attention: AttentionMap, looks: AttentionMaps) -> bool:
+    """Whether a map is laid over the picture."""
+    return looks.picture is not None and attention.keys.grid is not None
+
+
+def _drawn(attention: AttentionMap, looks: AttentionMaps) -> list[Doubles]:
+    """The weights that are seen, of which the scale is made."""
+    if _is_over(attention, looks):
+        return [weights for _, weights in attention_panels(attention)]
+    return [attention.marked()]
+
+
+def _ends(mark: TextMark) -> float:
+    return mark.x + estimate_text_width(mark.text, mark.size)
+
+
+def _block(
+    attention: AttentionMap, looks: AttentionMaps, scale: ColorScale, widest: int
+) -> PanelBlock:
+    """All heads of one attention below its scope."""
+    if looks.picture is not None and _is_over(attention, looks):
+        return overlay_panels(attention, looks.picture, scale)
+    return _heat_maps(attention, scale, widest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """One axis of a map: how large a cell is along it, and the labels that have room."""
+
+    axis: MapAxis
+    cell: float
+    step: int
+    """Rows of the axis in one cell."""
+
+    @property
+    def size(self) -> float:
+        """Points of a label."""
+        return min(LABEL, max(7.5, self.cell * 0.82))
+
+    @property
+    def every(self) -> int:
+        """Of how many cells one is named."""
+        return max(1, math.ceil(self.size * 1.08 / self.cell))
+
+    def labels(self) -> list[tuple[int, str]]:
+        """The labels that are drawn, with the cells that they name."""
+        of_cells = self.axis.labels[:: self.step]
+        return [(n, printable_label(of_cells[n])) for n in range(0, len(of_cells), self.every)]
+
+    def caption(self, what: str) -> str:
+        """What is said beside them."""
+        named = self.every * self.step
+        some = f"; every {named}{_th(named)} is named" if named > 1 else ""
+        return f"{what}: {self.axis.caption}{some}"
+
+    def widest(self) -> float:
+        """Points that the longest label takes."""
+        return max((estimate_text_width(t, self.size) for _, t in self.labels()), default=0.0)
+
+
+def _th(number: int) -> str:
+    """The ending of an ordinal: eleven to thirteen are no `st`, `nd` or `rd`."""
+    if 10 <= number % 100 <= 20:
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+
+
+def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> PanelBlock:
+    cells, step = max_pool_map(attention.marked(), MOST_CELLS)
+    cell = _cell(max(cells.shape[1:]), widest)
+    down = _Side(axis=attention.queries, cell=cell, step=step)
+    across = _Side(axis=attention.keys, cell=cell, step=step)
+    # labels of keys lie flat only where the widest fits above its own cells
+    upright = across.widest() > cell * across.every - 2
+    top_room = (across.widest() if upright else across.size) + GAP
+    left_room = 16 + down.widest() + GAP
+    height, width = (length * cell for length in cells.shape[1:])
+    # the only head is named where it was chosen among others
+    several = len(attention.heads) > 1 or attention.heads[0] != 0
+    panels: list[list[Mark]] = []
+    for weights, name in zip(cells, attention.heads, strict=True):
+        marks = list(_map(weights, scale, width, height))
+        if several:
+            title = TextMark(x=0, y=-GAP, text=f"head {name}", size=10, color=FAINT)
+            marks.append(title)
+        panels.append(marks)
+    block = arrange_panels(
+        panels,
+        (max(width, 40.0), height),
+        left=left_room,
+        top=top_room + 14,
+        title_room=16 if several else 0,
+        title=attention.scope,
+    )
+    _name_queries(block, down, height)
+    named_above = 18 if several else 0
+    for x, y in block.first_row:
+        block.marks += _above(across, x, y - named_above, upright=upright)
+    x, y = block.first_row[0]
+    caption = across.caption("key") + _of_blocks(step)
+    over = y - named_above - top_room - 3
+    block.marks.append(TextMark(x=x, y=over, text=caption, size=9.5, color=FAINT))
+    block.width = max(block.width, x + estimate_text_width(caption, 9.5))
+    return block
+
+
+def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
+    """The labels of queries beside each row of panels, their caption beside the first."""
+    for x, y in block.first_column:
+        block.marks += _beside(down, x, y, height)
+    x, y = block.first_column[0]
+    said = down.caption("query")
+    # A caption that is longer than the map goes on below it.
+    foot = y + max(height, estimate_text_width(said, 9.5))
+    left = x - GAP - down.widest() - 8
+    block.marks.append(TextMark(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True))
+    block.height = max(block.height, foot)
+
+
+def _of_blocks(step: int) -> str:
+    return f"; a cell is the greatest of {step} × {step}" if step > 1 else ""
+
+
+def _map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
+    yield CellsMark(x=0, y=0, width=width, height=height, colors=scale.colors(weights))
+    yield BoxMark(x=0, y=0, width=width, height=height, stroke="#b9b9c2", weight=0.5)
+
+
+def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
+    """The labels of queries."""
+    for n, label in side.labels():
+        # a label that stands for several cells stands in the middle of them
+        cells = n + side.every / 2
+        middle = y + cells * side.cell
+        base = min(middle, y + height) + side.size * 0.35
+        yield TextMark(x=x - GAP, y=base, text=label, size=side.size, anchor="end")
+
+
+def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
+    for n, label in side.labels():
+        middle = x + (n + 0.5) * side.cell
+        base = middle + side.size * 0.35 if upright else middle
+        yield TextMark(
+            x=base,
+            y=y - GAP,
+            text=label,
+            size=side.size,
+            anchor="start" if upright else "middle",
+            upright=upright,
+        )
+
+
+def _cell(cells: int, heads: int) -> float:
+    """Points a cell is wide, so that a panel has a good size and labels can be read."""
+    # points of a panel: the more heads there are, the less each has
+    goal = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
+    fair = min(28.0, goal / max(1, cells))
+    return max(fair, LEAST_LEGIBLE if cells <= MOST_LEGIBLE else 0.5)
+
+
+def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
+    """The color scale, greatest weight on top, and what a mask hides."""
+    height = 120.0
+    ramp = np.linspace(1, 0, 128)[:, None]
+    if scale.log:
+        values = scale.low * (scale.high / scale.low) ** ramp
+    else:
+        values = scale.low + (scale.high - scale.low) * ramp
+    marks: list[Mark] = [CellsMark(x=x, y=y, width=BAR, height=height, colors=scale.colors(values))]
+    for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
+        # the lowest color of a logarithmic scale stands for all that is less
+        least = "≤ " if scale.log and share == 1 else ""
+        base = y + 4 + share * height
+        marks.append(
+            TextMark(x=x + BAR + 4, y=base, text=least + format_scale_number(value), size=9)
+        )
+    if hidden:
+        gray = HIDDEN[None, None]
+        marks.append(CellsMark(x=x, y=y + height + 12, width=BAR, height=BAR, colors=gray))
+        marks.append(TextMark(x=x + BAR + 4, y=y + height + 22, text="masked", size=9))
+    return marks

@@ -1,0 +1,130 @@
+"""Marks of a drawing: text, boxes, lines, cells."""
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from specc.drawing.colormap import Bytes
+
+INK, FAINT, PAPER = "#1d1d24", "#6b6b76", "#ffffff"
+
+MOST_LABEL = 28
+"""Characters of a label in a drawing."""
+
+Anchor: TypeAlias = Literal["start", "middle", "end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMark:
+    """One line of text; (x, y) is where it is anchored on its base line. `upright` turns
+    it so that it reads from the bottom to the top.
+    """
+
+    x: float
+    y: float
+    text: str
+    size: float = 11
+    color: str = INK
+    anchor: Anchor = "start"
+    upright: bool = False
+    bold: bool = False
+    mono: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxMark:
+    """A rectangle, with round corners where `radius` is given. `part` names what of the
+    model it stands for, so that a page can be asked for it.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str = "none"
+    stroke: str = "none"
+    weight: float = 1
+    radius: float = 0
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineMark:
+    """A line through points, its corners rounded by `radius`, with an arrow at its end
+    where `arrow` says so.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    color: str = INK
+    weight: float = 1.25
+    radius: float = 0
+    arrow: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsMark:
+    """A table of colors `u8[rows, columns, 3]`, stretched over a rectangle, its edges sharp."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colors: Bytes
+
+
+Mark: TypeAlias = TextMark | BoxMark | LineMark | CellsMark
+
+
+@dataclass(kw_only=True)
+class Drawing:
+    """Marks on white paper, the later above the earlier. `title` says what it is to those
+    who cannot see it.
+    """
+
+    width: float
+    height: float
+    title: str = ""
+    marks: list[Mark] = field(default_factory=list)
+
+    def add(self, marks: Iterable[Mark]) -> None:
+        """Put more marks above those there are."""
+        self.marks.extend(marks)
+
+
+def estimate_text_width(text: str, size: float, *, mono: bool = False) -> float:
+    """About how wide a text is. It is drawn with fonts that are not known here, so this is
+    rather too much than too little.
+    """
+    if mono:
+        return sum(_ems(c, 0.61, 0.61) for c in text) * size
+    return sum(_ems(c, 0.56, 0.66) for c in text) * size
+
+
+NARROW = frozenset("iljtfrI.,:;'|!()[]{}· /-")
+"""Letters that take little more than half of the usual room."""
+
+
+def _ems(character: str, usual: float, capital: float) -> float:
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    if character in NARROW and usual != capital:
+        return 0.36
+    return capital if character.isupper() or character in "mwMW%@…" else usual
+
+
+def printable_label(text: str, most: int = MOST_LABEL) -> str:
+    """A label that can be drawn: control characters and edge spaces shown, at most
+    `most` characters.
+    """
+    shown = "".join(
+        "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1]
+    )
+    inner = shown.strip(" ")
+    if inner != shown or not inner:
+        left = len(shown) - len(shown.lstrip(" "))
+        shown = "␣" * left + inner + "␣" * (len(shown) - left - len(inner))
+    return shown if len(shown) <= most else shown[: max(1, most - 1)] + "…"

@@ -1,0 +1,224 @@
+"""Encode PNG and rasterize drawings."""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from io import BytesIO
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.drawing.drawing_marks import PAPER, BoxMark, CellsMark, Drawing, LineMark, Mark, TextMark
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont
+
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAKER = b"Software\0specc"
+"""By this, in a chunk of text, `specc.io.file_signatures` knows a picture again."""
+COLOR_TYPE = {1: 0, 3: 2}  # channels: gray, red-green-blue
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """The file of a picture `u8[rows, columns]`, `u8[rows, columns, 1]` or
+    `u8[rows, columns, 3]`.
+    """
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    rows, columns, channels = pixels.shape
+    assert pixels.dtype == np.uint8, "pixels are bytes"
+    assert pixels.size, "a picture has pixels"
+    header = struct.pack(">IIBBBBB", columns, rows, 8, COLOR_TYPE[channels], 0, 0, 0)
+    filtered = _smallest(pixels.reshape(rows, columns * channels))
+    chunks = (
+        (b"IHDR", header),
+        (b"tEXt", MAKER),
+        (b"IDAT", zlib.compress(filtered, 9)),
+        (b"IEND", b""),
+    )
+    return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _smallest(lines: NDArray[np.uint8]) -> bytes:
+    """Each line as it is (filter 0) or less the one above (filter 2): the smaller of the two."""
+    above = np.vstack([np.zeros_like(lines[:1]), lines[:-1]])
+    up = lines - above  # modulo 256, as the format wants
+    cost_up = np.abs(up.view(np.int8).astype(np.int64)).sum(1)
+    cost_none = np.abs(lines.view(np.int8).astype(np.int64)).sum(1)
+    use_up = cost_up < cost_none
+    body = np.where(use_up[:, None], up, lines)
+    kinds = np.where(use_up, 2, 0).astype(np.uint8)[:, None]
+    return np.hstack([kinds, body]).tobytes()
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+DENSITY = 2
+MOST_PIXELS = 64_000_000
+"""As many as of a picture that is read."""
+
+SYSTEM = (
+    "DejaVuSans.ttf",
+    "NotoSans-Regular.ttf",
+    "Arial Unicode.ttf",
+    "arial.ttf",
+    "NotoSansCJK-Regular.ttc",
+    "msgothic.ttc",
+)
+"""Files of fonts that Linux, macOS and Windows often have, by which Pillow finds them."""
+
+NOT_THERE = "\U0010fffe"
+"""No character: the font shows its sign for what it lacks."""
+
+
+def render_png(drawing: Drawing) -> bytes:
+    """The whole file. E0902 without Pillow, E0953 where it would have too many pixels."""
+    require_pillow()
+    from PIL import Image, ImageDraw, PngImagePlugin
+
+    size = (max(1, round(drawing.width * DENSITY)), max(1, round(drawing.height * DENSITY)))
+    if size[0] * size[1] > MOST_PIXELS:
+        raise_error(
+            "E0953",
+            f"a PNG of this would have {size[0]} × {size[1]} pixels",
+            notes=[f"at most {MOST_PIXELS:,} are written".replace(",", " ")],
+            helps=["pick some with --layers or --heads, or name it .svg or .html"],
+        )
+    picture = Image.new("RGB", size, PAPER)
+    pen = ImageDraw.Draw(picture)
+    for mark in drawing.marks:
+        _draw(mark, picture, pen)
+    about = PngImagePlugin.PngInfo()
+    about.add_text("Software", "specc")
+    data = BytesIO()
+    picture.save(data, "PNG", pnginfo=about, dpi=(72 * DENSITY, 72 * DENSITY))
+    return data.getvalue()
+
+
+def require_pillow() -> None:
+    """E0902 where Pillow, which is an extra, is not installed."""
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise_error(
+            "E0902",
+            "drawing a PNG needs the package Pillow",
+            helps=['pip install "specc-onnx[image]"', "name it .svg or .html: these need nothing"],
+        )
+
+
+def find_missing_glyphs(marks: Iterable[Mark]) -> str:
+    """The characters of some marks that the font of a PNG lacks, each once."""
+    texts = (mark.text for mark in marks if isinstance(mark, TextMark))
+    seen = dict.fromkeys(c for text in texts for c in text)
+    return "".join(c for c in seen if _font_of(c) is None)
+
+
+def _draw(mark: Mark, picture: "Image", pen: "ImageDraw") -> None:
+    match mark:
+        case TextMark():
+            _write(mark, picture, pen)
+        case BoxMark():
+            _box(mark, pen)
+        case LineMark():
+            points = [(x * DENSITY, y * DENSITY) for x, y in mark.points]
+            pen.line(points, mark.color, max(1, round(mark.weight * DENSITY)))
+        case CellsMark():
+            _cells(mark, picture)
+
+
+def _box(mark: BoxMark, pen: "ImageDraw") -> None:
+    ends = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
+    left, top, right, bottom = (round(end * DENSITY) for end in ends)
+    pen.rounded_rectangle(
+        (left, top, max(left, right - 1), max(top, bottom - 1)),
+        mark.radius * DENSITY,
+        None if mark.fill == "none" else mark.fill,
+        None if mark.stroke == "none" else mark.stroke,
+        max(1, round(mark.weight * DENSITY)),
+    )
+
+
+def _cells(mark: CellsMark, picture: "Image") -> None:
+    from PIL import Image
+
+    left, top = round(mark.x * DENSITY), round(mark.y * DENSITY)
+    width = max(1, round((mark.x + mark.width) * DENSITY) - left)
+    height = max(1, round((mark.y + mark.height) * DENSITY) - top)
+    table = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
+    picture.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
+
+
+def _write(mark: TextMark, picture: "Image", pen: "ImageDraw") -> None:
+    runs = list(_runs(mark.text, mark.size))
+    length = sum(font.getlength(text) for font, text in runs)
+    share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
+    if not mark.upright:
+        _in_line(runs, (mark.x * DENSITY - length * share, mark.y * DENSITY), mark.color, pen)
+        return
+    from PIL import Image, ImageDraw
+
+    base = round(mark.size * DENSITY * 1.1)
+    strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
+    _in_line(runs, (0, base), 255, ImageDraw.Draw(strip))
+    turned = strip.transpose(Image.Transpose.ROTATE_90)
+    # A text that is turned begins below, so that its anchor is at the lower end.
+    top = round(mark.y * DENSITY - length * (1 - share))
+    picture.paste(mark.color, (round(mark.x * DENSITY) - base, top), turned)
+
+
+def _in_line(
+    runs: Iterable[tuple["FreeTypeFont", str]],
+    place: tuple[float, float],
+    color: str | int,
+    pen: "ImageDraw",
+) -> None:
+    x, y = place
+    for font, text in runs:
+        pen.text((x, y), text, color, font, "ls")
+        x += font.getlength(text)
+
+
+def _runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
+    """A text in pieces, each with the first font that has its characters; a character
+    that none has is written by its number.
+    """
+    fonts = _fonts(size)
+    named = ((_font_of(c), c) for c in text)
+    each = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
+    for n, run in groupby(each, key=itemgetter(0)):
+        yield fonts[n], "".join(c for _, c in run)
+
+
+@cache
+def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
+    """Pillow's own font, and behind it those of the system that are there."""
+    from PIL import ImageFont
+
+    own = ImageFont.load_default(size * DENSITY)
+    assert isinstance(own, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
+    found = [own]
+    for name in SYSTEM:
+        with suppress(OSError):  # one that this machine does not have
+            found.append(ImageFont.truetype(name, size * DENSITY))
+    return tuple(found)
+
+
+@cache
+def _font_of(character: str) -> int | None:
+    """Which font has a glyph for a character, one unlike its sign for those it lacks."""
+    for n, font in enumerate(_fonts(16)):
+        if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(NOT_THERE)):
+            return n
+    return None

@@ -1,0 +1,1 @@
+"""Compiler driver: open a spec, bind weights, run the passes, lower, write."""

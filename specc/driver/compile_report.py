@@ -1,0 +1,99 @@
+"""What a compile wrote; refuse to run a spec that is not compiled."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact.package_index import NAME
+from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.diagnostics.object_repr import format_repr, group_thousands, render_html_table
+from specc.io.safe_read import escape_text
+from specc.ir.model import ModelDefinition
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """What `compile` wrote: files with their sizes, and what the user should know;
+    `forms` is how each attention is done, and why.
+    """
+
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    model: ModelDefinition
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = field(default=())
+    forms: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return format_repr(f"compiled {self.model.name}: {self.path}, {self._size}")
+
+    def _repr_html_(self) -> str:
+        """What was written, for a notebook."""
+        return render_html_table(
+            f"specc compiled {self.model.name}",
+            [
+                ("graph", self.model.graph.signed()),
+                *((str(path), f"{group_thousands(size)} bytes") for path, size in self.files),
+                *(("remark", remark) for remark in self.remarks),
+                *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
+            ],
+        )
+
+    @property
+    def _size(self) -> str:
+        count = len(self.files)
+        files = "1 file" if count == 1 else f"{count} files"
+        return f"{files}, {group_thousands(sum(size for _, size in self.files))} bytes"
+
+
+_OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
+
+
+def refuse_uncompiled(model: str | Path) -> None:
+    """Lets pass what may be a compiled model. E0802 for the name of a shipped spec,
+    E0926 for a spec's own file and for a checkpoint.
+    """
+    path = Path(model)
+    name = str(model)
+    if path.suffix == ".onnx" or (path / NAME).exists():
+        return
+    # what running a model does without, and half of what it takes to begin
+    from specc.library.spec_files import (
+        SPEC_SUFFIXES,
+        get_specs_directory,
+        list_builtin_specs,
+        make_explicit_path,
+    )
+
+    if not os.path.lexists(path):
+        # a model beside it was meant rather than the spec
+        if not os.path.lexists(f"{name}.onnx") and name in list_builtin_specs():
+            _say(
+                "E0802",
+                f"there is no model `{name}`; it is the name of a spec",
+                _command(name, get_specs_directory() / "models"),
+            )
+        return
+    out = f"{escape_text(path.resolve().stem)}.onnx"
+    if path.suffix in SPEC_SUFFIXES and path.is_file():
+        given = f"{escape_text(name)} --weights DIR -o {out}"
+        _say("E0926", f"`{escape_text(name)}` is a spec, and no model yet", given + _OR_SEED)
+    if (path / "config.json").is_file():
+        _say(
+            "E0926",
+            f"`{escape_text(name)}` is a checkpoint, and no model yet",
+            f"{escape_text(make_explicit_path(name))} -o {out}",
+        )
+
+
+def _command(spec: str, folder: Path) -> str:
+    """How a shipped spec is compiled: a trained one with the weights that it names."""
+    if (folder / f"{spec}.safetensors").is_file():
+        return f"{spec} -o {spec}.onnx"
+    return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
+
+
+def _say(code: str, title: str, command: str) -> NoReturn:
+    line, comma, more = command.partition(",")
+    raise_error(code, title, helps=[f"compile it first: `specc compile {line}`{comma}{more}"])

@@ -1,0 +1,25 @@
+"""Parse `--set path=value`."""
+
+from collections.abc import Sequence
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source
+from specc.frontend.spec_modules import ConfigAssignment, flatten_assignments
+from specc.io.safe_read import escape_text
+from specc.syntax.parse import parse_expression
+
+
+def parse_config_settings(sets: Sequence[str]) -> dict[str, ConfigAssignment]:
+    """Return the values of `--set`, by config path. Raises E0407 for a setting without `=`."""
+    assigned: dict[str, ConfigAssignment] = {}
+    for setting in sets:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise_error(
+                "E0407",
+                f"`--set {escape_text(setting)}` gives no value",
+                helps=["write --set heads=4"],
+            )
+        expr = parse_expression(Source(f"--set {path}", text))
+        flatten_assignments(path.strip(), expr, expr.span, assigned)
+    return assigned

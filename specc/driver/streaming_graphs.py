@@ -1,0 +1,100 @@
+"""Step graph of streaming inference and its metadata."""
+
+from dataclasses import dataclass
+
+from specc.analysis.causality import find_time_symbol
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.artifact.generation_facts import GenerationFacts, StreamChunks
+from specc.driver.compile_job import CompileJob
+from specc.driver.generation_graphs import (
+    fixed_lengths,
+    position_limit,
+    random_weights_of,
+    spec_signature,
+)
+from specc.ir.derived_graphs import DerivedGraphs
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.interval import SAME_POSITION
+from specc.ir.model import GenerateSection, StreamSection
+from specc.transforms import pass_pipeline
+
+
+@dataclass(frozen=True)
+class StreamGraphs:
+    """A graph taken apart, whose step takes `chunk` rows of `streaming.growing`, or
+    several times as many.
+    """
+
+    streaming: StreamSection
+    derived: DerivedGraphs
+    chunk: int
+
+
+def derive_streaming_graphs(job: CompileJob, streaming: StreamSection) -> StreamGraphs:
+    """The step for the results that are streamed, and for those that can be had beside
+    them.
+
+    Fails with the proof's errors, E0711 to E0718, where a row of them waits for rows
+    that come later.
+    """
+    work = pass_pipeline.run_passes(
+        pass_pipeline.PassState(
+            graph=job.simplified, defaults=job.model.defaults, streaming=streaming, rows="new"
+        ),
+        pass_pipeline.DERIVE_PASSES,
+    )
+    assert work.derived is not None, "`encode` is the last pass"
+    return StreamGraphs(streaming, work.derived, work.chunk)
+
+
+def streaming_facts(job: CompileJob, stream: StreamGraphs) -> GenerationFacts:
+    """What the program that streams has to know."""
+    growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
+    limit = position_limit(job, graph)
+    return GenerationFacts(
+        generation=GenerateSection(job.model.name, growing, stream.streaming.sources[0]),
+        signature=spec_signature(job, graph),
+        defaults=job.model.defaults,
+        reading=job.reading,
+        states=derived.states,
+        handed=derived.handed,
+        whole=derived.whole,
+        context=limit.most if limit else None,
+        table=limit.table if limit else "",
+        chance=random_weights_of(job),
+        bounds=fixed_lengths(job, graph),
+        chunks=StreamChunks(
+            stream.chunk, _made(graph, growing, derived.step), _alone(job.model.defaults, growing)
+        ),
+    )
+
+
+def _alone(defaults: Graph | None, growing: str) -> tuple[str, ...]:
+    """The inputs whose default for a row follows from that row alone: of a piece of a
+    stream it is what it is of all.
+    """
+    if defaults is None or growing not in defaults.inputs:
+        return ()
+    symbol = find_time_symbol(defaults, growing)
+    if symbol is None:
+        return ()
+    states = trace_time_dataflow(defaults, symbol)
+    return tuple(
+        name
+        for name, value in defaults.outputs.items()
+        if [*states.state(value).axes.values()] == [SAME_POSITION]
+    )
+
+
+def _made(graph: Graph, growing: str, step: Graph) -> dict[str, Dim]:
+    """How many rows the whole graph makes of each result that a step gives, where that
+    depends on how many come in.
+    """
+    symbol = find_time_symbol(graph, growing)
+    lengths = {name: value.type.shape for name, value in graph.outputs.items()}
+    return {
+        name: next(d for d in lengths[name] if symbol in d.symbols())
+        for name in step.outputs
+        if name in lengths and any(symbol in d.symbols() for d in lengths[name])
+    }

@@ -1,3 +1,0 @@
-"""Tree and config values to graph: names looked up, blocks called, loops unrolled,
-shapes checked.
-"""

@@ -1,0 +1,344 @@
+"""Call blocks: bind parameters, run the body, check the declared results."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.suggest import format_suggestion
+from specc.frontend.batch_broadcast import Given, broadcast_batch
+from specc.frontend.context import (
+    EMPTY_NAMES,
+    AlreadyReported,
+    Context,
+    Env,
+    PendingCall,
+    SpecModule,
+)
+from specc.frontend.declared_types import (
+    ValueContext,
+    convert_to_declared_type,
+    is_tensor_type,
+    match_tensor_type,
+)
+from specc.frontend.expressions import select_branch
+from specc.frontend.foreign_names import match_foreign_option
+from specc.frontend.normalizers import evaluate_as_type
+from specc.frontend.recorded_values import record_value
+from specc.frontend.spec_values import (
+    POISON,
+    BlockFunction,
+    ChoiceValue,
+    EvalResult,
+    Results,
+    SpecValue,
+    take_first_result,
+)
+from specc.frontend.statements import Returned, run_statements
+from specc.frontend.used_specs import show_call_in_errors
+from specc.frontend.weight_paths import register_share_rules
+from specc.ir.dim import Dim
+from specc.syntax import ast
+
+MAX_BLOCK_DEPTH = 64
+"""Blocks that run inside each other."""
+
+BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
+"""Parameters by name, with what each is given and where that is evaluated."""
+
+
+def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
+    """The results of a block for these arguments, its weights under the scope of
+    `call.inner`.
+    """
+    block, module, caller = target.block, target.module, call.caller
+    foreign = module.root is not caller.module.root and not module.standard
+    at = call.expr.span if foreign else None
+    config = _get_block_config(context, target, call)
+    env = _make_block_env(target, call, config)
+    context.evaluator.expect(context.steps, block, module, config, call.expr.span)
+    bind_arguments(context, block, _collect_arguments(target, call), env)
+    enter_block(context, block, call.expr)
+    try:
+        with (
+            context.called(call.expr.span, standard=module.standard),
+            context.sharing.step(call.expr, call.own_scope),
+            show_call_in_errors(context, at, call.expr.function.path),
+        ):
+            if target.base is None and foreign:
+                there = Env(module=module, config=config, scope=call.inner.scope)
+                register_share_rules(context, module.file.items, there)
+            bind_defaults(context, block, env, call.expr)
+            results = check_block_results(
+                context, block, run_statements(context, block.body, env), env
+            )
+        _record_result_names(context, results, env, caller)
+        return results
+    finally:
+        context.calls.pop()
+        context.scope = caller.scope
+
+
+def _make_block_env(
+    target: BlockFunction, call: PendingCall, config: Mapping[str, SpecValue]
+) -> Env:
+    """What is in sight in the body of a block: its file's names and values."""
+    module, caller, home = target.module, call.caller, target.env
+    raw, base = caller.raw, caller.base
+    if target.base is not None and home is not None:
+        raw, base = home.raw, target.base
+    elif module.root is not caller.module.root and not module.standard:
+        # handed over by its own file, or called where a used one says its config
+        handed = home is not None and home.module.root is module.root and home.config
+        base = home.base if home is not None and handed else call.inner.scope
+    return Env(
+        module=module,
+        config=config,
+        scope=call.inner.scope,
+        raw=raw,
+        lengths=_resolve_file_lengths(module, caller),
+        base=base,
+    )
+
+
+def _resolve_file_lengths(module: SpecModule, caller: Env) -> dict[str, Dim] | None:
+    """What the run-time lengths of a block's file stand for while it is called.
+
+    In the same file, and in its instances, they are the caller's own, and std declares
+    none. Those of a used file are bound by the tensors it is given: `batch` there may
+    be `batch * 2` here.
+    """
+    if module.root is caller.module.root:
+        return caller.lengths
+    return None if module.standard else {}
+
+
+def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
+    """Each parameter that is given something: what, and where that is evaluated. What
+    the call itself gives wins over options that were given before.
+    """
+    block = target.block
+    given = _pair_arguments(block, call)
+    bound: BoundArguments = {p.name: (p, value, call.caller) for p, value in given}
+    for name, (option, where) in target.given.items():
+        param = next((p for p in block.params if p.name == name), None)
+        if param is None:
+            title = f"`{block.name}` has no option `{name}`"
+            raise_error("E0201", title, call.expr.span)
+        bound.setdefault(name, (param, option.value, where))
+    return bound
+
+
+def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
+    """Note that a block is being run. E0210 if it runs already: specs have no recursion."""
+    key = f"{block.name}@{block.name_span}"
+    # by the place of its name too: two files may have blocks of one name
+    if key in context.calls:
+        cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
+        context.calls.append(key)
+        raise_error(
+            "E0210",
+            f"`{block.name}` calls itself: {' → '.join(cycle)}",
+            expr.span,
+            helps=["use `repeat`"],
+        )
+    if len(context.calls) >= MAX_BLOCK_DEPTH:
+        context.calls.append(key)
+        title = f"blocks call blocks more than {MAX_BLOCK_DEPTH} deep"
+        raise_error(
+            "E0110",
+            title,
+            expr.span,
+            f"`{block.name}` would be number {MAX_BLOCK_DEPTH + 1}",
+            helps=["call one after the other"],
+        )
+    context.calls.append(key)
+
+
+def _get_block_config(
+    context: Context, target: BlockFunction, call: PendingCall
+) -> Mapping[str, SpecValue]:
+    """The config values that a block sees: those of its file."""
+    module, caller, home = target.module, call.caller, target.env
+    option = next((o for o in call.options if o.name == "config"), None)
+    if option is None:
+        if module.root is caller.module.root:
+            return caller.config
+        # handed over by its own file: it keeps the values it was named with
+        if home and home.module.root is module.root and home.config:
+            return home.config
+    if module.standard:
+        return EMPTY_NAMES
+    if option is None:
+        return context.evaluator.configure(context, module, None, None)
+    given = take_first_result(context.evaluator.evaluate(context, option.value, caller))
+    return context.evaluator.configure(context, module, given, option.value.span)
+
+
+def _pair_arguments(
+    block: ast.Block, call: PendingCall
+) -> list[tuple[ast.BlockParameter, ast.Expr]]:
+    """Each argument with the parameter it is for."""
+    args = call.args
+    options = [o for o in call.options if o.name != "config"]
+    if len(args) > len(block.params):
+        shown = ", ".join(p.name for p in block.params)
+        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
+        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({shown})"])
+    found = list(zip(block.params, args, strict=False))
+    by_name = {p.name: p for p in block.params}
+    for option in options:
+        at = option.name_span or option.span
+        if option.name not in by_name:
+            near = match_foreign_option(option.name, by_name)
+            takes = f"`{block.name}` takes: {', '.join(by_name)}"
+            raise_error(
+                "E0201",
+                f"`{block.name}` has no option `{option.name}`",
+                at,
+                "unknown option",
+                helps=[f"{format_suggestion(near)} {takes}" if near else takes],
+            )
+        if any(p.name == option.name for p, _ in found):
+            raise_error("E0212", f"`{option.name}` is given twice", at)
+        found.append((by_name[option.name], option.value))
+    return found
+
+
+def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
+    """Give parameters the values of arguments: static ones first, then tensors. The
+    caller is still outside.
+    """
+    faults: list[Diagnostic] = []
+    poisoned = False
+    # a tensor's declared type may name static parameters: `x: float[batch, width]`
+    for tensors in (False, True):
+        given: list[Given] = []
+        for param, value, caller in pairs.values():
+            if is_tensor_type(param.type) == tensors:
+                try:
+                    given.append((param, _evaluated(context, param, value, caller), value))
+                except Failed as failed:
+                    faults += failed.diagnostics
+                except AlreadyReported:
+                    poisoned = True
+        for param, known, expr in broadcast_batch(context, given, env):
+            try:
+                _bind_parameter(context, block, param, known, expr, env)
+                record_value(param.span, env.names[param.name])
+            except Failed as failed:
+                faults += failed.diagnostics
+            except AlreadyReported:
+                poisoned = True
+    if faults:
+        raise Failed(*faults)
+    if poisoned:
+        raise AlreadyReported
+
+
+def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
+    """Give the other parameters their defaults, in order."""
+    for param in block.params:
+        # given; `bind_arguments` has evaluated it where the call stands, defaults stand in here
+        if param.name in env.names:
+            continue
+        if param.default is None:
+            if param.type.optional:
+                env.names[param.name] = None
+                continue
+            what = "input" if is_tensor_type(param.type) else "option"
+            helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
+            raise_error(
+                "E0211", f"`{block.name}` needs the {what} `{param.name}`", expr.span, helps=helps
+            )
+        value = _evaluated(context, param, param.default, env)
+        _bind_parameter(context, block, param, value, param.default, env)
+
+
+def _evaluated(
+    context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
+) -> SpecValue:
+    """The value of an argument; a word of a choice stands for itself."""
+    words = param.type.names if param.type.name == "choice" else ()
+    if words:
+        expr = select_branch(context, expr, caller)  # `half if old else interleaved`
+    if isinstance(expr, ast.Name) and expr.path in words and expr.path not in caller.names:
+        return ChoiceValue(expr.path, words)
+    return take_first_result(evaluate_as_type(context, param.type, expr, caller))
+
+
+def _bind_parameter(
+    context: Context,
+    block: ast.Block,
+    param: ast.BlockParameter,
+    value: SpecValue,
+    expr: ast.Expr,
+    env: Env,
+) -> None:
+    what = f"`{param.name}` of `{block.name}`"
+    place = ValueContext(what, expr.span, block.name)
+    words = param.type.names if param.type.name == "choice" else ()
+    if isinstance(value, ChoiceValue) and value.word in words and value.words == words:
+        env.names[param.name] = value
+    elif value is None and param.type.optional:
+        env.names[param.name] = None
+    elif is_tensor_type(param.type):
+        env.names[param.name] = match_tensor_type(context, param.type, value, env, place)
+    elif param.type.name == "choice" and value is POISON:
+        raise_error("E0203", f"{what} is one of {', '.join(param.type.names)}", expr.span)
+    else:
+        env.names[param.name] = convert_to_declared_type(context, param.type, value, env, place)
+
+
+def _check_return(
+    block: ast.Block, returned: Returned | None
+) -> tuple[ast.Return, Sequence[EvalResult]]:
+    """The `return` of a block and a value for each declared result. E0214 where there
+    is no `return`, or another number of values.
+    """
+    if returned is None:
+        names = ", ".join(p.name or "value" for p in block.results)
+        raise_error(
+            "E0214",
+            f"`{block.name}` ends without `return`",
+            block.name_span,
+            "nothing comes out of this",
+            helps=[f"end it with `return {names}`"],
+        )
+    statement, values = returned
+    # `return attend(…)` hands all results of a call on
+    if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
+        values = values[0].values
+    wanted = len(block.results)
+    if len(values) != wanted:
+        declared = f"{wanted} result{'' if wanted == 1 else 's'}"
+        title = f"`{block.name}` declares {declared} and returns {len(values)}"
+        raise_error("E0214", title, statement.span)
+    return statement, values
+
+
+def check_block_results(
+    context: Context, block: ast.Block, returned: Returned | None, env: Env
+) -> Results:
+    """The declared results of a block, checked."""
+    statement, values = _check_return(block, returned)
+    spans = [expr.span for expr in statement.values]
+    if len(spans) != len(values):  # one expression that gives them all
+        spans = [statement.span] * len(values)
+    tensors = []
+    for param, value, span in zip(block.results, values, spans, strict=True):
+        what = f"the result `{param.name}`" if param.name else "the result"
+        place = ValueContext(what, span)
+        tensors.append(match_tensor_type(context, param.type, take_first_result(value), env, place))
+    return Results(tuple(tensors), tuple(p.name for p in block.results))
+
+
+def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
+    """Remember what a scope gave, for taps: `a.b` is the first result, `a.b:weights` another."""
+    if env.scope == caller.scope or not env.scope:
+        return
+    for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
+        # a scope by itself is its first result, which is what most taps ask for
+        if n == 0:
+            context.builder.names[env.scope] = value.value
+        if name:
+            context.builder.names[f"{env.scope}:{name}"] = value.value

@@ -1,0 +1,31 @@
+"""The built-in functions of the language. Importing this package registers all of them."""
+
+from specc.frontend.builtins import (
+    attention_builtins,
+    attention_scores,
+    conv,
+    elementwise,
+    nn,
+    position,
+    recurrent,
+    registry,
+    route,
+    rows,
+    tensor,
+)
+from specc.frontend.builtins.registry import BUILTINS
+
+__all__ = [
+    "BUILTINS",
+    "attention_builtins",
+    "attention_scores",
+    "conv",
+    "elementwise",
+    "nn",
+    "position",
+    "recurrent",
+    "registry",
+    "route",
+    "rows",
+    "tensor",
+]

@@ -1,0 +1,256 @@
+"""Built-in attention functions: `attend`, `attend_by`, `grid`."""
+
+import math
+from dataclasses import dataclass
+from typing import NoReturn
+
+from specc.frontend.builtins.attention_scores import (
+    SOFTMAX_NORMALIZER,
+    compute_scores,
+    evaluate_bias_option,
+    evaluate_mask_option,
+    explain_width_mismatch,
+    make_ones,
+    match_score_rank,
+    normalize_scores,
+)
+from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.grid_indices import convert_to_grid, make_grid_indices
+from specc.frontend.masks import MaskGrid, expand_bias, expand_mask
+from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
+from specc.frontend.scalar_arithmetic import (
+    cast_to_attribute,
+    compute_arithmetic,
+    convert_to_float,
+    convert_to_scalar_tensor,
+    get_number_symbols,
+)
+from specc.frontend.spec_values import (
+    BuiltinFunction,
+    ChoiceValue,
+    CombinedMask,
+    DefinitionFunction,
+    Results,
+    RuntimeNumber,
+    Tensor,
+    describe_value,
+)
+from specc.ir import ops
+from specc.syntax import ast
+
+ATTENTION_RESULTS = ("out", "weights")
+
+
+@register_builtin(weights=True)
+def attend(
+    site: CallSite,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    scale: Scalar | None = None,
+    cap: float = 0.0,
+    add: Anything = None,
+    sinks: Tensor | None = None,
+) -> Results:
+    """Scaled dot-product attention over [batch, heads, length, d]; gives (out,
+    weights).
+
+    Without a heads axis there is one head; a query [batch, d] has no length, nor have
+    its results. Fewer key heads than query heads serve groups of neighbors. `scale` is
+    1/sqrt(d) unless given, `cap` bounds scores softly before `add` is added and the
+    mask applied, `sinks` [heads] take weight and give nothing.
+    """
+    site.within(cap, "cap", 0.0)
+    site.within(scale, "scale", -math.inf)
+    wide = [_expand_to_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    queries = 2 if len(q.shape) > 2 else None  # [batch, d]: its row has no number
+    rows = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
+    grid = evaluate_mask_option(site, mask, rows, len(q.shape))
+    added = evaluate_bias_option(site, add, rows, len(q.shape))
+    shown = _mask_to_operand(site, grid)
+    wide[0], factor = _fold_scale(site, wide[0], scale)
+    with explain_width_mismatch(site, "attend", q, k):
+        op = ops.Attend(cast_to_attribute(factor), cap)
+        out, weights = site.add(op, *wide, shown, added, sinks)
+    return Results(
+        (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
+    )
+
+
+def _fold_scale(
+    site: CallSite, q: Tensor, scale: Scalar | None
+) -> tuple[Tensor, float | RuntimeNumber]:
+    """The query and the number its scores are multiplied by; one that only an input
+    tells goes into the query.
+    """
+    if scale is None:
+        try:
+            scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
+        except ZeroDivisionError:  # vectors of no numbers: every score is 0
+            scale = 1.0
+    if site.context.late(get_number_symbols(scale)):
+        factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
+        return site.one(ops.Arith("mul"), q, factor), 1.0
+    return q, convert_to_float(site.context, scale, site.span)
+
+
+def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
+    """As [batch, heads, length, d]."""
+    rank = len(x.shape)
+    if rank == 4:
+        return x
+    if rank == 3:
+        return site.one(ops.Insert(1), x)
+    if rank == 2 and name == "q":
+        return site.one(ops.Insert(1), site.one(ops.Insert(1), x))
+    site.fail(
+        "E0307",
+        f"`{name}` has the axes batch, heads, length, d (heads may be missing)",
+        name,
+        describe_value(x),
+    )
+
+
+def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
+    """Without the axes the query did not have: length and heads of [batch, d], heads of
+    [batch, length, d].
+    """
+    for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
+        x = site.one(ops.Squeeze(axis), x)
+    return x
+
+
+def _mask_to_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
+    """A mask as an operand: None where every key is seen; a grid of false where none is."""
+    if isinstance(grid, Tensor):
+        return grid
+    if grid:
+        return None
+    return convert_to_grid(site.context, site.constant(False, "bool"), site.span)
+
+
+@register_builtin(weights=True)
+def attend_by(
+    site: CallSite,
+    score: Score,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask,
+    add: Anything = None,
+    normalize: Normalizer = SOFTMAX_NORMALIZER,
+    noise: Tensor | None = None,
+) -> Results:
+    """Attention by any score: a definition of `q` and `k`, two vectors. Gives (out,
+    weights).
+
+    `q` is [batch, length, d] or [batch, d], or has a heads axis behind the batch; `k`
+    and `v` alike. `normalize` makes weights of the scores that the mask shows:
+    `softmax` over the keys (arXiv:1409.0473, eq. 6), or over the `queries` of each key
+    (arXiv:2006.15055, sec. 2.1); `hard`, one at the greatest (arXiv:1502.03044, 4.1);
+    `sampled`, one at a key drawn with softmax's chances, the greatest after Gumbel
+    `noise`, shaped as the weights, is added (arXiv:1611.01144, eq. 1); `kernel`, each
+    score's share of their sum (Nadaraya 1964), those below zero as zero; `uniform`, all
+    alike; or a definition such as `sparsemax`, `entmax15`, `topk(8)`. Where nothing is
+    shown, or all kernels are zero, weights are zeros.
+    """
+    if (noise is None) == _is_normalizer(normalize, "sampled"):
+        _raise_noise_error(site, noise)
+    wanted = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
+    weights = wanted.of(site, q, k)
+    out = site.one(ops.Weigh(), weights, v)
+    if len(q.shape) > 2:
+        return Results((out, weights), ATTENTION_RESULTS)
+    # a query without a length had one row for the while
+    alone = (site.one(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
+    return Results(tuple(alone), ATTENTION_RESULTS)
+
+
+def _is_normalizer(normalize: Normalizer, word: str) -> bool:
+    return isinstance(normalize, ChoiceValue) and normalize.word == word
+
+
+def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
+    if noise is None:
+        title = "`normalize=sampled` needs `noise`, or every run would draw the same keys"
+        helps = [
+            "declare an input `u` of random numbers from 0 to 1, shaped as the "
+            "weights, and add `noise=gumbel(u)`"
+        ]
+        site.fail("E0606", title, "normalize", helps=helps)
+    title = "`noise` decides nothing unless keys are sampled"
+    site.fail("E0606", title, "noise", helps=["write `normalize=sampled`, or leave the noise out"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WeightOptions:
+    """How `attend_by` is to weigh keys, as its options say."""
+
+    score: Score
+    mask: Mask
+    add: Anything
+    normalize: Normalizer
+    noise: Tensor | None
+
+    def of(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
+        """The weights [batch, (heads,) q, k]."""
+        wide = site.one(ops.Insert(1), q) if len(q.shape) == 2 else q
+        if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
+            _raise_width_mismatch(site, k)
+        axis = len(wide.shape) - 2
+        queries = axis if len(q.shape) > 2 else None
+        rows = make_grid_indices(site.context, (wide, queries), (k, axis))
+        if _is_normalizer(self.normalize, "uniform"):  # whatever the score, every key counts alike
+            grid = make_ones(site, (*wide.shape[:-1], k.shape[-2]))
+        else:
+            grid = compute_scores(site, self.score, wide, k, rows)
+        if self.add is not None:
+            added = evaluate_bias_option(site, self.add, rows, len(q.shape))
+            assert added is not None  # only `none` adds nothing
+            added = match_score_rank(site, added, len(grid.shape))
+            grid = site.one(ops.Arith("add"), grid, added)
+        if self.noise is not None:
+            alone = len(q.shape) == 2
+            noise = site.one(ops.Insert(1), self.noise) if alone else self.noise
+            grid = site.one(ops.Arith("add"), grid, noise)
+        shown = evaluate_mask_option(site, self.mask, rows, len(q.shape))
+        return normalize_scores(site, grid, shown, self.normalize, rows)
+
+
+def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
+    title = "`q` and `k` have the same axes: batch, heads if any, length, d"
+    site.fail("E0307", title, "k", describe_value(k))
+
+
+@register_builtin(weights=True)
+def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
+    """A score, bias or mask for every query and key row, as a tensor [batch, (heads,)
+    q, k].
+
+    `q` and `k` are [batch, length, d], or have a heads axis behind the batch. A bias or
+    a mask has a heads axis always, and 1 for an axis along which it does not change;
+    one grid can serve several attentions.
+    """
+    at = len(k.shape) - 2
+    if at not in (1, 2) or len(q.shape) != len(k.shape):
+        _raise_width_mismatch(site, k)
+    rows = make_grid_indices(site.context, (q, at), (k, at))
+    where = site.spans.get("of")
+    match of:
+        case BuiltinFunction():
+            return compute_scores(site, of, q, k, rows)
+        case DefinitionFunction() if of.kind == "score":
+            return compute_scores(site, of, q, k, rows)
+        case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
+            shown = expand_mask(site.context, of, rows, site.scope, where)
+            if isinstance(shown, bool):
+                shown = site.constant(shown, "bool")
+            return convert_to_grid(site.context, shown, site.span)
+    added = expand_bias(site.context, of, rows, site.scope, where)
+    if added is None:
+        title = "a grid is made of a score, a bias or a mask, not of none"
+        site.fail("E0602", title, "of")
+    return added

@@ -1,0 +1,262 @@
+"""Built-in position functions: position ids, sinusoids, rotary embedding."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.rope_frequencies import (
+    compute_rope_frequencies,
+    compute_yarn_scale,
+    explain_invalid_rope,
+    get_max_rope_length,
+)
+from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
+from specc.frontend.spec_values import Rope, RopeNumber, Tensor, describe_value
+from specc.ir import ops
+from specc.ir.dim import Dim
+
+MAX_SINUSOID_WIDTH = 2**20
+"""Features of a head that can be turned: each pair has a frequency of its own in the model."""
+
+
+@register_builtin()
+def positions(
+    site: CallSite, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
+) -> Tensor:
+    """Position ids: of `keep`, how many kept rows are before each kept one.
+
+    So padding does not count, on either side. The result is int[batch, n]; a row that
+    is not kept has the number of the last kept one before it, 0 where there is none. Of
+    any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
+    """
+    # a running count of the rows that exist, less one; padding before the first is put
+    # at 0
+    if x.type.dtype == "bool":
+        count = site.one(ops.CumSum(site.axis(x, axis)), site.one(ops.Cast("i64"), x))
+        before = site.one(ops.Arith("sub"), count, site.constant(1, "i64"))
+        ids = site.one(ops.Arith("max"), before, site.constant(0, "i64"))
+    else:
+        ids = site.one(ops.Extent(site.axis(x, axis)), x)
+    # no node for nothing: most models start at 0
+    if offset == 0:
+        return ids
+    # a run-time length, such as that of what came before
+    if offset.number is None:
+        return site.one(ops.Arith("add"), ids, site.one(ops.Size(offset)))
+    return site.one(ops.Arith("add"), ids, site.constant(offset.number, "i64"))
+
+
+@register_builtin()
+def sinusoid(
+    site: CallSite,
+    at: Tensor,
+    *,
+    dim: Dim,
+    layout: Literal["interleaved", "halves", "fairseq"],
+    base: float = 10000.0,
+) -> Tensor:
+    """Sines and cosines of positions (arXiv:1706.03762, sec. 3.5): a vector of `dim`
+    numbers for each.
+    """
+    if at.type.dtype != "i64":
+        site.fail("E0301", f"positions are whole numbers, not {describe_value(at)}", "at")
+    site.within(base, "base", 1e-6)
+    return site.one(ops.Sinusoid(dim, layout, base), at)
+
+
+OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original"),
+    "yarn": (
+        *("factor", "original", "beta_fast", "beta_slow", "attention_factor"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+    "dynamic": ("factor", "original", "longest"),
+    "longrope": (*("factor", "original", "attention_factor", "divisors", "beyond", "longest"),),
+    "proportional": ("part", "factor"),
+}
+"""The options of each way to scale."""
+LENGTH_OPTIONS = ("original", "longest")
+"""Those that are lengths of texts."""
+NUMBER_OPTIONS = sorted(
+    {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
+)
+"""Those that are numbers, or one for each pair."""
+REQUIRED_OPTIONS = ("factor", "original", "divisors", "part")
+"""Those that have no usual value; only of a `proportional` turn is there a usual factor."""
+
+
+@register_builtin()
+def rope(
+    site: CallSite,
+    *,
+    theta: float,
+    kind: Literal[
+        "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
+    ] = "default",
+    factor: float | None = None,
+    low_freq_factor: float | None = None,
+    high_freq_factor: float | None = None,
+    original: Dim | None = None,
+    beta_fast: float | None = None,
+    beta_slow: float | None = None,
+    attention_factor: float | None = None,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+    truncate: bool | None = None,
+    divisors: tuple[float, ...] | None = None,
+    beyond: tuple[float, ...] | None = None,
+    longest: Dim | None = None,
+    part: float | None = None,
+) -> Rope:
+    """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
+
+    Each `kind` has its own options. `linear`: `factor`. `llama3`: that, the `original`
+    length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`,
+    `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and the
+    `attention_factor`, or `mscale` and `mscale_all_dim`, which decide it. `longrope`
+    divides each frequency by one of `divisors`, made for texts `factor` times the
+    `original` length; where `beyond` has others for texts longer than that, `longest`
+    decides: how long a text may be, the original length unless it is given.
+    `dynamic`: `factor`, `original` and `longest`, which decides how much theta grows.
+    `proportional` turns only the first `part` of a head's pairs, by a `factor=1.0`.
+    Nothing runs on texts that are longer; `--context` says another `longest`.
+    """
+    given = locals()
+    known: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
+    lengths: dict[str, Dim] = {n: given[n] for n in LENGTH_OPTIONS if given[n] is not None}
+    _check_options(site, kind, {*known, *lengths})
+    numbers = _collect_scaling_numbers(kind, known)
+    numbers |= {n: site.number(length, n) for n, length in lengths.items()}
+    # two sets of divisors, or a growing theta, are for texts up to some length
+    if kind == "dynamic" or beyond is not None:
+        numbers.setdefault("longest", numbers["original"])
+    made = Rope(theta, kind, tuple(numbers.items()))
+    if why := explain_invalid_rope(made):
+        site.fail("E0203", f"`rope`: {why}")
+    return made
+
+
+def _check_options(site: CallSite, kind: str, given: set[str]) -> None:
+    """E0201 for an option of another kind, and for one that is missing."""
+    known = OPTIONS_BY_SCALING[kind]
+    for name in sorted(given - {*known}):
+        owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
+        helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
+        title = f"`rope` has no option `{name}` with `kind={kind}`"
+        site.fail("E0201", title, name, helps=helps)
+    usual = {"factor"} if kind == "proportional" else set()
+    if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in given | usual]:
+        site.fail("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
+    _check_exclusive_options(site, kind, given)
+
+
+def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None:
+    """E0201 for options that say the same thing twice, or something only together."""
+    if kind == "yarn" and "attention_factor" in given and given & {*MSCALE_OPTIONS}:
+        title = "`attention_factor` says what `mscale` and `mscale_all_dim` decide"
+        site.fail("E0201", title, "attention_factor", helps=["leave out the one"])
+    if "longest" in given and kind == "longrope" and "beyond" not in given:
+        title = "`longest` decides between `divisors` and `beyond`, which is not given"
+        site.fail("E0201", title, "longest", helps=["give both, or leave it out"])
+    if len(given & {*MSCALE_OPTIONS}) == 1:
+        title = "`mscale` and `mscale_all_dim` decide something only together"
+        site.fail("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
+
+
+MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
+
+
+def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+    """The numbers of a kind, by the names that `compute_rope_frequencies` knows; the length of the
+    original texts, which is no number of a rule, comes after them.
+    """
+    numbers: dict[str, RopeNumber] = (
+        {"factor": known.get("factor", 1.0)} if kind != "default" else {}
+    )
+    if kind == "proportional":
+        numbers["part"] = known["part"]
+    if kind == "llama3":
+        numbers["low"] = known.get("low_freq_factor", 1.0)
+        numbers["high"] = known.get("high_freq_factor", 4.0)
+    if kind == "yarn":
+        numbers["fast"] = known.get("beta_fast", 32.0)
+        numbers["slow"] = known.get("beta_slow", 1.0)
+        if known.get("truncate") is False:
+            numbers["truncate"] = False
+    if kind == "longrope":
+        numbers["divisors"] = known["divisors"]
+        if "beyond" in known:
+            numbers["beyond"] = known["beyond"]
+    if kind in ("yarn", "longrope"):
+        numbers["attention"] = _compute_attention_factor(known)
+    return numbers
+
+
+def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> RopeNumber:
+    """What cos and sin are multiplied by (arXiv:2405.04434, authors' code)."""
+    scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := known.get(n), float)]
+    if len(scales) < 3:
+        return known.get("attention_factor")
+    factor, scale, all_dim = scales
+    return compute_yarn_scale(factor, scale) / compute_yarn_scale(factor, all_dim)
+
+
+def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> None:
+    """E0203 for a width that a way to scale does not turn, E0315 for one not known."""
+    if rope.kind == "default":
+        return
+    # a table is made of these, a number for each pair: the width must be known
+    what = f"the number of features that `{rope.kind}` turns"
+    require_attribute_number(site.context, width, what, site.spans.get("x"))
+    # theta grows by a power that is infinite for a single pair
+    if rope.kind == "dynamic" and width == 2:
+        site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
+    # its pairs are counted in the whole head
+    if rope.kind == "proportional" and width != head:
+        title = "`proportional` says itself which features of a head turn"
+        site.fail("E0203", title, "dim", helps=["leave out `dim`"])
+
+
+@register_builtin()
+def rotate(
+    site: CallSite,
+    x: Tensor,
+    at: Tensor,
+    rope: Rope,
+    *,
+    pairs: Literal["half", "interleaved"],
+    dim: Dim | None = None,
+) -> Tensor:
+    """Rotary embedding of [batch, heads, length, d] at positions `at`
+    (arXiv:2104.09864).
+
+    `pairs=half` turns feature n with n + d/2 (Llama files), `interleaved` 2n with 2n +
+    1. Only the first `dim` features turn when it is given. `at` is int[batch, length]
+    or int[length].
+    """
+    if len(x.shape) != 4:
+        site.fail(
+            "E0307", "`rotate` takes the axes batch, heads, length, d", "x", describe_value(x)
+        )
+    # one row of positions serves every sample of the batch
+    if len(at.shape) == 1:
+        at = site.one(ops.Insert(0), at)
+    width = dim if dim is not None else x.shape[-1]
+    if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
+        site.fail(
+            "E0203", f"`rotate` turns from 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
+        )
+    _check_rotated_width(site, rope, width, x.shape[-1])
+    made, factor = compute_rope_frequencies(rope, width)
+    if made and width.number is not None and 2 * len(made) != width.number:
+        site.fail(
+            "E0203",
+            f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}",
+            "rope",
+        )
+    most = get_max_rope_length(rope)
+    angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most)
+    cos, sin = site.add(angles, at)
+    return site.one(ops.Rotate(pairs), x, cos, sin)

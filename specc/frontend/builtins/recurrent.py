@@ -1,0 +1,259 @@
+"""Built-in recurrent layers: RNN, GRU, LSTM with PyTorch weight layout."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
+from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.parameter_kinds import Activation
+from specc.frontend.spec_values import Results, Tensor, describe_value
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+
+Direction = Literal["forward", "backward", "both"]
+REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
+    "forward": (False,),
+    "backward": (True,),
+    "both": (False, True),
+}
+"""Whether each of a layer's directions runs from the last row to the first."""
+
+RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
+    "tanh": "tanh",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+}
+"""Those that `rnn` has; a cell of another is written as a block."""
+
+
+@register_builtin(weights=True)
+def rnn(
+    site: CallSite,
+    x: Tensor,
+    *,
+    hidden: Dim,
+    act: Activation = "tanh",
+    layers: Dim = Dim.of(1),
+    direction: Direction = "forward",
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    bias: bool = True,
+    init: str = FAN_IN_INIT,
+) -> Results:
+    """Elman layers: h' = act(W x + b + U h + c) with `act` tanh, relu or sigmoid. Gives
+    (out, last).
+
+    Options, results and weights are those of `gru`; matrices have `hidden` rows.
+    """
+    called = act if isinstance(act, str) else act.name
+    curve = RNN_ACTIVATIONS.get(called)
+    if curve is None:
+        helps = ["for another activation write recurrent(x, rnn_cell(act=…), …)"]
+        site.fail(
+            "E0203", f"`act` of `rnn` is tanh, relu or sigmoid, not {called}", "act", helps=helps
+        )
+    stack = _LayerStack(
+        site=site,
+        hidden=hidden,
+        gates=1,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+    )
+    return stack.results(x, lambda reverse: ops.Rnn(curve, reverse), [start], ("out", "last"))
+
+
+@register_builtin(weights=True)
+def gru(
+    site: CallSite,
+    x: Tensor,
+    *,
+    hidden: Dim,
+    reset: Literal["before", "after"],
+    update: Literal["old", "new"] = "old",
+    layers: Dim = Dim.of(1),
+    direction: Direction = "forward",
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    bias: bool = True,
+    init: str = FAN_IN_INIT,
+) -> Results:
+    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8) over [batch, time, in]. Gives
+    (out, last).
+
+    `out` [batch, time, hidden] holds every state, both directions side by side; `last`
+    [batch, layers, hidden] the final ones, layer by layer, forward before backward, as
+    `start` the first (zero unless given). Rows that `keep` leaves out are passed over
+    and give zeros. `reset`: before the state's matrix, as in the paper, or after it, as
+    in PyTorch. `update`: the open gate keeps the old state, or takes the new one.
+    Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden],
+    `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse` behind. Gates: reset,
+    update, new.
+    """
+    stack = _LayerStack(
+        site=site,
+        hidden=hidden,
+        gates=3,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+    )
+    return stack.results(
+        x, lambda reverse: ops.Gru(reset, update, reverse), [start], ("out", "last")
+    )
+
+
+@register_builtin(weights=True)
+def lstm(
+    site: CallSite,
+    x: Tensor,
+    *,
+    hidden: Dim,
+    layers: Dim = Dim.of(1),
+    direction: Direction = "forward",
+    keep: Tensor | None = None,
+    start: Tensor | None = None,
+    start_cell: Tensor | None = None,
+    bias: bool = True,
+    peepholes: bool = False,
+    proj: Dim | None = None,
+    init: str = FAN_IN_INIT,
+) -> Results:
+    """Long short-term memory (Gers et al. 2000) over [batch, time, in]. Gives (out,
+    last, cell).
+
+    Options, results and weights are those of `gru`, with four gates: input, forget,
+    cell, output; `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` lets
+    the gates see the cell (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]:
+    input, forget, output. `proj` maps each state to so many numbers before it is given
+    out and fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
+    """
+    stack = _LayerStack(
+        site=site,
+        hidden=hidden,
+        gates=4,
+        layers=layers,
+        direction=direction,
+        keep=keep,
+        bias=bias,
+        init=init,
+        peepholes=peepholes,
+        proj=proj,
+    )
+    return stack.results(x, ops.Lstm, [start, start_cell], ("out", "last", "cell"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LayerStack:
+    """Layers of one kind, and the call that asks for them."""
+
+    site: CallSite
+    hidden: Dim
+    gates: int
+    layers: Dim
+    direction: str
+    keep: Tensor | None
+    bias: bool
+    init: str
+    peepholes: bool = False
+    proj: Dim | None = None
+
+    def results(
+        self,
+        x: Tensor,
+        op: Callable[[bool], Op],
+        starts: Sequence[Tensor | None],
+        names: tuple[str, ...],
+    ) -> Results:
+        """The last layer's rows, and the final states of all."""
+        site, sides = self.site, REVERSED_BY_DIRECTION[self.direction]
+        if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
+            site.fail(
+                "E0301",
+                f"`{site.call.function.path}` reads [batch, time, features]",
+                "x",
+                f"this is {describe_value(x)}",
+            )
+        if self.keep is not None and (
+            self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]
+        ):
+            title = f"`keep` says which rows exist: bool[{x.shape[0]}, {x.shape[1]}]"
+            site.fail("E0301", title, "keep", f"this is {describe_value(self.keep)}")
+        # weights are one set a layer, so that the count must be known
+        count = site.count(self.layers, "layers")
+        firsts = [
+            self._firsts(s, count * len(sides), n)
+            for s, n in zip(starts, ("start", "start_cell"), strict=False)
+        ]
+        ends: list[tuple[Tensor, ...]] = []
+        for layer in range(count):
+            rows = []
+            for reverse in sides:
+                # states are ordered layer by layer, forward before backward, as `ends`
+                # grows
+                first = [f[len(ends)] for f in firsts]
+                out, *after = site.add(
+                    op(reverse), *self._operands(x, f"_l{layer}{'_reverse' * reverse}", first)
+                )
+                rows.append(out)
+                ends.append(tuple(after))
+            # the next layer reads both directions side by side
+            x = rows[0] if len(rows) == 1 else site.one(ops.Concat(2), *rows)
+        finals = [self._stacked([e[n] for e in ends]) for n in range(len(names) - 1)]
+        return Results((x, *finals), names)
+
+    def _operands(self, x: Tensor, suffix: str, first: list[Tensor | None]) -> list[Tensor | None]:
+        site, rows = self.site, self.hidden * self.gates
+        # with a projection, what a step gets back is already projected
+        fed_back = self.hidden if self.proj is None else self.proj
+        found: list[Tensor | None] = [
+            x,
+            site.parameter(f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, ["hidden"]),
+            site.parameter(f"weight_hh{suffix}", [rows, fed_back], self.init, ["hidden", "hidden"]),
+        ]
+        for name in ("bias_ih", "bias_hh"):
+            found.append(
+                site.parameter(f"{name}{suffix}", [rows], ZEROS_INIT, ["hidden"])
+                if self.bias
+                else None
+            )
+        found += [self.keep, *first]
+        if self.peepholes or self.proj is not None:
+            seen = (
+                site.parameter(f"peephole{suffix}", [self.hidden * 3], ZEROS_INIT)
+                if self.peepholes
+                else None
+            )
+            found.append(seen)
+        if self.proj is not None:
+            found.append(
+                site.parameter(
+                    f"weight_hr{suffix}", [self.proj, self.hidden], self.init, ["proj", "hidden"]
+                )
+            )
+        return found
+
+    def _firsts(self, start: Tensor | None, count: int, option: str) -> list[Tensor | None]:
+        """The first state of each layer and direction; [batch, hidden] will do for one."""
+        if start is None:
+            return [None] * count
+        # as most write it who have one layer
+        if len(start.shape) == 2 and count == 1:
+            return [start]
+        if len(start.shape) != 3 or start.shape[1] != count:
+            title = (
+                f"`{option}` holds the first state of {count} "
+                f"layer{'s' * (count > 1)}: [batch, {count}, hidden]"
+            )
+            self.site.fail("E0301", title, option, f"this is {describe_value(start)}")
+        return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]
+
+    def _stacked(self, states: list[Tensor]) -> Tensor:
+        made = [self.site.one(ops.Insert(1), s) for s in states]
+        return made[0] if len(made) == 1 else self.site.one(ops.Concat(1), *made)

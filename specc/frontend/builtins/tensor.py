@@ -1,0 +1,355 @@
+"""Built-in shape functions: split, merge, transpose, rearrange, concat, gather, shift."""
+
+from collections.abc import Iterator
+
+from specc.frontend import node_builder
+from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.operators import convert_to_tensor
+from specc.frontend.parameter_kinds import Anything
+from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
+from specc.frontend.spec_values import (
+    Number,
+    Results,
+    RuntimeNumber,
+    SpecValue,
+    Tensor,
+    describe_value,
+)
+from specc.ir import ops
+from specc.ir.axis_pattern import (
+    AxisGroup,
+    RearrangePattern,
+    RearrangePatternError,
+    parse_rearrange_pattern,
+)
+from specc.ir.dim import Dim, DimError, divide_dims_exactly, multiply_dims, sum_dims
+from specc.ir.op import Op
+
+
+def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
+    """The ops that turn `x` into what the pattern says. E0306 for a pattern that says
+    nothing definite.
+    """
+    parsed = _parse_rearrange(site, x, pattern)
+    # from behind: taking an axis away moves those after it
+    empty = [n for n, axis in enumerate(parsed.left) if not axis]
+    steps: list[Op] = [ops.Squeeze(n) for n in reversed(empty)]
+    steps += _make_splits(site, x, parsed, sizes)
+    order = parsed.order()
+    if order != tuple(range(len(order))):
+        steps.append(ops.Transpose(order))
+    # from the front: each step leaves the axes before it as they are in the end
+    for n, axis in enumerate(parsed.right):
+        if not axis:
+            steps.append(ops.Insert(n))
+        elif len(axis) > 1:
+            steps.append(ops.Merge(n, len(axis)))
+    return steps
+
+
+def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
+    if text.count("->") != 1:
+        site.fail("E0306", "a pattern has two sides: `b n (h d) -> b h n d`", "pattern")
+    try:
+        pattern = parse_rearrange_pattern(text)
+    except RearrangePatternError as fault:
+        site.fail("E0306", str(fault), "pattern")
+    if odd := pattern.odd():
+        title = f"each name stands once on each side: {', '.join(odd)}"
+        site.fail("E0306", title, "pattern")
+    if len(pattern.left) != len(x.shape):
+        title = f"the pattern has {len(pattern.left)} axes on the left"
+        site.fail("E0306", title, "pattern", describe_value(x))
+    return pattern
+
+
+def _make_splits(
+    site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
+) -> Iterator[Op]:
+    """A split for each axis that has several names. `sizes` go to the names from the
+    left, except the last of each axis, which follows from the others.
+    """
+    given = iter(sizes)
+    lengths = [
+        (axis, _solve_axis_lengths(site, axis, whole, given))
+        for axis, whole in zip(pattern.left, x.shape, strict=True)
+        if axis
+    ]
+    if next(given, None) is not None:
+        site.fail("E0306", "there are more sizes than the pattern needs", "sizes")
+    at = 0
+    for axis, parts in lengths:
+        if len(axis) > 1:
+            yield ops.Split(at, parts)
+        at += len(axis)
+
+
+def _solve_axis_lengths(
+    site: CallSite, axis: AxisGroup, whole: Dim, given: Iterator[Dim]
+) -> tuple[Dim, ...]:
+    if len(axis) == 1:
+        return (whole,)
+    lengths = []
+    for _ in axis[:-1]:
+        size = next(given, None)
+        if size is None:
+            title = f"`sizes` gives the lengths inside ({' '.join(axis)}) except the last"
+            site.fail("E0306", title, "pattern")
+        lengths.append(size)
+    try:
+        return (*lengths, divide_dims_exactly(whole, multiply_dims(lengths)))
+    except DimError as error:
+        site.fail("E0310", str(error), "sizes")
+
+
+@register_builtin()
+def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
+    """One axis as several, the last running fastest: `split(x, into=[heads, head_dim])`."""
+    return site.one(ops.Split(site.axis(x, axis), into), x)
+
+
+@register_builtin()
+def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
+    """`count` neighboring axes from `axis` on as one, the last running fastest."""
+    at = site.axis(x, axis)
+    if count.number is None or not 1 <= count.number <= len(x.shape) - at:
+        site.fail(
+            "E0208", f"there are no {count} axes from axis {at} on", "count", describe_value(x)
+        )
+    return site.one(ops.Merge(at, count.number), x)
+
+
+@register_builtin()
+def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
+    """Reorder the axes; without `order`, swap the last two."""
+    rank = len(x.shape)
+    if not order:
+        if rank < 2:
+            site.fail("E0208", "a tensor of one axis has none to swap", "x", describe_value(x))
+        numbers = [*range(rank - 2), rank - 1, rank - 2]
+    else:
+        numbers = [site.axis(x, o) for o in order]
+    # negative axes are counted from the front by now
+    if sorted(numbers) != list(range(rank)):
+        site.fail("E0208", f"`order` names each of the {rank} axes once", "order")
+    return site.one(ops.Transpose(tuple(numbers)), x)
+
+
+@register_builtin()
+def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
+    """Split, reorder and merge by a pattern:
+    `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
+
+    `sizes` are the lengths of the names inside parentheses on the left, in order,
+    except the last of each pair of parentheses. A `1` on the left drops an axis of
+    length 1, on the right it adds one.
+    """
+    for op in compile_rearrange(site, x, pattern, sizes):
+        x = site.one(op, x)
+    return x
+
+
+@register_builtin()
+def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
+    """A new axis of length 1 before axis `axis`."""
+    return site.one(ops.Insert(site.axis(x, axis, ends=1)), x)
+
+
+@register_builtin()
+def squeeze(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
+    """Without an axis of length 1."""
+    return site.one(ops.Squeeze(site.axis(x, axis)), x)
+
+
+@register_builtin()
+def expand(site: CallSite, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
+    """An axis of length 1 repeated."""
+    return site.one(ops.Expand(site.axis(x, axis), length), x)
+
+
+@register_builtin()
+def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
+    """Tensors one after the other along an axis: `concat([a, b])`."""
+    tensors = _require_tensors(site, items, "concat")
+    return site.one(ops.Concat(site.axis(tensors[0], axis)), *tensors)
+
+
+@register_builtin()
+def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
+    """Tensors of one shape as rows of a new axis."""
+    tensors = _require_tensors(site, items, "stack")
+    at = site.axis(tensors[0], axis, ends=1)
+    return site.one(ops.Concat(at), *(site.one(ops.Insert(at), t) for t in tensors))
+
+
+def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) -> list[Tensor]:
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    if not tensors or len(tensors) < len(items):
+        # an empty list is refused as holding a list: it has no type to go by
+        wrong = next((item for item in items if not isinstance(item, Tensor)), ())
+        title = f"`{called}` takes a list of tensors, this holds {describe_value(wrong)}"
+        site.fail("E0203", title, "items")
+    return tensors
+
+
+@register_builtin()
+def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Results:
+    """Consecutive pieces of an axis: `q, k, v = parts(x, into=[d, d, d])`."""
+    at, start, made = site.axis(x, axis), Dim.of(0), []
+    # as lengths: `[d, d, d]` makes an axis of `3 * d` whatever `d` is
+    if sum_dims(into) != x.shape[at]:
+        title = f"pieces of {' + '.join(map(str, into))} do not make an axis of {x.shape[at]}"
+        site.fail("E0302", title, "into", describe_value(x))
+    for length in into:
+        made.append(site.one(ops.Slice(at, start, start + length), x))
+        start = start + length
+    return Results(tuple(made))
+
+
+@register_builtin()
+def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
+    """`count` equal consecutive pieces of an axis: `q, k, v = chunk(x, 3)`."""
+    at = site.axis(x, axis)
+    pieces = site.count(count, "count")
+    try:
+        each = divide_dims_exactly(x.shape[at], pieces)
+    except DimError as error:
+        site.fail("E0310", str(error), "count", describe_value(x))
+    return parts(site, x, into=(each,) * pieces, axis=axis)
+
+
+@register_builtin()
+def flip(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """An axis turned around."""
+    return site.one(ops.Flip(site.axis(x, axis)), x)
+
+
+@register_builtin()
+def delay(
+    site: CallSite,
+    x: Tensor,
+    *,
+    by: Dim = Dim.of(1),
+    first: Anything = Dim.of(0),
+    axis: Dim = Dim.of(1),
+) -> Tensor:
+    """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
+    if by.number is None:
+        site.fail("E0203", "`by` is a number", "by")
+    value = get_fill_value(site, x, first, "first")
+    return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
+
+
+def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> float:
+    """What the rows hold that an operation puts beside those of `x`."""
+    what, at = f"`{option}` of `{site.call.function.path}`", site.spans.get(option)
+    value: float | RuntimeNumber
+    if isinstance(given, bool):
+        value = given
+    elif isinstance(given, Number):
+        value = require_attribute_number(site.context, given, what, at)
+    else:
+        title = f"{what} takes a number, not {describe_value(given)}"
+        site.fail("E0203", title, option)
+    if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
+        if value != int(value):
+            title = f"{value:g} has a fraction, the tensor holds whole numbers"
+            site.fail("E0206", title, option)
+        value = int(value)
+    elif not isinstance(value, RuntimeNumber | bool):
+        node_builder.check_float32_range(value, at)
+    return cast_to_attribute(value)
+
+
+@register_builtin()
+def last(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """The newest row of an axis."""
+    return site.one(ops.Last(site.axis(x, axis)), x)
+
+
+@register_builtin()
+def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows of an axis by computed numbers, for each of the leading axes apart:
+    `x[b, ids[b, n]]`. Where `ids` has 1 for a leading axis, its numbers serve all of it.
+
+    When `ids` has no axis of its own, as of `argmax`, one row is read and the axis
+    goes.
+    """
+    at = site.axis(x, axis)
+    for lead, (one, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
+        if one.number == 1 and length.number != 1:
+            ids = site.one(ops.Expand(lead, length), ids)
+    # `argmax` along the axis took it away: one row for each
+    alone = len(ids.shape) == at
+    if alone:
+        ids = site.one(ops.Insert(at), ids)
+    rows = site.one(ops.Gather(at), x, ids)
+    return site.one(ops.Squeeze(at), rows) if alone else rows
+
+
+@register_builtin()
+def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows put before an axis, the same for every batch row when `p` has 1 there: a
+    [CLS] token, a prefix.
+    """
+    return _concat_broadcast(site, x, p, axis, before=True)
+
+
+@register_builtin()
+def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+    """Rows put behind an axis, the same for every batch row when `p` has 1 there."""
+    return _concat_broadcast(site, x, p, axis, before=False)
+
+
+def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, before: bool) -> Tensor:
+    at = site.axis(x, axis)
+    if len(p.shape) == len(x.shape):
+        for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
+            # every axis but the one that grows, as operations of two tensors would
+            if n != at and have == 1 and want != 1:
+                p = site.one(ops.Expand(n, want), p)
+    return site.one(ops.Concat(at), *((p, x) if before else (x, p)))
+
+
+@register_builtin()
+def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
+    """1 at the given number, 0 elsewhere, along a new last axis."""
+    return site.one(ops.OneHot(size), x)
+
+
+@register_builtin(name="range")
+def range_(site: CallSite, n: Dim) -> Tensor:
+    """The numbers 0, 1, … below `n`. Over a run-time axis write `positions(x)`."""
+    return site.one(ops.Range(n), *())
+
+
+@register_builtin()
+def zeros(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
+    """A tensor of zeros."""
+    return _make_filled(site, 0.0, shape)
+
+
+@register_builtin()
+def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
+    """A tensor of ones."""
+    return _make_filled(site, 1.0, shape)
+
+
+def _make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
+    x = convert_to_tensor(site.context, value, "f32", site.span)
+    for axis, length in enumerate(shape):
+        x = site.one(ops.Insert(axis), x)
+        x = site.one(ops.Expand(axis, length), x)
+    return x
+
+
+@register_builtin()
+def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
+    """How long an axis is, as a number known while compiling or as a symbol."""
+    return x.shape[site.axis(x, axis)]
+
+
+@register_builtin()
+def size(site: CallSite, x: Tensor) -> Dim:
+    """How many numbers a tensor holds."""
+    return multiply_dims(x.shape)

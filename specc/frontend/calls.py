@@ -1,0 +1,359 @@
+"""Evaluate calls: match arguments to parameters, convert them, call built-in functions and
+blocks.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
+from specc.frontend.block_calls import call_block
+from specc.frontend.builtins.registry import MISSING, Builtin, BuiltinParameter, CallSite
+from specc.frontend.context import AlreadyReported, Context, Env, PendingCall
+from specc.frontend.expressions import evaluate_expression, evaluate_value, select_branch
+from specc.frontend.foreign_names import match_foreign_option
+from specc.frontend.masks import bind_definition
+from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_callee, resolve_name
+from specc.frontend.normalizers import evaluate_normalizer
+from specc.frontend.parameter_kinds import (
+    ANYTHING,
+    FLOAT,
+    FUNCTION,
+    NORMALIZER,
+    NUMBER,
+    TENSOR,
+    TEXT,
+    ListKind,
+    ParameterKinds,
+    convert_to_kind,
+    list_choice_words,
+)
+from specc.frontend.scalar_arithmetic import require_attribute_number
+from specc.frontend.spec_values import (
+    POISON,
+    BlockFunction,
+    BuiltinFunction,
+    DefinitionFunction,
+    EvalResult,
+    Function,
+    Number,
+    RuntimeNumber,
+    SpecValue,
+    Tensor,
+    describe_value,
+    take_first_result,
+)
+from specc.frontend.weight_paths import resolve_weight_path
+from specc.ir.dim import DimError, DimLimitError
+from specc.syntax import ast
+
+
+def evaluate_argument(
+    context: Context, expr: ast.Expr, kinds: ParameterKinds, what: str, env: Env
+) -> SpecValue:
+    """The value of an argument where these kinds are expected: bare words, and calls
+    that are to be held, not made.
+    """
+    if list_choice_words(kinds):
+        expr = select_branch(context, expr, env)  # `half if old else interleaved`
+    if isinstance(expr, ast.Name) and (word := _match_choice_word(context, expr, kinds, what, env)):
+        return word
+    if NORMALIZER in kinds:
+        value = take_first_result(evaluate_normalizer(context, expr, env))
+    elif FUNCTION in kinds:
+        value = take_first_result(context.evaluator.held(context, expr, env))
+    else:
+        value = evaluate_value(context, expr, env)
+    # reported; an empty `Failed` says no more
+    if value is POISON:
+        raise Failed
+    if isinstance(value, Tensor) and TENSOR in kinds:
+        return value
+    if isinstance(value, RuntimeNumber) and not {FLOAT, NUMBER, ANYTHING} & {*kinds}:
+        # where a whole number is due, one that only an input tells has its own fault
+        require_attribute_number(context, value, what, expr.span)
+    return _require_known_number(
+        context, convert_to_kind(value, kinds, what, expr.span), kinds, what, expr.span
+    )
+
+
+def _match_choice_word(
+    context: Context, name: ast.Name, kinds: ParameterKinds, what: str, env: Env
+) -> str | None:
+    """`half` in `pairs=half`: a bare word, where the parameter has words and no variable
+    is called so. None for a name that stands for something else.
+    """
+    words = list_choice_words(kinds)
+    if not words:
+        return None
+    if name.path in words and name.path not in env.names:
+        return name.path
+    # a parameter that takes any text as well cannot know a misspelled word
+    if TEXT not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
+        helps = suggest_similar_name(name.path, words, f"it is one of {', '.join(words)}")
+        raise_error("E0203", f"{what} cannot be `{name.path}`", name.span, helps=helps)
+    return None
+
+
+def _require_known_number(
+    context: Context, value: SpecValue, kinds: ParameterKinds, what: str, span: Span | None
+) -> SpecValue:
+    """A number that an operation is made with is known, or a config value that is still
+    a symbol.
+    """
+    if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT),):
+        return tuple(
+            require_attribute_number(context, v, what, span) if isinstance(v, Number) else v
+            for v in value
+        )
+    if FLOAT in kinds and isinstance(value, Number):
+        return require_attribute_number(context, value, what, span)
+    return value
+
+
+OPTIONS_READ_FROM_SHAPES = {
+    "attend": "the head count is read from the shape of `q`, so the option can go",
+    "attend_by": "the head count is read from the shape of `q`, so the option can go",
+}
+"""What people coming from other libraries want to give as an option."""
+
+
+def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
+    """What a word makes of these arguments."""
+    word, expr = target.word, call.expr
+    if word.name == "apply":
+        raise_error("E0205", "`apply` itself is not something to apply", expr.span)
+    site = CallSite(context=context, env=call.inner, call=expr)
+    pairs = _pair_with_parameters(word, call, site)
+    values = dict(target.given)
+    rest = _evaluate_arguments(context, word, pairs, values, call.caller)
+    _check_missing_arguments(word, values, bool(rest), expr)
+    # `min(a, b, c)`: Python takes what comes before `*others` by place only
+    leading = [s.name for s in word.slots if s.positional and not s.many and word.many]
+    by_place = [values.pop(name) for name in leading if name in values]
+    by_name = {_make_python_name(k): v for k, v in values.items()}
+    try:
+        with context.sharing.step(expr, call.own_scope):
+            return word.make(site, *by_place, *rest, **by_name)
+    except DimLimitError as error:
+        raise_error("E0309", f"`{word.name}`: {error}", expr.span)
+    except DimError as error:
+        raise_error("E0310", f"`{word.name}`: {error}", expr.span)
+
+
+def _make_python_name(name: str) -> str:
+    """Parameters that would be Python keywords or hide builtins end in an underscore there."""
+    return {"as": "as_", "in": "in_", "from": "from_"}.get(name, name)
+
+
+def _evaluate_arguments(
+    context: Context,
+    word: Builtin,
+    pairs: list[tuple[BuiltinParameter, ast.Expr]],
+    values: dict[str, SpecValue],
+    env: Env,
+) -> list[SpecValue]:
+    """Every argument made to fit: those with a name into `values`, the others returned.
+
+    All are tried before any fault is raised, so that one call tells all that is wrong
+    with it.
+    """
+    faults: list[Diagnostic] = []
+    rest: list[SpecValue] = []
+    poisoned = False
+    for slot, expr in pairs:
+        what = f"`{word.name}`" if slot.many else f"`{slot.name}` of `{word.name}`"
+        try:
+            value = evaluate_argument(context, expr, slot.kinds, what, env)
+        except Failed as failed:
+            faults += failed.diagnostics
+        except AlreadyReported:
+            poisoned = True
+        else:
+            if slot.many:
+                rest.append(value)
+            else:
+                values[slot.name] = value
+    if faults:
+        raise Failed(*faults)
+    if poisoned:
+        raise AlreadyReported
+    return rest
+
+
+def _pair_with_parameters(
+    word: Builtin, call: PendingCall, site: CallSite
+) -> list[tuple[BuiltinParameter, ast.Expr]]:
+    """Each argument with the slot it is for; `site` learns where each stands."""
+    places = [s for s in word.slots if s.positional]
+    pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
+    for n, value in enumerate(call.args):
+        # the last place may take any number: `max(a, b, c)`
+        slot = places[min(n, len(places) - 1)] if places else None
+        if slot is None or (n >= len(places) and not slot.many):
+            count = _format_input_count(len(places))
+            title = f"`{word.name}` takes {count}, this is one more"
+            raise_error("E0211", title, value.span, helps=[f"`{word.shown()}`"])
+        pairs.append((slot, value))
+        site.spans[slot.name] = value.span
+    by_name = {s.name: s for s in word.slots if not s.many}
+    for option in call.options:
+        if option.name not in by_name:
+            raise_unknown_option(word.name, option, by_name)
+        # by place already: `linear(x, x=y)`
+        if any(s.name == option.name for s, _ in pairs):
+            at = option.name_span or option.span
+            raise_error("E0212", f"`{option.name}` is given twice", at)
+        pairs.append((by_name[option.name], option.value))
+        site.spans[option.name] = option.value.span
+    return pairs
+
+
+def _format_input_count(n: int) -> str:
+    return "no input" if not n else f"{n} input{'s' if n > 1 else ''}"
+
+
+def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
+    """E0201 for an option that a word does not have, mended where its name is sure."""
+    near = match_foreign_option(option.name, known)
+    at = option.name_span or option.span
+    takes = f"`{called}` takes no options"
+    if known:
+        takes = f"`{called}` takes: {', '.join(known)}"
+    notes: tuple[str, ...] = ()
+    if called in OPTIONS_READ_FROM_SHAPES and "head" in option.name:
+        notes = (OPTIONS_READ_FROM_SHAPES[called],)
+    raise Failed(
+        Diagnostic(
+            "E0201",
+            f"`{called}` has no option `{option.name}`",
+            Label(at, "unknown option") if at else None,
+            notes=notes,
+            helps=(f"{format_suggestion(near)} {takes}" if near else takes,),
+            fixes=(Fix(at, near),) if near and at else (),
+        )
+    )
+
+
+def _check_missing_arguments(
+    word: Builtin, values: Mapping[str, SpecValue], rest: bool, expr: ast.Call
+) -> None:
+    """E0211 for a slot without a default that nothing was given for."""
+    for slot in word.slots:
+        if slot.many:
+            inputs = [s.name for s in word.slots if s.positional]
+            if not rest and not any(name in values for name in inputs):
+                title = f"`{word.name}` needs an input"
+                raise_error("E0211", title, expr.span, helps=[f"`{word.shown()}`"])
+        elif slot.default is MISSING and slot.name not in values:
+            what = "input" if slot.positional else "option"
+            helps = [f"`{word.shown()}`"]
+            if words := list_choice_words(slot.kinds):
+                choices = " or ".join(f"`{slot.name}={word}`" for word in words)
+                helps = [f"write {choices}"]
+            title = f"`{word.name}` needs the {what} `{slot.name}`"
+            raise_error("E0211", title, expr.span, helps=helps)
+
+
+def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
+    """The value of `f(args, options) @ weights`."""
+    target = resolve_callee(context, expr.function, env)
+    if isinstance(target, DefinitionFunction):
+        return bind_definition(context, target, expr, env)
+    if isinstance(target, BuiltinFunction) and target.name == "apply":
+        return _evaluate_apply(context, expr, env)
+    return _dispatch_call(context, target, expr, expr.args, env)
+
+
+def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
+    """`apply(f, x, …)`: what `f` stands for, of these arguments."""
+    if not expr.args:
+        raise_error("E0211", "`apply` needs something to apply", expr.span)
+    what = "the first argument of `apply`"
+    target = evaluate_argument(context, expr.args[0], (FUNCTION,), what, env)
+    assert isinstance(target, Function)  # or `evaluate_argument` had refused it
+    return _dispatch_call(context, target, expr, expr.args[1:], env)
+
+
+def _dispatch_call(
+    context: Context, target: Function, expr: ast.Call, args: Sequence[ast.Expr], env: Env
+) -> EvalResult:
+    inner = env
+    if isinstance(target, BlockFunction) and target.base is not None:
+        inner = replace(env, scope=target.base)
+    # the weights of what is applied first: `apply(f @ a, x) @ b` has them at `a.b`
+    if target.weights:
+        inner = inner.under(resolve_weight_path(context, target.weights, target.env or env))
+    if expr.weights:
+        inner = inner.under(resolve_weight_path(context, expr.weights, env))
+    application = PendingCall(target=target, expr=expr, args=args, caller=env, inner=inner)
+    match target:
+        case BuiltinFunction():
+            return call_builtin(context, target, application)
+        case BlockFunction():
+            return call_block(context, target, application)
+    options = {"bias": "add", "normalizer": "normalize"}
+    option = options.get(target.kind, target.kind)
+    raise_error(
+        "E0205",
+        f"{describe_value(target)} is not applied to tensors",
+        expr.span,
+        helps=[f"give it to `attend` or `attend_by`, as `{option}=`"],
+    )
+
+
+def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
+    """An expression that names something to apply later: `layer_norm(eps=1e-5)`, `gelu`, `none`."""
+    match expr:
+        case ast.Conditional():
+            taken = evaluate_expression(context, expr.condition, env)
+            return evaluate_function_value(context, expr.then if taken else expr.otherwise, env)
+        case ast.Name(path=path) if path in NAMED_CONSTANTS:
+            return NAMED_CONSTANTS[path]
+        case ast.Call():
+            target = resolve_callee(context, expr.function, env)
+            if isinstance(target, DefinitionFunction):
+                return bind_definition(context, target, expr, env)
+            return bind_options(context, target, expr, env)
+    return evaluate_value(context, expr, env)
+
+
+def bind_options(
+    context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
+) -> EvalResult:
+    """A block or word with some options given."""
+    if isinstance(target, BuiltinFunction):
+        slots = target.word.slots
+        if not any(s.positional and s.default is MISSING for s in slots):
+            return evaluate_call(context, expr, env)  # `rope(theta=…)` waits for no input
+        values = _bind_builtin_options(context, target, expr, env)
+        _reject_inputs(target, expr)
+        return replace(target, given=values, weights=expr.weights, env=env)
+    # what a block's options mean its declared types say, when it is called
+    late = {**target.given, **{o.name: (o, env) for o in expr.options}}
+    _reject_inputs(target, expr)
+    return replace(target, given=late, weights=expr.weights, env=target.env)
+
+
+def _bind_builtin_options(
+    context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
+) -> dict[str, SpecValue]:
+    """The options given so far, with those of this call."""
+    word = target.word
+    by_name = {s.name: s for s in word.slots}
+    values = dict(target.given)
+    for option in expr.options:
+        if option.name not in by_name:
+            raise_unknown_option(word.name, option, by_name)
+        kinds = by_name[option.name].kinds
+        what = f"`{option.name}` of `{word.name}`"
+        values[option.name] = evaluate_argument(context, option.value, kinds, what, env)
+    return values
+
+
+def _reject_inputs(target: Function, expr: ast.Call) -> None:
+    if expr.args:
+        title = f"`{target.name}` is to be applied later: give it options only"
+        raise_error("E0211", title, expr.args[0].span)

@@ -1,0 +1,41 @@
+"""Indices that are computed when the model runs: `x[:, t]` of `t: int[]`."""
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.frontend import node_builder
+from specc.frontend.context import Context, Env
+from specc.frontend.spec_values import Tensor, describe_value
+from specc.ir import ops
+from specc.ir.dim import Dim
+
+
+def gather_position(
+    context: Context,
+    x: Tensor,
+    axis: int,
+    at: Tensor,
+    *,
+    env: Env,
+    index: Span | None,
+    span: Span | None,
+) -> Tensor:
+    """Return position `at` of an axis, which is removed. E0208 unless `at` is one whole
+    number. As of `gather`, a position that does not exist stops the model.
+    """
+    if at.shape or at.type.dtype not in ("i64", "i32"):
+        helps = ["`gather(x, ids, axis=…)` reads rows by computed numbers"]
+        title = f"an index is one whole number, not {describe_value(at)}"
+        raise_error("E0208", title, index, helps=helps)
+    ids = at
+    # for each of the leading axes the same position: int[*leading, 1]
+    for lead, length in enumerate((*x.shape[:axis], Dim.of(1))):
+        for op in (ops.Insert(lead), ops.Expand(lead, length)):
+            ids = node_builder.add_node_with_one_result(
+                context, op, ids, span=span, scope=env.scope
+            )
+    rows = node_builder.add_node_with_one_result(
+        context, ops.Gather(axis), x, ids, span=span, scope=env.scope
+    )
+    return node_builder.add_node_with_one_result(
+        context, ops.Squeeze(axis), rows, span=span, scope=env.scope
+    )

@@ -1,0 +1,383 @@
+"""Evaluate expressions: static where all operands are, graph nodes where one is a tensor."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.frontend import node_builder
+from specc.frontend.context import AlreadyReported, Context, Env
+from specc.frontend.dynamic_index import gather_position
+from specc.frontend.grid_indices import is_grid_read, read_at_grid_indices
+from specc.frontend.name_lookup import resolve_name
+from specc.frontend.operators import (
+    apply_arithmetic,
+    apply_comparison,
+    apply_logical,
+    apply_negation,
+)
+from specc.frontend.recorded_values import record_value
+from specc.frontend.spec_values import (
+    POISON,
+    ChoiceValue,
+    EvalResult,
+    NeedsValue,
+    Record,
+    RuntimeNumber,
+    SpecValue,
+    Tensor,
+    describe_value,
+    take_first_result,
+)
+from specc.frontend.step_budget import OPERATION_COST
+from specc.frontend.weight_paths import fill_placeholders
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.op import Op
+from specc.syntax import ast
+from specc.syntax.ast_walk import flatten_binary_chain
+
+NAMES_PER_STEP = 64
+"""Names in sight that are copied in the time of one step."""
+
+
+def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
+    """The value of an expression. Raises Failed with what is wrong, or Poisoned when
+    that was said before.
+    """
+    context.work(expr.span)
+    # the parser makes no other classes, so that a missing rule is a fault of ours
+    value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
+    if value is POISON:
+        raise AlreadyReported
+    # a tensor is called by the text it was last read from: in `y = x; f(y)` a
+    # message about the operand shows `y`, not what first made it
+    if isinstance(value, Tensor) and expr.span:
+        return Tensor(value.value, expr.span)
+    return value
+
+
+def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
+    """As `evaluate_expression`, and of several results the first."""
+    return take_first_result(evaluate_expression(context, expr, env))
+
+
+def require_integer(value: SpecValue, what: str, span: Span | None) -> int:
+    """A whole number that decides structure. NeedsValue while it is a symbol."""
+    if isinstance(value, RuntimeNumber):
+        raise NeedsValue(value.symbols, span)
+    if not isinstance(value, Dim):
+        raise_error("E0203", f"{what} is a whole number, not {describe_value(value)}", span)
+    if value.number is None:
+        raise NeedsValue(value.symbols(), span)
+    return value.number
+
+
+def evaluate_condition(context: Context, expr: ast.Expr, env: Env, what: str) -> bool:
+    """A static condition."""
+    value = evaluate_value(context, expr, env)
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Tensor):
+        raise_error(
+            "E0207",
+            f"{what} is decided while compiling, this one depends on the input",
+            expr.span,
+            f"this is {describe_value(value)}",
+            helps=["to choose between two tensors at run time write `where(condition, a, b)`"],
+        )
+    raise_error("E0203", f"{what} is true or false, not {describe_value(value)}", expr.span)
+
+
+def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
+    # `1e3` is a float, though whole: only digits alone are a length
+    if any(c in expr.text for c in ".eE"):
+        return float(expr.text)
+    return parse_number_literal(expr.text)
+
+
+@lru_cache(maxsize=1024)
+def parse_number_literal(text: str) -> Dim:
+    """A number as it is written."""
+    return Dim.of(int(text))
+
+
+def _evaluate_text(context: Context, expr: ast.TextLiteral, env: Env) -> str:
+    return fill_placeholders(context, expr.value, env, expr.span)
+
+
+def _evaluate_name(context: Context, expr: ast.Name, env: Env) -> EvalResult:
+    value = resolve_name(context, expr, env)
+    record_value(expr.span, value)
+    return value
+
+
+def _evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
+    value = context.evaluator.call(context, expr, env)
+    record_value(expr.function.span, value)
+    return value
+
+
+def _evaluate_unary(context: Context, expr: ast.Unary, env: Env) -> SpecValue:
+    value = evaluate_value(context, expr.operand, env)
+    context.scope = env.scope
+    if expr.op == "-":
+        return apply_negation(context, value, expr)
+    return apply_logical(context, "not", [value], expr)
+
+
+def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
+    """A loop along the left operands: a sum of thousands of terms is no deeper than one of two."""
+    leftmost, operations = flatten_binary_chain(expr)
+    try:
+        value = evaluate_value(context, leftmost, env)
+    except AlreadyReported:  # said before; what is wrong on the right is still to be said
+        for operation in operations:
+            evaluate_value(context, operation.right, env)
+        raise
+    for operation in operations:
+        context.work(operation.span, OPERATION_COST)
+        value = _apply_binary(
+            context, operation, value, evaluate_value(context, operation.right, env), env
+        )
+    return value
+
+
+def _apply_binary(
+    context: Context, expr: ast.Binary, left: SpecValue, right: SpecValue, env: Env
+) -> SpecValue:
+    context.scope = env.scope
+    if expr.op == "&":
+        return apply_logical(context, "&", [left, right], expr)
+    if expr.op == "|":
+        return apply_logical(context, "|", [left, right], expr)
+    result = apply_arithmetic(context, expr.op, left, right, expr)
+    if isinstance(result, Tensor) and expr.span:
+        return Tensor(result.value, expr.span)
+    return result
+
+
+def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecValue:
+    values = [_evaluate_compared(context, o, expr.operands, env) for o in expr.operands]
+    context.scope = env.scope
+    result: SpecValue = None
+    # `0 <= i - j < n` is two comparisons joined
+    for n, op in enumerate(expr.ops):
+        holds = apply_comparison(context, op, values[n], values[n + 1], expr)
+        result = holds if n == 0 else apply_logical(context, "&", [result, holds], expr)
+    return result
+
+
+def _evaluate_compared(
+    context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
+) -> SpecValue:
+    """One side of a comparison. A bare word beside a choice is one of its words."""
+    # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
+    if isinstance(expr, ast.Name | ast.ListLiteral):
+        for other in others:
+            if isinstance(other, ast.Name) and other is not expr:
+                known = resolve_name(context, other, env, quiet=True)
+                if isinstance(known, ChoiceValue):
+                    return _evaluate_choice_word(expr, known, context, env)
+    return evaluate_value(context, expr, env)
+
+
+def _evaluate_choice_word(
+    expr: ast.Expr, choice: ChoiceValue, context: Context, env: Env
+) -> SpecValue:
+    if isinstance(expr, ast.ListLiteral):
+        return tuple(_evaluate_choice_word(item, choice, context, env) for item in expr.items)
+    if isinstance(expr, ast.Name) and expr.path in choice.words:
+        return ChoiceValue(expr.path, choice.words)
+    if isinstance(expr, ast.Name) and resolve_name(context, expr, env, quiet=True) is POISON:
+        raise_error("E0203", f"`{expr.path}` is none of {', '.join(choice.words)}", expr.span)
+    return evaluate_value(context, expr, env)
+
+
+def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> EvalResult:
+    return evaluate_expression(context, select_branch(context, expr, env), env)
+
+
+def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
+    """The side of `a if c else b` that counts, unevaluated; any other expression itself."""
+    while isinstance(expr, ast.Conditional):
+        taken = evaluate_condition(context, expr.condition, env, "the condition of `if`")
+        expr = expr.then if taken else expr.otherwise
+    return expr
+
+
+def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecValue:
+    return context.counted(
+        tuple(evaluate_value(context, item, env) for item in expr.items), expr.span
+    )
+
+
+def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
+    over = evaluate_value(context, expr.over, env)
+    items: Iterable[SpecValue]
+    if isinstance(over, tuple):
+        items, count = over, len(over)
+    else:
+        turns = range(require_integer(over, "what `for` runs over", expr.over.span))
+        items, count = map(Dim.of, turns), len(turns)
+    made: list[SpecValue] = []
+    context.count_list_items(count, expr.over.span)  # before they take memory
+    for item in items:
+        # each turn copies the names in sight, which a long block has many of
+        context.work(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
+        inner = replace(env, names={**env.names, expr.variable: item})
+        with context.sharing.step(expr):
+            made.append(evaluate_value(context, expr.item, inner))
+    return context.counted(tuple(made), expr.span, count)
+
+
+def _evaluate_record(context: Context, expr: ast.RecordLiteral, env: Env) -> SpecValue:
+    return context.counted(
+        Record({f.name: evaluate_value(context, f.value, env) for f in expr.fields}), expr.span
+    )
+
+
+def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
+    base = evaluate_value(context, expr.base, env)
+    if isinstance(base, tuple):
+        return _index_list(context, base, expr, env)
+    if not isinstance(base, Tensor):
+        raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
+    # inside a definition `keep[j]` reads a grid; outside it `j` is a name like others
+    if is_grid_read(expr, env):
+        return read_at_grid_indices(context, base, expr, env)
+    return _index_tensor(context, base, expr, env)
+
+
+def _index_list(
+    context: Context, base: tuple[SpecValue, ...], expr: ast.Index, env: Env
+) -> SpecValue:
+    item = expr.items[0]
+    if len(expr.items) != 1 or isinstance(item, ast.Slice | ast.EllipsisDims):
+        raise_error("E0203", "a list takes one index", expr.span)
+    n = require_integer(evaluate_value(context, item, env), "an index", item.span)
+    if not -len(base) <= n < len(base):
+        raise_error("E0208", f"there is no item {n} in a list of {len(base)}", item.span)
+    return base[n]
+
+
+def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
+    """`x[:, 0]`, `x[..., a:b]`: each item takes one axis from the left, `...` the ones between."""
+    items = list(expr.items)
+    rest = [n for n, i in enumerate(items) if isinstance(i, ast.EllipsisDims)]
+    if len(rest) > 1:
+        raise_error("E0208", "`...` stands once in an index", expr.span)
+    new = sum(_is_none(item) for item in items)
+    count, rank = len(items) - len(rest) - new, len(base.shape)
+    if count > rank:
+        title = f"{count} indices for {describe_value(base)}, which has {rank} axes"
+        raise_error("E0208", title, expr.span)
+    if rest:  # so many whole axes as are left
+        items[rest[0] : rest[0] + 1] = [ast.Slice()] * (rank - count)
+    value, axis = base, 0
+    for item in items:
+        if isinstance(item, ast.Slice):
+            value = _slice_axis(context, value, axis, item, env, expr.span)
+            axis += 1  # a row takes its axis away, a slice leaves it
+        elif _is_none(item):
+            op = ops.Insert(axis)
+            value = node_builder.add_node_with_one_result(
+                context, op, value, span=expr.span, scope=env.scope
+            )
+            axis += 1
+        elif not isinstance(item, ast.EllipsisDims):
+            value = _select_position(context, value, axis, item, env, expr.span)
+    return value
+
+
+def _is_none(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
+    """Whether an index is `none` as it is written: a new axis of length 1. A config value
+    that is none is no index.
+    """
+    return isinstance(item, ast.Name) and item.path == "none"
+
+
+def _select_position(
+    context: Context, value: Tensor, axis: int, item: ast.Expr, env: Env, span: Span | None
+) -> Tensor:
+    at = evaluate_value(context, item, env)
+    if isinstance(at, Tensor):
+        return gather_position(context, value, axis, at, env=env, index=item.span, span=span)
+    if not isinstance(at, Dim):
+        raise_error("E0208", f"an index is a whole number, not {describe_value(at)}", item.span)
+    length = value.shape[axis]
+    if at.number is not None and at.number < 0:
+        # the last row of an axis that still grows has an op of its own: how long the
+        # axis is need not be known to find it
+        if at.number == -1:
+            return node_builder.add_node_with_one_result(
+                context, ops.Last(axis), value, span=span, scope=env.scope
+            )
+        at = length + at
+    return node_builder.add_node_with_one_result(
+        context, ops.Index(axis, at), value, span=span, scope=env.scope
+    )
+
+
+def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
+    """Where a slice of an axis begins or ends."""
+    at = evaluate_value(context, end, env)
+    if not isinstance(at, Dim):
+        title = f"a slice runs between whole numbers, not {describe_value(at)}"
+        raise_error("E0208", title, end.span)
+    # From the end, as Python counts; a length may be a symbol, so this is algebra. What
+    # of `-n` is below 0 nobody knows while `n` is a symbol, so what is written counts.
+    written = isinstance(end, ast.Unary) and (at.number or 0) == 0
+    below = at.number is not None and at.number < 0
+    return length + at if written or below else at
+
+
+def _slice_axis(
+    context: Context, value: Tensor, axis: int, item: ast.Slice, env: Env, span: Span | None
+) -> Tensor:
+    step = _evaluate_slice_step(context, item, env)
+    # `x[:, 0]`: the whole axis is no node
+    if item.start is None and item.stop is None and step == 1:
+        return value
+    length = value.shape[axis]
+    start = (
+        Dim.of(0) if item.start is None else _evaluate_slice_end(context, item.start, length, env)
+    )
+    stop = length if item.stop is None else _evaluate_slice_end(context, item.stop, length, env)
+    op: Op = ops.Slice(axis, start, stop)
+    if step != 1:
+        op = ops.Stride(axis, start, stop, step)
+    return node_builder.add_node_with_one_result(context, op, value, span=span, scope=env.scope)
+
+
+def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:
+    """The `s` of `a:b:s`. E0327 for one that does not go forward."""
+    if item.step is None:
+        return Dim.of(1)
+    step = evaluate_value(context, item.step, env)
+    if not isinstance(step, Dim):
+        title = f"a slice steps by a whole number, not {describe_value(step)}"
+        raise_error("E0208", title, item.step.span)
+    if step.number is not None and step.number < 1:
+        helps = ["`flip(x, axis=…)` turns an axis around: `flip(x, axis=1)[:, ::2]`"]
+        title = f"a slice steps forward, by 1 or more, not by {step}"
+        raise_error("E0327", title, item.step.span, helps=helps)
+    return step
+
+
+EXPRESSION_EVALUATORS: dict[type, Callable[[Context, Any, Env], EvalResult]] = {
+    ast.NumberLiteral: _evaluate_number,
+    ast.TextLiteral: _evaluate_text,
+    ast.Name: _evaluate_name,
+    ast.Call: _evaluate_call,
+    ast.Unary: _evaluate_unary,
+    ast.Binary: _evaluate_binary,
+    ast.Compare: _evaluate_comparison,
+    ast.Conditional: _evaluate_conditional,
+    ast.ListLiteral: _evaluate_list,
+    ast.ListComprehension: _evaluate_comprehension,
+    ast.RecordLiteral: _evaluate_record,
+    ast.Index: _evaluate_index,
+}

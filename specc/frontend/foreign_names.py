@@ -1,0 +1,138 @@
+"""Suggest our name for an operation or option of another library, and map Hugging Face
+activation names.
+"""
+
+from collections.abc import Collection
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import did_you_mean, format_suggestion, normalize_identifier
+from specc.frontend.context import Context, Env
+from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
+from specc.frontend.parameter_kinds import FUNCTION, convert_to_kind
+from specc.frontend.spec_values import SpecValue
+from specc.syntax import ast
+
+FOREIGN_BY_NAME = {
+    normalize_identifier(name): mend for mend in FOREIGN_OPERATIONS for name in mend.names
+}
+"""By name, without case and separators."""
+
+FOREIGN_LIBRARIES = frozenset(
+    {
+        *("torch", "nn", "functional", "F", "tf", "keras", "layers", "ops"),
+        *("np", "numpy", "jnp", "jax", "lax", "flax", "mx", "math"),
+        *("einops", "transformers", "onnx", "self", "module", "model"),
+    }
+)
+"""What stands before a point elsewhere."""
+
+FOREIGN_OPTIONS = {
+    "dim": "axis",
+    "dims": "axis",
+    "axes": "axis",
+    "kernelsize": "kernel",
+    "numheads": "heads",
+    "nhead": "heads",
+    "nheads": "heads",
+    "numkvheads": "kv_heads",
+    "outfeatures": "out",
+    "outchannels": "out",
+    "units": "out",
+    "filters": "out",
+    "hiddensize": "hidden",
+    "hiddendim": "hidden",
+    "dimfeedforward": "hidden",
+    "intermediatesize": "hidden",
+    "activation": "act",
+    "numembeddings": "size",
+    "vocabsize": "size",
+    "embeddingdim": "dim",
+    "epsilon": "eps",
+    "numlayers": "layers",
+    "numgroups": "groups",
+    "softcap": "cap",
+    "attnmask": "mask",
+    "attentionmask": "mask",
+    "min": "low",
+    "max": "high",
+    "repeats": "length",
+    "shifts": "by",
+    "depth": "size",
+    "numclasses": "size",
+    "splitsizeorsections": "into",
+    "dtype": "to",
+}
+"""Options of elsewhere, without case and separators, and what they are called here."""
+
+
+def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
+    """What is written here for an operation of another language; empty for none."""
+    mend = FOREIGN_BY_NAME.get(normalize_identifier(name))
+    return mend.text if mend and all(need in known for need in mend.needs) else ""
+
+
+def suggest_for_library_path(path: str, known: Collection[str]) -> str:
+    """What is written here for `nn.Linear` or `x.reshape`; empty where nothing is known."""
+    name = path.rpartition(".")[2]
+    if mend := suggest_for_foreign_operation(name, known):
+        return mend
+    near = name if name in known else did_you_mean(name, known)
+    return f"write `{near}`; `specc doc {near}` says what it takes" if near else ""
+
+
+def match_foreign_option(name: str, known: Collection[str]) -> str | None:
+    """The option of this name in other languages, or one that is spelled nearly so."""
+    foreign = FOREIGN_OPTIONS.get(normalize_identifier(name))
+    return foreign if foreign in known else did_you_mean(name, known)
+
+
+HF_ACTIVATION_ALIASES = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+    "relu_squared": "relu2",
+    "linear": "identity",
+}
+"""Other names of activations in published config files."""
+
+KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
+    *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
+    *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
+}
+"""The names that published config files have: functions, and blocks of `activations` in std."""
+
+
+def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
+    """An activation by its name in a config file. Unknown ones are refused (E0403), never
+    guessed.
+    """
+    spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
+    try:
+        value = context.evaluator.evaluate(context, spec_name, env)
+    except Failed as failed:
+        # what a name may be in a spec is no help to who looks at a config file
+        if any(d.code != "E0202" for d in failed.diagnostics):
+            raise
+        _raise_unknown_activation(name, span)
+    return convert_to_kind(value, (FUNCTION,), f'the activation "{name}"', span)
+
+
+def _raise_unknown_activation(name: str, span: Span | None) -> NoReturn:
+    known = sorted(KNOWN_ACTIVATIONS)
+    close = did_you_mean(name, known)
+    raise_error(
+        "E0403",
+        f'the activation "{name[:60]}" is not known',
+        span,
+        "no activation has this name",
+        notes=[f"there are {', '.join(known)}"],
+        helps=[format_suggestion(close)]
+        if close
+        else ["a spec of your own may have a block of this name: --spec my.specc"],
+    )

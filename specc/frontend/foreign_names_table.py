@@ -1,0 +1,358 @@
+"""Table of operation names in PyTorch, NumPy, TensorFlow and einops, and their equivalents."""
+
+from typing import NamedTuple
+
+
+class ForeignOperation(NamedTuple):
+    """What to write, the words and blocks that it needs, and the names it goes by."""
+
+    text: str
+    needs: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+FOREIGN_OPERATIONS = (
+    # axes
+    ForeignOperation(
+        "there is no general reshape: `split(x, into=[2, 4], axis=2)` parts an axis, "
+        "`merge(x, axis=1)` joins neighbors, and "
+        '`rearrange(x, "b n (h d) -> b h n d", sizes=[2])` does both',
+        ("split", "merge", "rearrange"),
+        ("reshape", "view", "flatten", "unflatten", "ravel", "pixelshuffle"),
+    ),
+    ForeignOperation(
+        "a new axis of length 1 is `x[:, none]`, or `insert(x, axis=1)`",
+        ("insert",),
+        ("unsqueeze", "expanddims", "newaxis"),
+    ),
+    ForeignOperation(
+        "axes in another order are `transpose(x, order=[0, 2, 1])`; without `order` the "
+        "last two change places",
+        ("transpose",),
+        ("permute", "swapaxes", "moveaxis", "t", "mt"),
+    ),
+    ForeignOperation(
+        "tensors one after the other are `concat([a, b], axis=1)`",
+        ("concat",),
+        ("cat", "concatenate", "hstack", "vstack"),
+    ),
+    ForeignOperation(
+        "an axis of length 1 is repeated by `expand(insert(x, axis=1), axis=1, length=3)`; "
+        "sums and products repeat it by themselves",
+        ("expand", "insert"),
+        ("tile", "repeatinterleave", "broadcastto", "expandas", "broadcast"),
+    ),
+    ForeignOperation(
+        "rows are taken by brackets: `x[:, 0:2]`, `x[:, 0]`, the newest by `last(x, axis=1)`",
+        ("last",),
+        ("slice", "narrow", "stridedslice", "getitem", "subscript"),
+    ),
+    ForeignOperation(
+        "rows by computed numbers are `gather(x, ids)`, rows of a table of weights "
+        "`embedding(ids, size=10, dim=8) @ words`",
+        ("gather", "embedding"),
+        ("indexselect", "gathernd", "take", "takealongdim", "lookup", "embeddinglookup"),
+    ),
+    ForeignOperation(
+        "how long an axis is, is `length(x, axis=1)`", ("length",), ("shape", "dim", "ndim")
+    ),
+    ForeignOperation(
+        "the numbers below n are `range(8)`, the row numbers of a tensor `positions(x)`",
+        ("range", "positions"),
+        ("arange", "iota", "enumerate", "linspace"),
+    ),
+    ForeignOperation(
+        "how many numbers a tensor holds is `size(x)`", ("size",), ("numel", "nelement")
+    ),
+    # products and layers with weights
+    ForeignOperation(
+        "a product of matrices is `matmul(a, transpose(b))`",
+        ("matmul",),
+        ("mm", "bmm", "gemm", "batchmatmul", "batchdot"),
+    ),
+    ForeignOperation(
+        'an outer product is `einsum("b n i, b n j -> b n i j", a, b)`',
+        ("einsum",),
+        ("outer", "ger", "kron", "tensordot"),
+    ),
+    ForeignOperation(
+        "the sum of products is `dot(a, b)`", ("dot",), ("inner", "dotproduct", "vdot")
+    ),
+    ForeignOperation(
+        "a map with weights is `linear(x, out=8) @ name`",
+        ("linear",),
+        ("dense", "fc", "fullyconnected", "addmm", "projection"),
+    ),
+    ForeignOperation(
+        'a layer for each number is `repeat i in 3 { x = linear(x, out=8) @ "l.{i}" }`; '
+        "what stands one after the other is written so",
+        ("linear",),
+        ("sequential", "modulelist", "moduledict", "stacklayers"),
+    ),
+    ForeignOperation(
+        "write `conv`: `conv(x, out=8, kernel=3, padding=same) @ c` keeps the length of "
+        "rows [batch, time, channels]",
+        ("conv",),
+        ("conv1d",),
+    ),
+    ForeignOperation(
+        "write `conv`: of a picture [batch, channels, high, wide] "
+        "`conv(p, out=8, kernel=3) @ c` goes over both axes",
+        ("conv",),
+        ("conv2d", "convolution", "convolve", "depthwiseconv2d"),
+    ),
+    ForeignOperation(
+        "the opposite of a convolution is `conv_transpose(x, out=8, kernel=2, stride=2) @ c`",
+        ("conv_transpose",),
+        ("deconv", "deconvolution", "convtranspose1d", "convtranspose2d"),
+    ),
+    ForeignOperation(
+        "squares of a picture as rows are `patches(p, size=4, out=8) @ c`",
+        ("patches",),
+        ("unfold", "im2col", "patchembed", "patchembedding"),
+    ),
+    ForeignOperation(
+        "the greatest of each window is `max_pool(p, kernel=2)`",
+        ("max_pool",),
+        ("maxpool", "maxpool1d", "maxpool2d", "maxpooling"),
+    ),
+    ForeignOperation(
+        "the mean of each window is `average_pool(p, kernel=2)`",
+        ("average_pool",),
+        ("avgpool", "avgpool1d", "avgpool2d", "meanpool"),
+    ),
+    ForeignOperation(
+        "the mean over a whole picture is `mean(mean(p, axis=-1), axis=-1)`, over rows "
+        "`mean_row(x)`, over kept rows `masked_mean(x, keep)`",
+        ("mean", "mean_row", "masked_mean"),
+        ("adaptiveavgpool2d", "adaptiveavgpool1d", "globalaveragepool", "globalavgpool"),
+    ),
+    ForeignOperation(
+        "a picture of another size is `resize(p, size=[4, 4], mode=bilinear)`",
+        ("resize",),
+        ("interpolate", "upsample"),
+    ),
+    ForeignOperation(
+        "both directions are `lstm(x, hidden=8, direction=both) @ rnn`, which gives "
+        "outputs of twice the width",
+        ("lstm",),
+        ("bilstm", "bidirectional", "bigru", "birnn"),
+    ),
+    # attention
+    ForeignOperation(
+        "attention with its projections is `attention(x, heads=2, mask=all) @ name`",
+        ("attention",),
+        ("mha", "multiheadattention", "selfattention", "multiheadselfattention"),
+    ),
+    ForeignOperation(
+        "attention to another's rows is `attention(x, a, heads=2, mask=all) @ name`",
+        ("attention",),
+        ("crossattention", "encoderdecoderattention"),
+    ),
+    ForeignOperation(
+        "attention without weights is `attend(q, k, v, mask=all)`",
+        ("attend",),
+        ("sdpa", "scaleddotproductattention", "flashattention"),
+    ),
+    ForeignOperation(
+        "attention that looks back only is `attend(q, k, v, mask=causal)`; of scores that "
+        "are there `masked_softmax(matmul(q, transpose(k)), causal)`",
+        ("attend", "masked_softmax", "causal"),
+        ("softmaxcausal", "causalsoftmax", "causalattention", "maskedsoftmaxcausal"),
+    ),
+    ForeignOperation(
+        "who sees whom is a mask: `mask=causal`, or one of your own, "
+        "`mask near(n: int) = i - j < n`",
+        ("causal",),
+        ("tril", "triu", "causalmask", "lookaheadmask"),
+    ),
+    ForeignOperation(
+        "rows that exist are an input, `keep[batch, n]`; the mask of them is "
+        "`attend(q, k, v, mask=visible(keep))`",
+        ("attend", "visible"),
+        ("attentionmask", "paddingmask", "keypaddingmask"),
+    ),
+    ForeignOperation(
+        "positions are added: `x + sinusoid(positions(x), dim=8, layout=halves)`, or "
+        "learned ones, `x + learned(positions(keep), dim=8, size=64) @ places`",
+        ("sinusoid", "learned", "positions"),
+        ("positionalencoding", "positionencoding", "positionalembedding", "posemb"),
+    ),
+    ForeignOperation(
+        "queries and keys are turned by `rotate(q, positions(x), rope(theta=10000.0), pairs=half)`",
+        ("rotate", "rope"),
+        ("applyrotaryposemb", "rotaryembedding", "applyrope"),
+    ),
+    ForeignOperation(
+        "a spec says nothing of caches: `specc compile --for step` derives them",
+        (),
+        ("kvcache", "cache", "pastkeyvalues", "pastkeyvalue"),
+    ),
+    ForeignOperation(
+        "a layer of the Transformer is "
+        "`encoder_layer(x, heads=2, hidden=16, act=relu, norm=layer_norm(eps=1e-5), "
+        "place=post, mask=all) @ name`",
+        ("encoder_layer",),
+        ("transformerencoderlayer", "transformerblock", "transformerlayer"),
+    ),
+    # functions of a number
+    ForeignOperation("x times its sigmoid is `silu(x)`", ("silu",), ("swish", "sigmoidlinearunit")),
+    ForeignOperation(
+        "that is `where(x > 0.0, x, 0.01 * x)`, with your own slope",
+        ("where",),
+        ("leakyrelu", "prelu", "rrelu"),
+    ),
+    ForeignOperation(
+        "that is `max(x, 0.0) + expm1(min(x, 0.0))`", ("max", "expm1", "min"), ("elu", "celu")
+    ),
+    ForeignOperation(
+        "that is `1.0507 * (max(x, 0.0) + 1.67326 * expm1(min(x, 0.0)))`",
+        ("max", "expm1", "min"),
+        ("selu",),
+    ),
+    ForeignOperation(
+        "that is `clip(x / 6.0 + 0.5, low=0.0, high=1.0)`", ("clip",), ("hardsigmoid",)
+    ),
+    ForeignOperation(
+        "half of the features gate the other: `a * sigmoid(b)` of `a, b = chunk(x, 2)`",
+        ("sigmoid", "chunk"),
+        ("glu",),
+    ),
+    ForeignOperation(
+        "a network with a gate is `gated_mlp(x, hidden=16, act=silu) @ mlp`, or with `act=gelu`",
+        ("gated_mlp",),
+        ("swiglu", "geglu", "reglu"),
+    ),
+    ForeignOperation("no less and no more is `clip(x, low=0.0, high=1.0)`", ("clip",), ("clamp",)),
+    ForeignOperation("of two tensors that is `min(a, b)`", ("min",), ("minimum", "fmin")),
+    ForeignOperation("of two tensors that is `max(a, b)`", ("max",), ("maximum", "fmax")),
+    ForeignOperation("a power is `x ** 2.0`", (), ("pow", "power", "square", "cube")),
+    ForeignOperation("that is `1.0 / sqrt(x)`", ("sqrt",), ("rsqrt", "invsqrt")),
+    ForeignOperation("that is `log(x) / 0.6931471805599453`", ("log",), ("log2",)),
+    ForeignOperation("that is `log(x) / 2.302585092994046`", ("log",), ("log10",)),
+    ForeignOperation(
+        "arithmetic is written with signs: `a + b`, `a - b`, `a * b`, `a / b`, `5 // 2`, `5 % 2`",
+        (),
+        ("add", "sub", "subtract", "mul", "multiply", "div", "divide", "mod", "fmod"),
+    ),
+    ForeignOperation(
+        "comparisons are written with signs: `a == b`, `a != b`, `a < b`, `a >= b`",
+        (),
+        ("eq", "ne", "notequal", "lt", "less", "gt", "greater", "le", "ge"),
+    ),
+    ForeignOperation(
+        "truth is joined by signs: `seen & (x > 0.0)`, `seen | (x > 0.0)`, `not seen`",
+        (),
+        ("logicaland", "logicalor", "logicalnot", "bitwiseand", "bitwiseor"),
+    ),
+    ForeignOperation(
+        "another kind of numbers is `cast(x, to=int)`",
+        ("cast",),
+        ("astype", "to", "long", "half", "double", "typeas"),
+    ),
+    # along an axis
+    ForeignOperation(
+        "the spread is `sqrt(mean((x - insert(mean(x, axis=-1), axis=-1)) ** 2.0, axis=-1))`",
+        ("mean", "sqrt"),
+        ("std", "var", "variance"),
+    ),
+    ForeignOperation("that is `log_softmax(x)`", ("log_softmax",), ("logsoftmax",)),
+    ForeignOperation("that is `softmax(-x)`", ("softmax",), ("softmin",)),
+    ForeignOperation(
+        "a vector's length is `sqrt(sum(x * x, axis=-1))`; each made 1 long is `unit_row(x)`",
+        ("sqrt", "sum", "unit_row"),
+        ("norm", "l2norm", "normalize"),
+    ),
+    ForeignOperation(
+        "positive numbers are multiplied by `exp(sum(log(x), axis=-1))`",
+        ("exp", "sum", "log"),
+        ("prod", "product"),
+    ),
+    ForeignOperation(
+        "positive numbers are multiplied by `exp(cumsum(log(x), axis=1))`",
+        ("exp", "cumsum", "log"),
+        ("cumprod",),
+    ),
+    ForeignOperation("that is `argmax(-x)`", ("argmax",), ("argmin",)),
+    ForeignOperation(
+        "the greatest and their numbers are `topk(x, 3)`", ("topk",), ("kthvalue", "topkvalues")
+    ),
+    # choosing and filling
+    ForeignOperation(
+        "a choice at each place is `where(seen, x, 0.0)`",
+        ("where",),
+        ("maskedfill", "select", "cond", "ifelse", "maskedselect"),
+    ),
+    ForeignOperation(
+        "how many there are is never decided by values: `where(x > 0.0, x, 0.0)` keeps the length",
+        ("where",),
+        ("nonzero", "argwhere", "unique", "booleanmask"),
+    ),
+    ForeignOperation(
+        "rows are put by a product: `matmul(transpose(one_hot(ids, size=10)), x)`",
+        ("matmul", "one_hot"),
+        ("scatter", "scatteradd", "indexadd", "bincount", "scatternd"),
+    ),
+    ForeignOperation(
+        "that is `zeros(shape=[2, 8])`, and of the shape of another `x * 0.0`",
+        ("zeros",),
+        ("zeroslike", "full", "fulllike", "empty", "emptylike"),
+    ),
+    ForeignOperation(
+        "that is `ones(shape=[2, 8])`, and of the shape of another `x * 0.0 + 1.0`",
+        ("ones",),
+        ("oneslike",),
+    ),
+    ForeignOperation(
+        "that is `one_hot(range(8), size=8)`", ("one_hot", "range"), ("eye", "identitymatrix")
+    ),
+    ForeignOperation(
+        "a number that is given is written as it is: `x + 2.0`",
+        (),
+        ("scalar", "tensor", "asarray", "array"),
+    ),
+    ForeignOperation(
+        'weights of any shape are `x + parameter(shape=[8], init="ones") @ gain`',
+        ("parameter",),
+        ("registerbuffer", "variable", "weight"),
+    ),
+    # what a spec does not say
+    ForeignOperation(
+        "a spec says what a trained model computes: leave it out",
+        (),
+        (
+            "dropout",
+            "dropout1d",
+            "dropout2d",
+            "droppath",
+            "stochasticdepth",
+            "detach",
+            "stopgradient",
+            "contiguous",
+            "clone",
+            "copy",
+            "checkpoint",
+        ),
+    ),
+    ForeignOperation(
+        "a spec draws no numbers: noise is an input of the graph",
+        (),
+        ("rand", "randn", "randint", "randnlike", "bernoulli", "multinomial"),
+    ),
+    ForeignOperation(
+        "inner values are seen by `specc compile --tap PATTERN`",
+        (),
+        ("print", "assert", "log_tensor", "breakpoint"),
+    ),
+    ForeignOperation(
+        "a spec has no loss: train its module (`specc_torch`) with one of PyTorch's",
+        (),
+        ("crossentropy", "crossentropyloss", "mseloss", "nllloss", "backward", "loss"),
+    ),
+    ForeignOperation(
+        "writing is told outside of graphs: `generate`, as in `specc doc generate` and "
+        "docs/generation.md",
+        (),
+        ("beamsearch", "greedysearch", "sample", "generate"),
+    ),
+)

@@ -1,0 +1,324 @@
+"""Evaluate the `generate`, `stream` and `reading` sections of a spec to plain data for the
+manifest.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NoReturn, TypeAlias
+
+from specc.decode.settings_errors import VocabularySizes, check_spec_settings
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.context import Context, Env
+from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
+from specc.frontend.spec_modules import Program
+from specc.frontend.spec_values import (
+    POISON,
+    BlockFunction,
+    BuiltinFunction,
+    ChoiceValue,
+    CombinedMask,
+    DefinitionFunction,
+    EvalResult,
+    MaskLike,
+    NeedsValue,
+    Record,
+    Rope,
+    RuntimeNumber,
+    take_first_result,
+)
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.model import GenerateSection, StreamSection
+from specc.syntax import ast
+
+
+def value_to_data(value: EvalResult, span: Span | None = None) -> object:
+    """A static value as plain data. NeedsValue for a symbol; `span` is where the value stands."""
+    match take_first_result(value):
+        case Dim() as dim:
+            if dim.number is None:
+                raise NeedsValue(dim.symbols(), span)
+            return dim.number
+        case RuntimeNumber(symbols=symbols):
+            raise NeedsValue(symbols, span)
+        case ChoiceValue(word):
+            return word
+        case tuple() as items:
+            return [value_to_data(i) for i in items]
+        case Record(fields=fields):
+            return {k: value_to_data(v) for k, v in fields.items()}
+        case Rope(theta, kind, numbers):
+            return {"theta": theta, "kind": kind, **dict(numbers)}
+        case BuiltinFunction(name=name):
+            return name
+        case BlockFunction() | DefinitionFunction() as function:
+            # `window(128)` as it was written: its name alone would not tell it
+            return function.span.text if function.span else function.name
+        case CombinedMask(op, parts):
+            return _format_mask(op, parts)
+        case other:
+            return other
+
+
+def _format_mask(op: str, masks: Iterable[MaskLike]) -> str:
+    shown = [str(value_to_data(mask)) for mask in masks]
+    return f"not {shown[0]}" if op == "not" else f"({f' {op} '.join(shown)})"
+
+
+def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
+    """An expression of `reading` or `generate` as data: a call is its name, inputs and
+    options.
+
+    A name that means nothing else is a word: `resize=bilinear`. No length hangs on
+    these numbers, so `/` may leave a fraction: `scale=1 / 255`.
+    """
+    match expr:
+        case ast.Call():
+            data: dict[str, object] = {"kind": expr.function.path}
+            if expr.args:
+                data["args"] = [expression_to_data(context, a, env) for a in expr.args]
+            data.update({o.name: expression_to_data(context, o.value, env) for o in expr.options})
+            return data
+        case ast.ListLiteral():
+            return [expression_to_data(context, item, env) for item in expr.items]
+        case ast.Name():
+            return _name_to_data(context, expr, env)
+        case ast.Binary(op="/"):
+            left = expression_to_data(context, expr.left, env)
+            right = expression_to_data(context, expr.right, env)
+            if isinstance(left, PlainNumber) and isinstance(right, PlainNumber) and right:
+                return _divide_numbers(left, right)
+    return value_to_data(context.evaluator.evaluate(context, expr, env), expr.span)
+
+
+PlainNumber: TypeAlias = int | float
+
+
+def _divide_numbers(left: PlainNumber, right: PlainNumber) -> PlainNumber:
+    """Whole where both are whole and nothing remains."""
+    if isinstance(left, int) and left % right == 0:
+        return left // right
+    return left / right
+
+
+def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
+    """A name as data: what it stands for where a value is so called, else the word."""
+    value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
+    if value is POISON and name.path in NAMED_CONSTANTS:
+        value = resolve_name(context, name, env)
+    # `config.labels` is a value, a plain word that nothing is called by is itself
+    if value is POISON and "." in name.path:
+        value = resolve_name(context, name, env, quiet=True)
+    return name.path if value is POISON else value_to_data(value, name.span)
+
+
+def get_vocabulary_sizes(graph: Graph, growing: str, source: str) -> VocabularySizes:
+    """How many tokens the input that grows takes, and how many the result is drawn from."""
+    below, drawn = graph.input_facts[growing].below, graph.outputs[source].type.shape
+    return VocabularySizes(
+        below.number if below is not None else None, drawn[-1].number if drawn else None
+    )
+
+
+def evaluate_generation_settings(
+    context: Context, item: ast.Generate, env: Env, vocabulary: VocabularySizes
+) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
+    """The settings of one `generate`, and warnings. Fails with every fault found:
+    E0731, E0732, E0733.
+    """
+    made: dict[str, object] = {}
+    spans: dict[str, Span | None] = {}
+    for setting in item.settings:
+        spans[f"{setting.name} name"] = setting.span
+        spans[setting.name] = setting.value.span or setting.span
+        if isinstance(setting.value, ast.Call):
+            made[setting.name] = _evaluate_strategy_call(
+                context, setting.name, setting.value, env, spans
+            )
+        else:
+            made[setting.name] = _evaluate_known_data(context, setting.value, env)
+    faults = check_spec_settings(made, spans, item.span)
+    # past the vocabulary: told only of settings that are sound by themselves
+    beyond = {w: d for w in made if not faults and (d := vocabulary.beyond(w, made[w], spans[w]))}
+    warnings = [
+        replace(d, code="W0755", severity="warning") for d in [beyond.pop("stop", None)] if d
+    ]
+    if faults or beyond:
+        raise Failed(*faults, *beyond.values())
+    return made, tuple(warnings)
+
+
+def _evaluate_strategy_call(
+    context: Context, name: str, call: ast.Call, env: Env, spans: dict[str, Span | None]
+) -> dict[str, object]:
+    """`beam(width=4)` as `{"kind": "beam", "width": 4}`, with the places of its parts
+    in `spans`.
+    """
+    spans[f"{name} name"] = call.function.span or call.span
+    made: dict[str, object] = {"kind": call.function.path}
+    if call.args:
+        made["args"] = [_evaluate_known_data(context, a, env) for a in call.args]
+    for option in call.options:
+        spans[f"{name}.{option.name}"] = option.value.span or option.span
+        spans[f"{name}.{option.name} name"] = option.name_span or option.span
+        made[option.name] = _evaluate_known_data(context, option.value, env)
+    return made
+
+
+def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
+    """An expression as data; None where it hangs on config values that are still symbols."""
+    try:
+        return expression_to_data(context, expr, env)
+    except NeedsValue:
+        if not context.symbolic:
+            raise
+        return None
+
+
+def evaluate_generation(
+    context: Context, program: Program, block: ast.Block, env: Env, made: Graph
+) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
+    """What the spec says of generating, and warnings about it."""
+    for item, _ in program.items(ast.Generate):
+        graphs = list_graphs(program)
+        # What writes is one head of several: the others score, classify or embed.
+        if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
+            return None, ()
+        _check_names(block, item)
+        # nothing is written of a symbolic reading; names and plain values are checked
+        if context.symbolic:
+            evaluate_generation_settings(context, item, env, VocabularySizes())
+            return GenerateSection(item.name, item.growing, item.source), ()
+        vocabulary = get_vocabulary_sizes(made, item.growing, item.source)
+        settings, warnings = evaluate_generation_settings(context, item, env, vocabulary)
+        return GenerateSection(item.name, item.growing, item.source, settings), warnings
+    return None, ()
+
+
+def evaluate_streaming(
+    program: Program, block: ast.Block, generation: GenerateSection | None
+) -> StreamSection | None:
+    """What the spec says is made of a graph's input while its rows come. E0221 for names
+    that no graph has, E0975 where one graph grows along two inputs.
+    """
+    said = [
+        item
+        for item, _ in program.items(ast.Stream)
+        if _has_stream_names(block, item)
+        or not any(_has_stream_names(g, item) for g in list_graphs(program))
+    ]
+    for item in said:
+        _check_names(block, item)
+        _check_time_axis(block, item)
+    growing = [item.growing for item in said]
+    # What is drawn of rows that grow, and what is made of rows that come, is one graph's
+    # only along one input; a text has no rows but those that were written.
+    other = next((i for i in said if generation or i.growing != growing[0]), None)
+    if other is not None:
+        already = f"it is streamed along `{growing[0]}`"
+        if generation:
+            already = f"`generate` has it written along `{generation.growing}`"
+        _raise_second_time_axis(block, other, already)
+    if not said:
+        return None
+    return StreamSection(growing[0], tuple(dict.fromkeys(item.source for item in said)))
+
+
+def _raise_second_time_axis(block: ast.Block, item: ast.Stream, already: str) -> NoReturn:
+    raise_error(
+        "E0975",
+        f"the graph `{block.name}` cannot be streamed along `{item.growing}`, for {already}",
+        item.span,
+        "a second time here",
+        helps=["make a second graph for it: a spec may have several"],
+    )
+
+
+def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
+    """E0702 for an input that has no rows behind the batch."""
+    for param in block.params:
+        if param.name == item.growing and len(param.type.dims or ()) < 2:
+            raise_error(
+                "E0702",
+                f"`{param.name}` cannot come row by row: it has no axis behind the batch",
+                item.span,
+                helps=["give it the axes [batch, length], the length from `dims`"],
+            )
+
+
+def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
+    """Whether a graph has both names."""
+    inputs, results = [p.name for p in block.params], [r.name for r in block.results]
+    return item.growing in inputs and item.source in results
+
+
+def list_graphs(program: Program) -> list[ast.Block]:
+    """Every graph of a spec, in the order of the file."""
+    blocks = [i for i in program.module.items.values() if isinstance(i, ast.Block)]
+    return [block for block in blocks if block.kind == "graph"]
+
+
+def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
+    """Whether a graph has the input that grows and a result along the axis it grows by."""
+    growing = next((p for p in block.params if p.name == item.growing), None)
+    source = next((r for r in block.results if r.name == item.source), None)
+    if growing is None or source is None or len(growing.type.dims or ()) < 2:
+        return False
+    names = [d.path for d in source.type.dims or () if isinstance(d, ast.Name)]
+    axis = (growing.type.dims or ())[1]
+    return isinstance(axis, ast.Name) and axis.path in names
+
+
+def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
+    """E0221 for an input or a result that the graph does not have."""
+    for name, sides, word in (
+        (item.growing, block.params, "input"),
+        (item.source, block.results, "result"),
+    ):
+        known = [side.name for side in sides]
+        if name not in known:
+            helps = suggest_similar_name(name, known, f"it has {', '.join(known)}")
+            title = f"the graph `{block.name}` has no {word} `{name}`"
+            raise_error("E0221", title, item.span, helps=helps)
+
+
+def evaluate_readings(
+    context: Context,
+    program: Program,
+    block: ast.Block,
+    env: Env,
+    kind: type[ast.InputReading] | type[ast.ResultDisplay],
+) -> Mapping[str, object]:
+    """How inputs are read, or results shown, as data for the manifest. What an instance
+    says stands before what it extends says, and wins.
+    """
+    data: dict[str, object] = {}
+    what = "result" if kind is ast.ResultDisplay else "input"
+    known = _list_graph_names(block, what)
+    every = {name for graph in list_graphs(program) for name in _list_graph_names(graph, what)}
+    for item, module in program.items(ast.Reading):
+        for entry in item.entries:
+            if not isinstance(entry, kind) or entry.name in data:
+                continue
+            if entry.name in every.difference(known):
+                continue  # it is for another graph of the spec
+            if entry.name not in known:
+                helps = suggest_similar_name(entry.name, known, f"there are {', '.join(known)}")
+                title = f"the graph `{block.name}` has no {what} `{entry.name}`"
+                raise_error("E0221", title, entry.span, helps=helps)
+            told = _require_call_data(expression_to_data(context, entry.value, env), entry.span)
+            data[entry.name] = {"home": module.path, **told}
+    return data
+
+
+def _list_graph_names(graph: ast.Block, what: str) -> list[str]:
+    sides = graph.results if what == "result" else graph.params
+    return [side.name for side in sides]
+
+
+def _require_call_data(data: object, span: Span | None) -> dict[str, object]:
+    if not isinstance(data, dict):
+        raise_error("E0203", "say how: `image(…)`, `text(…)`, `choice(…)`, `numbers()`", span)
+    return data

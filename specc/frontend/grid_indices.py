@@ -1,0 +1,131 @@
+"""Grid indices `h`, `i`, `j` of masks and scores: position ids, and tensors read at them."""
+
+from collections.abc import Mapping, Sequence
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.frontend import node_builder
+from specc.frontend.context import Context, Env
+from specc.frontend.spec_values import Tensor, describe_value
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.syntax import ast
+
+GRID_RANK = 4
+"""The axes of a grid: batch, head, query, key."""
+
+GRID_INDEX_ORDER = ("h", "i", "j")
+"""The grid's axes behind the batch, in order."""
+
+BATCH_INDEX_NAME = "b"
+"""The batch, where a tensor is read by sample alone: `size[b]`."""
+
+
+def make_grid_indices(
+    context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
+) -> Mapping[str, Tensor]:
+    """`i` as [q, 1] and `j` as [k]: the row numbers of a query and a key tensor, each
+    along the axis beside it. A query that has none is in no row, so there is no `i`.
+    """
+    key, along = keys
+    query, axis = queries
+    pair = (query.shape[axis] if axis is not None else None, key.shape[along])
+    rows = {"j": _make_position_ids(context, key, along, ("j", *pair))}
+    if axis is not None:
+        i = _make_position_ids(context, query, axis, ("i", *pair))
+        rows["i"] = node_builder.add_node_with_one_result(context, ops.Insert(1), i)
+    return rows
+
+
+def _make_position_ids(
+    context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
+) -> Tensor:
+    """The row numbers of an axis. Queries of one run-time length have the same wherever
+    keys have one length too, so that all layers of a model have one mask, which is
+    looked through once.
+    """
+    length = x.shape[axis]
+    if length.number is not None or length in context.sorted:
+        return node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
+    if role not in context.numbers:
+        context.numbers[role] = node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
+    return context.numbers[role]
+
+
+def is_grid_read(expr: ast.Index, env: Env) -> bool:
+    """Whether an index inside a definition reads a grid: at `h`, `i` or `j`, or at `b`,
+    the sample, where nothing else is called so.
+    """
+    if not env.rows:
+        return False
+    named = {item.path for item in expr.items if isinstance(item, ast.Name)}
+    if named & set(GRID_INDEX_ORDER):
+        return True
+    return BATCH_INDEX_NAME in named and BATCH_INDEX_NAME not in {*env.names, *env.config}
+
+
+def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
+    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k], and bool[b, 1, k] beside scores
+    without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without batch axis
+    reads alike for every row.
+    """
+    read = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
+    sampled = read[0] == BATCH_INDEX_NAME
+    read = read[1:] if sampled else read
+    _check_grid_read(base, expr, env, read)
+    lead = len(base.shape) - len(read)
+    if lead not in (0, 1) or sampled > lead:
+        title = f"{describe_value(base)} has not the axes that are read here"
+        helps = [
+            "an axis for each name, and the batch before them: [batch] is read at "
+            "`[b]`, [batch, keys] at `[j]`, [batch, queries, keys] at `[i, j]`, "
+            "[heads, queries, keys] at `[h, i, j]`"
+        ]
+        raise_error("E0603", title, expr.span, helps=helps)
+    value, axis = base, lead
+    for name in GRID_INDEX_ORDER if env.heads else GRID_INDEX_ORDER[1:]:
+        if name in read:
+            axis += 1
+        # a grid without batch begins with the first axis that is read
+        elif axis > 0:
+            value = node_builder.add_node_with_one_result(
+                context, ops.Insert(axis), value, span=expr.span
+            )
+            axis += 1
+    return value
+
+
+def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str]) -> None:
+    """E0603 for names in another order, or twice, and for heads where there are none."""
+    if (
+        any(name not in GRID_INDEX_ORDER for name in read)
+        or sorted(read, key=GRID_INDEX_ORDER.index) != read
+    ):
+        title = "a grid is read at the row numbers h, i and j, and at b, the sample"
+        helps = ["write the row names in the order b, h, i, j, each once"]
+        raise_error("E0603", title, expr.span, helps=helps)
+    if "h" in read and not env.heads:
+        title = f"{describe_value(base)} is read at each head, and there are no heads here"
+        helps = ["`heads_of(x, heads)` gives queries and keys a heads axis"]
+        raise_error("E0603", title, expr.span, helps=helps)
+
+
+def convert_to_grid(
+    context: Context, value: Tensor, span: Span | None, beside: int = GRID_RANK
+) -> Tensor:
+    """A grid with all four axes. A tensor of as many as the scores `beside` it has the
+    batch first, as they have: what they lack stands behind that.
+    """
+    lacking = GRID_RANK - beside if len(value.shape) == beside else 0
+    for _ in range(lacking):
+        value = node_builder.add_node_with_one_result(context, ops.Insert(1), value, span=span)
+    if len(value.shape) > 4:
+        raise_error(
+            "E0603",
+            f"a grid has at most four axes, batch, head, query, key; this is "
+            f"{describe_value(value)}",
+            span,
+        )
+    while len(value.shape) < 4:
+        value = node_builder.add_node_with_one_result(context, ops.Insert(0), value, span=span)
+    return value

@@ -1,0 +1,269 @@
+"""Expand mask, bias and score definitions to grids over query and key positions."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from typing import TypeAlias
+
+from specc.diagnostics.diagnostic import Failed, Label, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend import node_builder
+from specc.frontend.context import EMPTY_NAMES, Context, Env
+from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.grid_indices import GRID_RANK, convert_to_grid
+from specc.frontend.spec_values import (
+    CombinedMask,
+    DefinitionFunction,
+    SpecValue,
+    Tensor,
+    describe_value,
+    take_first_result,
+)
+from specc.frontend.step_budget import EXPANSION_COST
+from specc.frontend.weight_paths import resolve_weight_path
+from specc.ir import ops
+from specc.syntax import ast
+
+GridIndices: TypeAlias = Mapping[str, Tensor]
+"""The row numbers `h`, `i` and `j` that a definition is about, as tensors."""
+
+MaskGrid: TypeAlias = Tensor | bool
+"""A mask over rows: a truth for each pair of them, or one truth for all."""
+
+MAX_EXPANSION_DEPTH = 8
+"""How often one definition may stand inside itself: a mask may take masks, but not without end."""
+
+
+def bind_definition(
+    context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
+) -> DefinitionFunction:
+    """`window(128)`: the definition with its arguments, evaluated where they stand."""
+    definition = target.definition
+    params = definition.params or ()
+    if target.kind == "normalizer":
+        params = params[1:]  # the first is the scores, which it is given in its place
+    # `m = window(back=4)` may be called again, as `m(ahead=1)`: what was given stays
+    given = dict(target.given)
+    for n, value in enumerate(expr.args):
+        if n >= len(params):
+            applied = f"weights_by({definition.name}, s, mask=s > -inf)"
+            raise_error(
+                "E0211",
+                f"`{definition.name}` takes {len(params)} arguments",
+                value.span,
+                helps=[f"to weigh scores: `{applied}`"] if target.kind == "normalizer" else [],
+            )
+        given[params[n].name] = _evaluate_definition_argument(context, params[n], value, env)
+    by_name = {p.name: p for p in params}
+    for option in expr.options:
+        if option.name not in by_name:
+            takes = f"it takes: {', '.join(by_name) or 'nothing'}"
+            helps = suggest_similar_name(option.name, by_name, takes)
+            raise_error(
+                "E0201",
+                f"`{definition.name}` has no option `{option.name}`",
+                option.name_span,
+                helps=helps,
+            )
+        given[option.name] = _evaluate_definition_argument(
+            context, by_name[option.name], option.value, env
+        )
+    where = expr.weights and ast.WeightName(
+        resolve_weight_path(context, expr.weights, env), span=expr.weights.span
+    )
+    held = replace(target, given=given, weights=where, span=expr.span)
+    if where:
+        context.sharing.hold(held, env.under(where.text).scope)
+    return held
+
+
+def _evaluate_definition_argument(
+    context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
+) -> SpecValue:
+    value = take_first_result(context.evaluator.evaluate(context, expr, env))
+    # an untyped parameter takes anything, a tensor is checked where it is read
+    if param.type is None or isinstance(value, Tensor):
+        return value
+    place = ValueContext(f"`{param.name}`", expr.span)
+    return convert_to_declared_type(context, param.type, value, env, place)
+
+
+@contextmanager
+def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[None]:
+    """While a definition is being expanded. E0210 for one that comes back to itself without end."""
+    name = held.definition.name
+    context.evaluator.expect(
+        context.steps, held.definition, held.module, _get_definition_config(held), held.span
+    )
+    context.work(held.span, EXPANSION_COST + len(context.calls) // 8)
+    chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {name}"]
+    if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
+        # `a → b → a` is told once around, though it was expanded many times by now
+        names = [c.removeprefix("definition ") for c in chain]
+        start = names.index(name)
+        loop = [*names[start : names.index(name, start + 1)], name]  # once around
+        title = f"`{name}` is defined by itself: {' → '.join(loop)}"
+        helps = ["write one of them without the other"]
+        raise_error("E0210", title, held.definition.name_span, helps=helps)
+    context.calls.append(chain[-1])
+    try:
+        # weights of a definition belong where it was written: two attentions that use
+        # one bias use one table, and no `share` is due for that
+        with (
+            context.called(held.span, standard=held.module.standard),
+            context.sharing.expanding(held),
+        ):
+            yield
+    except Failed as failed:
+        raise _show_at_definition(failed, held) from None
+    finally:
+        context.calls.pop()
+
+
+def _show_at_definition(failed: Failed, held: DefinitionFunction) -> Failed:
+    """A number out of range is shown first where the definition was given it."""
+    found, where = failed.diagnostics[0], held.span
+    if (
+        found.code != "E0417"
+        or found.primary is None
+        or where is None
+        or where.source is found.primary.span.source
+    ):
+        return failed
+    others = (Label(found.primary.span, "where it counts"), *found.others)
+    title = f"`{held.name}`: {found.title}"
+    return Failed(replace(found, title=title, primary=Label(where, "given here"), others=others))
+
+
+def expand_definition(
+    context: Context,
+    held: DefinitionFunction,
+    rows: GridIndices,
+    names: Mapping[str, SpecValue],
+    scope: str,
+    *,
+    heads: bool = True,
+) -> SpecValue:
+    """The value of a definition over these rows, of a grid with a heads axis or without."""
+    with enter_definition(context, held):
+        return _evaluate_definition(context, held, rows, names, scope, heads=heads)
+
+
+def _get_definition_config(held: DefinitionFunction) -> Mapping[str, SpecValue]:
+    """The config that a definition sees. That of another file sees none: its file is
+    not configured here.
+    """
+    home = held.env
+    return home.config if home and home.module.root is held.module.root else EMPTY_NAMES
+
+
+def _evaluate_definition(
+    context: Context,
+    held: DefinitionFunction,
+    rows: GridIndices,
+    names: Mapping[str, SpecValue],
+    scope: str,
+    *,
+    heads: bool = True,
+) -> SpecValue:
+    definition, module = held.definition, held.module
+    config = _get_definition_config(held)
+    env = Env(module=module, config=config, names=dict(names), scope=scope, rows=rows, heads=heads)
+    for param in definition.params or ():
+        # in order, as a default may name a parameter before it
+        if param.name in held.given:
+            env.names[param.name] = held.given[param.name]
+        elif param.default is not None:
+            env.names[param.name] = take_first_result(
+                context.evaluator.evaluate(context, param.default, env)
+            )
+        else:
+            raise_error("E0211", f"`{definition.name}` needs `{param.name}`", held.span)
+    return take_first_result(context.evaluator.evaluate(context, definition.value, env))
+
+
+def expand_mask(
+    context: Context,
+    mask: SpecValue,
+    rows: GridIndices,
+    scope: str,
+    span: Span | None,
+    beside: int = GRID_RANK,
+) -> MaskGrid:
+    """A mask as a boolean grid, or a static bool where it shows everything or nothing.
+
+    `beside` scores of how many axes it is laid, as they were written.
+    """
+    context.work(span)
+    match mask:
+        case bool():
+            return mask
+        case Tensor() as tensor:
+            if tensor.type.dtype != "bool":
+                helps = ["compare it with something: `x > 0`"]
+                raise_error(
+                    "E0601",
+                    f"a mask holds true and false; this is {describe_value(tensor)}",
+                    span,
+                    helps=helps,
+                )
+            return convert_to_grid(context, tensor, span, beside)
+        case CombinedMask(op, parts):
+            # each part over the same rows; `all` and `none` among them stay truths
+            grids = [expand_mask(context, p, rows, scope, span, beside) for p in parts]
+            return _combine_grids(context, op, grids, span)
+        case DefinitionFunction() if mask.kind == "mask":
+            with enter_definition(context, mask):
+                # its value may be a mask again, as of `mask m(a) = a & causal`
+                value = _evaluate_definition(context, mask, rows, {}, scope)
+                return expand_mask(context, value, rows, scope, mask.span or span)
+    raise_error("E0601", f"{describe_value(mask)} is no mask", span)
+
+
+def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:
+    if op == "not":
+        (grid,) = grids
+        if isinstance(grid, bool):
+            return not grid
+        return node_builder.add_node_with_one_result(context, ops.Not(), grid, span=span)
+    return reduce(lambda left, right: _combine_two_grids(context, op, left, right, span), grids)
+
+
+def _combine_two_grids(
+    context: Context, op: str, left: MaskGrid, right: MaskGrid, span: Span | None
+) -> MaskGrid:
+    # `all & m` is m, `all | m` is all: a truth on either side needs no node
+    if isinstance(left, bool):
+        return right if left == (op == "&") else left
+    if isinstance(right, bool):
+        return left if right == (op == "&") else right
+    joined = ops.And() if op == "&" else ops.Or()
+    return node_builder.add_node(context, joined, [left, right], span, word=op)[0]
+
+
+def expand_bias(
+    context: Context,
+    bias: SpecValue,
+    rows: GridIndices,
+    scope: str,
+    span: Span | None,
+    beside: int = GRID_RANK,
+) -> Tensor | None:
+    """What is added to scores, as a grid of numbers; `beside` as for a mask."""
+    if bias is None:
+        return None
+    if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
+        inner = scope
+        if bias.weights:
+            # its weights live where the bias was written, not where it is added
+            home = bias.env
+            assert home is not None  # `bind_definition` gave it both
+            inner = home.under(resolve_weight_path(context, bias.weights, home)).scope
+        bias, beside = expand_definition(context, bias, rows, {}, inner), GRID_RANK
+    if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
+        raise_error(
+            "E0602", f"what is added to scores holds numbers; this is {describe_value(bias)}", span
+        )
+    return convert_to_grid(context, bias, span, beside)

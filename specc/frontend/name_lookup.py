@@ -1,0 +1,274 @@
+"""Resolve names: variables, lengths, config values, blocks, definitions and built-in functions."""
+
+import math
+from dataclasses import replace
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import Label, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import did_you_mean, format_suggestion, suggest_similar_name
+from specc.frontend.builtins.registry import BUILTINS
+from specc.frontend.context import Context, Env, SpecModule, join_weight_path
+from specc.frontend.foreign_names import (
+    FOREIGN_LIBRARIES,
+    suggest_for_foreign_operation,
+    suggest_for_library_path,
+)
+from specc.frontend.json_nodes import JsonObject
+from specc.frontend.spec_values import (
+    POISON,
+    BlockFunction,
+    BuiltinFunction,
+    DefinitionFunction,
+    EvalResult,
+    Function,
+    RawConfig,
+    Record,
+    Results,
+    SpecValue,
+    Tensor,
+    describe_value,
+)
+from specc.syntax import ast
+
+NAMED_CONSTANTS: dict[str, SpecValue] = {
+    "true": True,
+    "false": False,
+    "none": None,
+    "inf": math.inf,
+    "pi": math.pi,
+}
+"""Names that mean the same everywhere."""
+
+MISSPELLED_CONSTANTS = {
+    "True": "true",
+    "False": "false",
+    "None": "none",
+    "null": "none",
+    "yes": "true",
+    "no": "false",
+    "on": "true",
+    "off": "false",
+    "nil": "none",
+    "~": "none",
+}
+"""What other languages call them."""
+
+GRID_INDEX_NAMES = ("i", "j")
+"""What definitions of masks, scores, biases and normalizers call the rows of query and key."""
+
+
+class _NotFound:
+    """No such name. Neither None nor POISON will do: names may stand for both."""
+
+
+_NOT_FOUND = _NotFound()
+
+
+def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False) -> EvalResult:
+    """The value of a dotted name. E0202 with the nearest names when there is none;
+    POISON when `quiet`.
+    """
+    head, *rest = name.path.split(".")
+    value: EvalResult | _NotFound = _resolve_first_part(context, head, env, name.span)
+    if isinstance(value, _NotFound) and head == "config" and rest:
+        # the whole configuration file: a variable or field called `config` hides it
+        value = RawConfig("", env.raw)
+    if isinstance(value, _NotFound):
+        if rest and (used := resolve_used_item(context, name, env)) is not None:
+            return used
+        if quiet:
+            return POISON
+        _raise_unknown_name(context, name, env)
+    # a block of a used spec stands beside the values of its config
+    if (
+        rest
+        and isinstance(value, Record)
+        and value.of
+        and rest[0] in value.of.module.items
+        and (used := resolve_used_item(context, name, env)) is not None
+    ):
+        return used
+    for part in rest:
+        value = _get_member(value, part, name, quiet)
+    return value
+
+
+def _resolve_first_part(
+    context: Context, head: str, env: Env, span: Span | None
+) -> SpecValue | _NotFound:
+    """What the first part of a name stands for. The innermost names win: rows of a
+    grid, then variables, then lengths, then config values, and what std has comes last.
+    """
+    if head in env.rows:
+        return env.rows[head]
+    if head in env.names:
+        return env.names[head]
+    if head in env.dims:
+        return env.dims[head]
+    if head in env.config:
+        return env.config[head]
+    if (length := env.find_runtime_length(head)) is not None:
+        return length
+    if head in NAMED_CONSTANTS:
+        return NAMED_CONSTANTS[head]
+    if head == "i" and env.rows:
+        # a grid without query rows has `j` alone: [batch, d] asks for one query
+        helps = [
+            "`insert(x, axis=1)` gives the query a length axis, of one row",
+            "`around(center, reach)` and `ending(at, back)` are told where each query looks",
+        ]
+        title = "the query has no position: it is one vector for each sample"
+        raise_error("E0604", title, span, "its position would be read here", helps=helps)
+    target = resolve_function(context, head, env, span)
+    return _NOT_FOUND if target is None else target
+
+
+def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
+    """A block, definition or word by name, not applied. A spec's own hides that of std,
+    which hides a word.
+    """
+    found = env.module.found(name) or context.library.standard(name)
+    # where a normalizer is due, std's `topk` is one; elsewhere it is the word
+    word = found is not None and found[1].standard and name in BUILTINS
+    if found is not None and not word:
+        return _make_function_value(*found, env, span)
+    if name in BUILTINS:
+        return BuiltinFunction(name=name, word=BUILTINS[name], env=env, span=span)
+    return None
+
+
+def _make_function_value(
+    item: ast.Block | ast.Definition, module: SpecModule, env: Env, span: Span | None
+) -> Function:
+    """An item as what its name stands for, not applied."""
+    name = item.name
+    if isinstance(item, ast.Block):
+        return BlockFunction(name=name, block=item, module=module, env=env, span=span)
+    return DefinitionFunction(name=name, definition=item, module=module, env=env, span=span)
+
+
+def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
+    """`v.encoder`: an item of a file that `use` names; None where none is named so."""
+    alias, _, inner = name.path.partition(".")
+    if (said := env.module.user(alias)) is None:
+        return None
+    use, user = said
+    held = env.config.get(alias)
+    # an empty config: a block of another file gets its own values, not the caller's
+    there = Env(module=env.module, config={})
+    if isinstance(held, Record) and held.of is not None:
+        base = join_weight_path(env.base, use.under.text if use.under else "")
+        settings = held.of
+        there = Env(module=settings.module, config=held.fields, raw=settings.raw, base=base)
+    else:
+        there.module = context.library.used(use.path, user, use.span)
+    module = there.module
+    if inner not in module.items:
+        helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
+        title = f"`{module.path}` has no block or graph called `{inner}`"
+        others = [Label(use.span, "this file")] if use.span and use.others else []
+        raise_error("E0204", title, name.span, helps=helps, others=others)
+    found = _make_function_value(module.items[inner], module, there, name.span)
+    if isinstance(found, BlockFunction) and use.owns:
+        return replace(found, base=there.base)
+    return found
+
+
+def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> EvalResult:
+    """`part` of a record, of a part of the config file, or of a call's results."""
+    match value:
+        case Record(fields=fields) if part in fields:
+            return fields[part]
+        case Record(fields=fields):
+            if quiet:
+                return POISON
+            helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
+            title = f"`{name.path}`: there is no `{part}` here"
+            raise_error("E0202", title, name.span, helps=helps)
+        case RawConfig(path=path, data=data):
+            member = data.members.get(part) if data else None
+            inner = member.value if member else None
+            return RawConfig(
+                f"{path}.{part}".lstrip("."), inner if isinstance(inner, JsonObject) else None
+            )
+        case Results(values=values, names=names) if part in names:
+            return values[names.index(part)]
+    # `x.shape`, `x.T`
+    mend = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
+    title = f"`{name.path}`: `{part}` is no part of it"
+    raise_error("E0202", title, name.span, helps=[mend] if mend else ())
+
+
+def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
+    if name.path in MISSPELLED_CONSTANTS:
+        meant = format_suggestion(MISSPELLED_CONSTANTS[name.path])
+        raise_error("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
+    here = [*env.rows, *env.names, *env.dims, *env.config, *env.module.root.dims, *NAMED_CONSTANTS]
+    callable_ = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    # a variable is meant more often than a block where no call is
+    near = did_you_mean(name.path, here) or did_you_mean(name.path, callable_)
+    shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
+    helps = []
+    if name.path in GRID_INDEX_NAMES:
+        helps = [
+            f"`{name.path}` counts rows in the definition of a mask, a score or a bias; "
+            "define one, and name it here"
+        ]
+    elif near:
+        helps = [format_suggestion(near)]
+    elif shown:
+        helps = [f"in sight here: {', '.join(shown[:12])}"]
+    title = f"`{name.path}` is not defined"
+    raise_error("E0202", title, name.span, "unknown name", helps=helps)
+
+
+def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
+    """What a call calls. E0204 with the nearest name when there is no such thing."""
+    # a record's field or an alias: neither is looked for among blocks
+    if "." in name.path:
+        return _resolve_member_callee(context, name, env)
+    held = env.names.get(name.path, env.config.get(name.path))
+    if isinstance(held, Function):
+        return held
+    # a variable may hide a block for values, but not where something is called
+    target = resolve_function(context, name.path, env, name.span)
+    if target is not None:
+        return target
+    if held is not None:
+        title = f"`{name.path}` is {describe_value(held)}, not something to call"
+        raise_error("E0205", title, name.span)
+    known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    mend = suggest_for_foreign_operation(name.path, known)
+    none = "`specc list` shows what there is"
+    raise_error(
+        "E0204",
+        f"there is no block or operation called `{name.path}`",
+        name.span,
+        "unknown operation",
+        helps=[mend] if mend else suggest_similar_name(name.path, known, none),
+    )
+
+
+def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
+    """`v.encoder`: a function in a record, or an item of a file that `use` names."""
+    alias = name.path.partition(".")[0]
+    value = resolve_name(context, ast.Name(alias, span=name.span), env, quiet=True)
+    if isinstance(value, Function):
+        return value
+    if (used := resolve_used_item(context, name, env)) is not None:
+        return used
+    known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
+    if isinstance(value, Tensor):
+        method = name.path.partition(".")[2]
+        title = f"`{alias}` is {describe_value(value)}, and has no `{method}`"
+        mend = suggest_for_library_path(name.path, known)
+        stands = "an operation stands in front of what it works on"
+        raise_error("E0204", title, name.span, stands, helps=[mend] if mend else ())
+    mend = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
+    if mend:
+        title = f"`{name.path}` is of another language"
+        raise_error("E0204", title, name.span, "unknown operation", helps=[mend])
+    write = f'write `use "file.specc" as {alias}` above'
+    helps = suggest_similar_name(alias, env.module.uses, write)
+    raise_error("E0204", f"no used file is called `{alias}`", name.span, helps=helps)

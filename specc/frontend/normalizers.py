@@ -1,0 +1,56 @@
+"""Evaluate normalizers of attention scores: `softmax`, other words, and definitions."""
+
+from specc.frontend.context import Context, Env
+from specc.frontend.declared_types import is_function_type
+from specc.frontend.masks import bind_definition
+from specc.frontend.name_lookup import NAMED_CONSTANTS
+from specc.frontend.parameter_kinds import NORMALIZER_WORDS
+from specc.frontend.spec_values import ChoiceValue, DefinitionFunction, EvalResult
+from specc.syntax import ast
+
+
+def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: Env) -> EvalResult:
+    """The value of an expression where one of a declared type is due."""
+    if type.name == "normalizer":
+        return evaluate_normalizer(context, expr, env)
+    evaluator = context.evaluator
+    evaluate = evaluator.held if is_function_type(type) else evaluator.evaluate
+    return evaluate(context, expr, env)
+
+
+def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
+    """The value of an expression where a normalizer is due."""
+    match expr:
+        case ast.Conditional():
+            taken = context.evaluator.evaluate(context, expr.condition, env)
+            return evaluate_normalizer(context, expr.then if taken else expr.otherwise, env)
+        case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
+            # a bare word, also where a config value is called so
+            return ChoiceValue(path, NORMALIZER_WORDS)
+        case ast.Name(path=path) if not _is_bound_name(path, env):
+            if (found := _find_normalizer(context, expr, env)) is not None:
+                return found
+        case ast.Call(function=name) if not _is_bound_name(name.path, env):
+            if (found := _find_normalizer(context, name, env)) is not None:
+                return bind_definition(context, found, expr, env)
+    return context.evaluator.evaluate(context, expr, env)
+
+
+def _is_bound_name(path: str, env: Env) -> bool:
+    """Whether a name stands for a value here, or for a part of one."""
+    head, *rest = path.split(".")
+    bound = head in env.rows or head in env.names or head in env.config
+    return bound or bool(rest) or head in NAMED_CONSTANTS
+
+
+def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
+    """The normalizer of this name: a spec's own, then that of std."""
+    found = env.module.found(name.path) or context.library.standard(name.path)
+    if found is None:
+        return None
+    item, module = found
+    if isinstance(item, ast.Block) or item.kind != "normalizer":
+        return None
+    return DefinitionFunction(
+        name=name.path, definition=item, module=module, env=env, span=name.span
+    )

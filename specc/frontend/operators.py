@@ -1,0 +1,379 @@
+"""Arithmetic, logical and comparison operators on static values, tensors and masks."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.frontend import node_builder, scalar_arithmetic
+from specc.frontend.context import Context
+from specc.frontend.spec_values import (
+    BlockFunction,
+    BuiltinFunction,
+    ChoiceValue,
+    CombinedMask,
+    DefinitionFunction,
+    MaskLike,
+    NeedsValue,
+    Number,
+    RuntimeNumber,
+    SpecValue,
+    Tensor,
+    describe_value,
+)
+from specc.ir import ops
+from specc.ir.dim import (
+    Dim,
+    DimError,
+    DimLimitError,
+    divide_dims_exactly,
+    floor_divide_dims,
+    mod_dims,
+)
+from specc.ir.op import Op
+from specc.ir.signature import get_dtype_kind
+from specc.syntax import ast
+
+INTEGER_OPERATORS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": divide_dims_exactly,
+    "//": floor_divide_dims,
+    "%": mod_dims,
+}
+
+TENSOR_OPERATORS = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "div",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+}
+TENSOR_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+STATIC_COMPARISONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
+"""The text of an operator and its sides."""
+
+
+def apply_arithmetic(
+    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+) -> SpecValue:
+    """`left op right` for `+ - * / // % **`."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _combine_tensors(context, op, left, right, expr)
+    if isinstance(left, Number) and isinstance(right, Number):
+        return _compute_numbers(context, op, left, right, expr)
+    if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
+        return context.counted(left + right, expr.span)
+    title = f"`{op}` has no meaning between {describe_value(left)} and {describe_value(right)}"
+    raise_error("E0206", title, expr.span)
+
+
+def _compute_numbers(
+    context: Context, op: str, left: Number, right: Number, expr: ast.Binary
+) -> Number:
+    try:
+        if isinstance(left, Dim) and isinstance(right, Dim):
+            # whole numbers stay whole, symbols too, as far as the operation lets them
+            if op == "**" and right.number is not None and 0 <= right.number <= 64:
+                return left**right.number
+            if op in INTEGER_OPERATORS:
+                return INTEGER_OPERATORS[op](left, right)
+        return scalar_arithmetic.compute_arithmetic(
+            context, TENSOR_OPERATORS[op], left, right, expr.span
+        )
+    except DimLimitError as error:
+        raise_error("E0309", str(error), expr.span, _describe_operands(expr, left, right))
+    except DimError as error:
+        raise_error(
+            "E0310",
+            str(error),
+            expr.span,
+            _describe_operands(expr, left, right),
+            notes=_describe_origins(expr, left, right),
+            helps=_suggest_divisors(context, op, left, right),
+        )
+    except (ZeroDivisionError, OverflowError, ValueError):
+        title = f"{describe_value(left)} {op} {describe_value(right)} has no value"
+        raise_error("E0310", title, expr.span)
+
+
+def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
+    """`d` is 500, from `config.json:9:18`: where each side's number was given."""
+    notes = []
+    for side, value in ((expr.left, left), (expr.right, right)):
+        origin = value.origin if isinstance(value, Dim) else None
+        # a number that stands in the expression itself came from nowhere else
+        if side.span and origin and origin.span and not _is_same_text(side.span, origin.span):
+            notes.append(f"`{side.span.text}` is given in {origin.span}")
+    return notes
+
+
+def _is_same_text(a: Span, b: Span | None) -> bool:
+    return b is not None and a.source is b.source and a.start == b.start
+
+
+def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
+    """What divides, for a quotient that leaves a remainder."""
+    if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
+        return []
+    whole, part = left.number, right.number
+    if not whole or not part:
+        return []
+    divisors = [n for n in range(1, min(abs(whole), 4096) + 1) if whole % n == 0]
+    near = sorted(divisors, key=lambda n: abs(n - part))[:2]
+    helps = [f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}"]
+    # what the library writes is not the user's to change
+    return helps if context.caller else [*helps, "to round down write `//`"]
+
+
+def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
+    """`d is 500, heads is 12`, where the names do not already say so."""
+    sides = ((expr.left, left), (expr.right, right))
+    return ", ".join(
+        f"`{side.span.text}` is {value}"
+        for side, value in sides
+        if side.span and side.span.text.strip() != str(value)
+    )
+
+
+def _combine_tensors(
+    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
+) -> Tensor:
+    a, b = convert_operands(context, left, right, expr.span)
+    whole = get_dtype_kind(a.type.dtype) == "i"
+    if op == "**" and whole:
+        _check_power(context, right, expr)
+    if op == "/" and whole:
+        title = "whole numbers are divided with `//`, which rounds down"
+        raise_error("E0206", title, expr.span)
+    arith = ops.Arith(TENSOR_OPERATORS[op])
+    at = expr.op_span
+    return node_builder.add_node(context, arith, [a, b], expr.span, word=op, at=at)[0]
+
+
+def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
+    """E0206 for a whole number to a power that is known too late, or is below 0."""
+    helps = ["`cast(x, to=float)` makes numbers with a fraction, which any power has"]
+    late = isinstance(exponent, Tensor)
+    if isinstance(exponent, Number):
+        number = scalar_arithmetic.get_known_float(exponent)
+        if number is not None and number < 0:
+            title = f"a whole number to the power of {number:g} is no whole number"
+            raise_error("E0206", title, expr.span, helps=helps)
+        late = context.late(scalar_arithmetic.get_number_symbols(exponent))
+    if late:
+        title = "a whole number is raised to a power that only an input tells"
+        raise_error("E0206", title, expr.span, helps=helps)
+
+
+def convert_operands(
+    context: Context, left: SpecValue, right: SpecValue, span: Span | None
+) -> tuple[Tensor, Tensor]:
+    """Two operands as tensors of one element type; a static number takes the type of the other."""
+    if not isinstance(left, Tensor):
+        assert isinstance(right, Tensor)  # callers have seen that one of them is
+        return convert_to_tensor(context, left, right.type.dtype, span), right
+    if not isinstance(right, Tensor):
+        return left, convert_to_tensor(context, right, left.type.dtype, span)
+    a, b = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
+    if a != b:
+        helps = [
+            "`cast(x, to=float)` makes numbers with a fraction of whole numbers, and of "
+            "true and false 1 and 0"
+        ]
+        raise_error(
+            "E0206",
+            f"{describe_value(left)} and {describe_value(right)} hold different kinds of values",
+            span,
+            helps=helps,
+        )
+    return left, right
+
+
+def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
+    """A static number as a tensor of that element type; a tensor as it is."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, bool) and dtype == "bool":
+        return node_builder.add_constant(context, value, dtype, span)
+    if not isinstance(value, Number) or dtype == "bool":
+        raise_error("E0206", f"{describe_value(value)} cannot be used with a tensor here", span)
+    if get_dtype_kind(dtype) == "i":
+        return _convert_integer(context, value, dtype, span)
+    return scalar_arithmetic.convert_to_scalar_tensor(context, value, dtype, span)
+
+
+def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
+    """A static number beside whole ones: it surely is whole, or E0206."""
+    if isinstance(value, RuntimeNumber):
+        if not value.whole:
+            title = f"`{value.text}` may have a fraction, the tensor holds whole numbers"
+            raise_error("E0206", title, span)
+        return node_builder.add_node_with_one_result(
+            context, ops.Cast(dtype), Tensor(value.value), span=span
+        )
+    if not isinstance(value, Dim):
+        title = f"{value:g} has a fraction, the tensor holds whole numbers"
+        raise_error("E0206", title, span)
+    if value.number is None:
+        return node_builder.add_node_with_one_result(context, ops.Size(value), span=span)
+    return node_builder.add_constant(context, value.number, dtype, span)
+
+
+def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecValue:
+    """`-value`."""
+    match value:
+        case Tensor():
+            return node_builder.add_node_with_one_result(
+                context, ops.Pointwise("neg"), value, span=expr.span
+            )
+        case RuntimeNumber():
+            return scalar_arithmetic.apply_unary_function(context, "neg", value, expr.span)
+        case Dim():
+            return -value
+        case float():
+            return -value
+    raise_error("E0206", f"{describe_value(value)} has no negative", expr.span)
+
+
+LogicalOperator: TypeAlias = Literal["&", "|", "not"]
+
+LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "not": ops.Not}
+
+
+def apply_logical(
+    context: Context, op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
+) -> SpecValue:
+    """`&`, `|`, `not`, of static truths, of tensors, of masks."""
+    truths = [v for v in values if isinstance(v, bool)]
+    if len(truths) == len(values):
+        if op == "not":
+            return not truths[0]
+        return all(truths) if op == "&" else any(truths)
+    if any(map(_is_deferred_mask, values)):
+        return _combine_masks(op, values, expr)
+    grids = [v for v in values if isinstance(v, bool) or _is_boolean(v)]
+    if len(grids) == len(values):
+        operands = [convert_to_tensor(context, v, "bool", expr.span) for v in grids]
+        return node_builder.add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
+    wrong = next(v for v in values if not isinstance(v, bool))
+    raise_error("E0206", f"`{op}` joins true and false; this is {describe_value(wrong)}", expr.span)
+
+
+def _is_deferred_mask(value: SpecValue) -> bool:
+    """A mask before anyone knows the rows it is about."""
+    if isinstance(value, DefinitionFunction):
+        return value.kind == "mask"
+    return isinstance(value, CombinedMask)
+
+
+def _is_boolean(value: SpecValue) -> bool:
+    return isinstance(value, Tensor) and value.type.dtype == "bool"
+
+
+def _combine_masks(
+    op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
+) -> CombinedMask:
+    """Masks to be joined when their rows are known. `a & b` joined with `c` is one of
+    three: a chain of thousands is not nested thousands deep.
+    """
+    masks: list[MaskLike] = []
+    for value in values:
+        # any function may pass: what is no mask is told where it is expanded
+        if not isinstance(value, MaskLike):
+            raise_error("E0601", f"{describe_value(value)} is no mask", expr.span)
+        masks.append(value)
+    head = masks[0]
+    if isinstance(head, CombinedMask) and head.op == op != "not":
+        return CombinedMask(op, (*head.parts, *masks[1:]))
+    return CombinedMask(op, tuple(masks))
+
+
+def apply_comparison(
+    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
+) -> SpecValue:
+    """One comparison, or membership in a list."""
+    if op == "in":
+        if not isinstance(right, tuple):
+            title = f"`in` looks into a list, not into {describe_value(right)}"
+            raise_error("E0206", title, expr.span)
+        # item by item, so that each may be another kind of value
+        return any(apply_comparison(context, "==", left, item, expr) for item in right)
+    alike = op in ("==", "!=")
+    # `x == none` is never an error, whatever `x` is
+    if alike and (left is None or right is None):
+        return (left is right) == (op == "==")
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _compare_tensors(context, op, left, right, expr)
+    if isinstance(left, Dim) and isinstance(right, Dim):
+        return _compare_dims(op, left, right, expr)
+    if isinstance(left, Number) and isinstance(right, Number):
+        return _compare_fractions(op, left, right, expr)
+    # Anything else is equal or not, and has no order.
+    if not alike:
+        title = f"`{op}` has no meaning between {describe_value(left)} and {describe_value(right)}"
+        raise_error("E0206", title, expr.span)
+    return (_to_comparable(left) == _to_comparable(right)) == (op == "==")
+
+
+def _compare_tensors(
+    context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
+) -> Tensor:
+    a, b = convert_operands(context, left, right, expr.span)
+    if a.type.dtype == "bool":
+        title = "true and false are joined with `&`, `|` and `not`, not compared"
+        raise_error("E0206", title, expr.span)
+    compared = ops.Compare(TENSOR_COMPARISONS[op])
+    return node_builder.add_node(context, compared, [a, b], expr.span, word=op)[0]
+
+
+def _compare_fractions(op: str, left: Number, right: Number, expr: OperatorExpr) -> bool:
+    a, b = (scalar_arithmetic.get_known_float(left), scalar_arithmetic.get_known_float(right))
+    if a is None or b is None:
+        raise NeedsValue(
+            scalar_arithmetic.get_number_symbols(left)
+            | scalar_arithmetic.get_number_symbols(right),
+            expr.span,
+        )
+    return bool(STATIC_COMPARISONS[op](a, b))
+
+
+def _to_comparable(value: SpecValue) -> object:
+    """What two values are compared by: functions by name and options, wherever they
+    were written.
+    """
+    match value:
+        case BlockFunction():
+            return value.kind, value.name, _sort_options(value.given)
+        case DefinitionFunction() | BuiltinFunction():
+            given = {name: _to_comparable(v) for name, v in value.given.items()}
+            return value.kind, value.name, _sort_options(given)
+        case ChoiceValue(word):
+            return word
+    return value
+
+
+def _sort_options(options: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple((name, options[name]) for name in sorted(options))
+
+
+def _compare_dims(op: str, left: Dim, right: Dim, expr: OperatorExpr) -> bool:
+    # `n + 1 > n` is decided for every `n`, by what is left of the difference
+    difference = left - right
+    if difference.number is None:
+        raise NeedsValue(difference.symbols(), expr.span)
+    return bool(STATIC_COMPARISONS[op](difference.number, 0))

@@ -1,0 +1,326 @@
+"""Elaborate `scan` loops: scanned inputs, carries, collected outputs, body graph."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn, TypeAlias
+
+from specc.diagnostics.diagnostic import Label, raise_error
+from specc.frontend import node_builder
+from specc.frontend.body_extraction import extract_body_graph
+from specc.frontend.context import AlreadyReported, Context, Env
+from specc.frontend.expressions import evaluate_value
+from specc.frontend.loop_early_exit import EarlyExit, find_early_exit
+from specc.frontend.spec_values import POISON, SpecValue, Tensor, describe_value, format_type
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
+from specc.ir.ops.loop import remove_axis
+from specc.syntax import ast
+
+
+def evaluate_scan_inputs(
+    context: Context, statement: ast.Scan, env: Env
+) -> tuple[list[Tensor], Dim]:
+    """What a loop walks over, and the length of the axis along which it does; without
+    `along` the numbers of its turns.
+    """
+    if statement.along is None:
+        turns = _evaluate_iteration_count(context, statement, env)
+        return [
+            node_builder.add_node_with_one_result(context, ops.Range(turns), span=statement.span)
+        ], turns
+    length = _resolve_scan_length(context, statement.along, env)
+    scanned = [_check_scanned_tensor(context, e, length, statement, env) for e in statement.over]
+    assert length is not None  # or it were no axis of what is walked over
+    return scanned, length
+
+
+def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
+    """How often a loop turns that walks along no axis."""
+    expr = statement.over[0]
+    value = evaluate_value(context, expr, env)
+    if len(statement.over) > 1 or not isinstance(value, Dim):
+        title = "`scan` needs `along` to walk over tensors"
+        what = f"this is {describe_value(value)}"
+        helps = ["name the axis: `scan x in xs along n { … }`"]
+        raise_error("E0304", title, expr.span, what, helps=helps)
+    if value.number is not None and value.number < 0:
+        raise_error("E0216", f"nothing can be repeated {value.number} times", expr.span)
+    return value
+
+
+def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | None:
+    """Return the length after `along`; None where it is no length."""
+    if isinstance(along, ast.Name):
+        length = env.dims.get(along.path)
+        if length is not None:
+            return length
+        # declared by `dims`, or unknown: then no tensor has an axis of it
+        if along.path not in env.names and along.path not in env.config:
+            return Dim.symbol(along.path)
+    value = evaluate_value(context, along, env)
+    return value if isinstance(value, Dim) else None
+
+
+def _check_scanned_tensor(
+    context: Context, expr: ast.Expr, length: Dim | None, statement: ast.Scan, env: Env
+) -> Tensor:
+    value = evaluate_value(context, expr, env)
+    if not isinstance(value, Tensor):
+        raise_error("E0304", f"`scan` walks over a tensor, not {describe_value(value)}", expr.span)
+    # the axis is found by its length: equal symbols are one length, whatever its name
+    if length is None or length not in value.shape:
+        _no_axis(expr, statement.along, value)
+    if length.number is not None and value.shape.count(length) > 1:
+        title = f"several axes of what `scan` walks over have the length {length}"
+        helps = [f"`repeat i in {length} {{ … }}` reads `x[:, i]` of the axis that is meant"]
+        raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
+    return value
+
+
+def _no_axis(expr: ast.Expr, along: ast.Expr | None, value: Tensor) -> NoReturn:
+    """E0304 for a length that no axis has."""
+    title = f"no axis of what `scan` walks over has the length `{text_of(along)}`"
+    lengths = [str(d) for d in value.shape[1:] or value.shape]
+    helps = [f"write the length of an axis: `along {lengths[0]}`"] if lengths else []
+    raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
+
+
+def text_of(along: ast.Expr | None) -> str:
+    """Return the text of a length as it is written."""
+    if isinstance(along, ast.Name):
+        return along.path
+    return along.span.text if along is not None and along.span else str(along)
+
+
+def evaluate_scan_mask(
+    context: Context, statement: ast.Scan, env: Env, length: Dim
+) -> Tensor | None:
+    """Which rows exist: those of others are passed over."""
+    if statement.keep is None:
+        return None
+    value = evaluate_value(context, statement.keep, env)
+    if value is None:
+        return None
+    if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
+        title = (
+            f"`keep` says which rows of `{text_of(statement.along)}` exist: bool[batch, "
+            f"{text_of(statement.along)}]"
+        )
+        raise_error("E0305", title, statement.keep.span, f"this is {describe_value(value)}")
+    return value
+
+
+NODES_PER_STEP = 16
+"""Nodes that are looked at in the time of one step."""
+
+
+CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
+"""What a loop carries under one name: a tensor, or a list (of lists) of such."""
+
+RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
+"""Runs the statements of a body; None unless they end in `return`."""
+
+
+def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
+    """Elaborate a loop and bind its carries and collected rows.
+
+    The body is run once, on values that stand for one row and for what a step begins
+    with; the nodes that this adds are then cut out of the graph as the body's own.
+    """
+    context.work(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
+    scanned, length = evaluate_scan_inputs(context, statement, env)
+    axis = scanned[0].shape.index(length)
+    keep = evaluate_scan_mask(context, statement, env, length)
+    starts = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
+    first_ones = [t for name, value in starts.items() for t in flatten_carry(name, value)]
+    halting = find_early_exit(statement, dict(first_ones))
+    body, captures = _build_scan_body(
+        context,
+        statement,
+        env,
+        run_body,
+        starts,
+        rows=[Value(remove_axis(x.type, axis)) for x in scanned],
+        halting=halting,
+    )
+    op = ops.Scan(
+        body=body,
+        scanned=len(scanned),
+        carries=len(first_ones),
+        axis=axis,
+        reverse=statement.reverse,
+        masked=keep is not None,
+        until=halting.place if halting else -1,
+    )
+    # in the order that the op's own docstring gives
+    operands = [
+        *([keep] if keep else []),
+        *scanned,
+        *(tensor for _, tensor in first_ones),
+        *(Tensor(c) for c in captures),
+    ]
+    scope = env.scope or _get_state_scope(op)
+    results = iter(node_builder.add_node(context, op, operands, statement.span, scope, "scan"))
+    env.names.update({name: rebuild_carry(value, results) for name, value in starts.items()})
+    env.names.update(zip(statement.collect, results, strict=True))
+
+
+def _get_state_scope(op: ops.Scan) -> str:
+    """Where a loop of the outermost scope belongs: to the cell that makes what it carries,
+    so that its states are called after that.
+    """
+    for value in op.nexts():
+        made = op.body.made.get(value.node) if value.node else None
+        if made and made.scopes:
+            return made.scopes[0]
+    return ""
+
+
+def _build_scan_body(
+    context: Context,
+    statement: ast.Scan,
+    env: Env,
+    run_body: RunBody,
+    starts: Mapping[str, CarryValue],
+    *,
+    rows: Sequence[Value],
+    halting: EarlyExit | None,
+) -> tuple[Graph, list[Value]]:
+    """The graph of one step on these rows, and what it takes from outside.
+
+    Its inputs are the rows and the carries, its outputs the next carries and what is
+    collected, each in the order of the statement.
+    """
+    leaves_of = [pair for name, value in starts.items() for pair in flatten_carry(name, value)]
+    carries = {label: Value(tensor.type) for label, tensor in leaves_of}
+    before = dict(zip(statement.variables, rows, strict=True))
+    # what the body binds is seen in it alone; what is carried or collected comes out
+    start = len(context.builder.nodes)
+    inner = replace(env, names=dict(env.names))
+    inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
+    state = iter([Tensor(v, statement.span) for v in carries.values()])
+    inner.names.update({name: rebuild_carry(value, state) for name, value in starts.items()})
+    with context.apart():
+        returned = run_body(context, statement.body, inner)
+    if returned is not None:
+        raise_error("E0214", "`return` cannot stand inside `scan`", statement.span)
+    # only now is every name bound to what it is after a step
+    given = iter(carries.values())
+    after = [
+        value
+        for name, start in starts.items()
+        for value in _check_carried(statement, name, start, given, inner.names[name])
+    ]
+    collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
+    if halting is not None:
+        before_it = list(carries.values())
+        done = Tensor(before_it[halting.place])
+        halting.check(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
+        after = halting.held(context, before_it, after)
+        collected = {n: halting.zero_finished(context, done.value, v) for n, v in collected.items()}
+    outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
+    outputs.update(collected)
+    return extract_body_graph(context.builder, {**before, **carries}, outputs, start)
+
+
+def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a carried value, a tensor or a list (of lists) of such, under the
+    names messages use.
+    """
+    if isinstance(value, Tensor):
+        yield name, value
+    else:
+        for n, item in enumerate(value):
+            yield from flatten_carry(f"{name}[{n}]", item)
+
+
+def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
+    """A value of the same form made of other tensors."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    return tuple(rebuild_carry(item, tensors) for item in value)
+
+
+def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
+    """What a carry is before the loop: a tensor, or a list of them, one a layer."""
+    value = env.names.get(name)
+    if value is POISON:
+        raise AlreadyReported
+    carry = _convert_to_carry(value)
+    if carry is None:
+        helps = [f"set `{name}` before the loop, e.g. to zeros"]
+        title = f"`{name}` is carried, but has no value before the loop"
+        raise_error("E0305", title, statement.span, helps=helps)
+    return carry
+
+
+def _convert_to_carry(value: SpecValue) -> CarryValue | None:
+    """The value, if it is made of nothing but tensors and lists that hold some."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, tuple) or not value:
+        return None
+    items: list[CarryValue] = []
+    for item in value:
+        carry = _convert_to_carry(item)
+        if carry is None:
+            return None
+        items.append(carry)
+    return tuple(items)
+
+
+def _check_carried(
+    statement: ast.Scan, name: str, start: CarryValue, before: Iterator[Value], after: SpecValue
+) -> Iterator[Value]:
+    """What a carry is after a step, tensor by tensor: of the same form and types as before it."""
+    if after is POISON:
+        raise AlreadyReported
+    if isinstance(start, Tensor):
+        yield _check_carried_tensor(statement, name, after, next(before))
+        return
+    if not isinstance(after, tuple) or len(after) != len(start):
+        now = f"a list of {len(after)}" if isinstance(after, tuple) else describe_value(after)
+        title = f"`{name}` is carried as a list of {len(start)}, and the body makes it {now}"
+        helps = ["`repeat … collect` makes a list, one item a turn"]
+        raise_error("E0305", title, statement.span, helps=helps)
+    for n, (item, was) in enumerate(zip(after, start, strict=True)):
+        yield from _check_carried(statement, f"{name}[{n}]", was, before, item)
+
+
+def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, before: Value) -> Value:
+    # the very value of before: no statement of the body has set the name
+    if not isinstance(after, Tensor) or after.value is before:
+        helps = [f"set `{name}` in the body; what does not change needs no `carry`"]
+        raise_error(
+            "E0305",
+            f"`{name}` is carried, but the body does not set it",
+            statement.span,
+            helps=helps,
+        )
+    if after.type != before.type:
+        others = (
+            [Label(statement.span, f"before the loop it is {format_type(before.type)}")]
+            if statement.span
+            else []
+        )
+        title = (
+            f"`{name}` is carried and changes from {format_type(before.type)} to "
+            f"{format_type(after.type)}"
+        )
+        mend = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`"
+        if after.type.dtype != before.type.dtype:
+            mend = "`cast(x, to=float)` makes numbers of it"
+        helps = [f"{mend}; or start `{name}` as what a step makes of it"]
+        now = f"after a step it is {format_type(after.type)}"
+        raise_error("E0305", title, after.span or statement.span, now, others=others, helps=helps)
+    return after.value
+
+
+def _get_collected(statement: ast.Scan, name: str, env: Env) -> Value:
+    value = env.names.get(name)
+    if value is POISON:
+        raise AlreadyReported
+    if not isinstance(value, Tensor):
+        raise_error("E0305", f"`{name}` is collected, but the body does not set it", statement.span)
+    return value.value

@@ -1,0 +1,360 @@
+"""Spec modules and programs: items by name, `extends` chains and config assignments merged."""
+
+from collections.abc import Hashable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.context import Library, SpecModule
+from specc.frontend.spec_inheritance import (
+    check_instance_items,
+    check_instance_names,
+    iterate_item_names,
+    list_config_items,
+    reject_untyped_assignments,
+)
+from specc.syntax import ast
+
+AnItem = TypeVar("AnItem", bound=ast.Item)
+
+
+@dataclass(frozen=True)
+class ConfigAssignment:
+    """A value an instance or the command line gives to a config field, and the text
+    that says so. Its names are those of `module`; on the command line, of the spec that
+    is named there.
+    """
+
+    value: ast.Expr
+    span: Span | None
+    module: SpecModule | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Program:
+    """A spec with what it extends: one module, the values given to its config, the rest
+    of its items.
+
+    `reading`, `weights` and `generate` of an instance stand before those of what it
+    extends; `home` is the file they came from, for paths written in them. `parts` are
+    the specs it uses that have a config of their own.
+    """
+
+    module: SpecModule
+    assigned: dict[str, ConfigAssignment] = field(default_factory=dict)
+    name: str = ""
+    doc: str = ""
+    chain: tuple[SpecModule, ...] = ()
+    parts: "tuple[UsedSpec, ...]" = ()
+
+    @property
+    def shipped(self) -> bool:
+        """Whether all of it comes with specc, but for the values that are given."""
+        return all(m.shipped for m in self.chain) and all(
+            one.shipped for part in self.parts for one in part.programs
+        )
+
+    def identity(self) -> Hashable:
+        """What tells the program from others: its trees, which are the same objects
+        wherever a text is read again, the values given, and which specs its parts are.
+        """
+        given = {
+            (path, a.value, id(a.module.file) if a.module else 0)
+            for path, a in self.assigned.items()
+        }
+        parts = [(part.chosen, *(one.identity() for one in part.programs)) for part in self.parts]
+        trees = [id(module.file) for module in self.chain]
+        return frozenset(given), tuple(parts), tuple(trees)
+
+    def paths(self) -> dict[str, ast.Field]:
+        """Every config field by its dotted path, those of its parts below their names,
+        and which spec a part is where that is not settled.
+        """
+        found: dict[str, ast.Field] = {}
+        for part in self.parts:
+            if part.open:
+                found[part.name] = part.field
+            inner = part.program.paths().items()
+            found |= {f"{part.name}.{path}": entry for path, entry in inner}
+        return found | collect_field_paths(self.fields())
+
+    def fields(self) -> Iterator[ast.Field]:
+        """The config fields the spec declares."""
+        for config in list_config_items(self.module.file):
+            yield from (e for e in config.entries if isinstance(e, ast.Field))
+
+    def items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
+        """Items of one class, the instance's first, each with the module it stands in."""
+        for module in self.chain:
+            for item in module.file.items:
+                if isinstance(item, kind):
+                    yield item, module
+
+
+@dataclass(frozen=True, eq=False)
+class UsedSpec:
+    """A spec that another uses with a config and weights of its own: `programs` are those
+    that it may be, of which the one that is `chosen` counts, else the first.
+    """
+
+    use: ast.Use
+    programs: tuple[Program, ...]
+    chosen: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What the spec that uses it calls it, its config and its blocks."""
+        return self.use.name
+
+    @property
+    def program(self) -> Program:
+        """The spec that it is."""
+        return self.programs[self.chosen or 0]
+
+    @property
+    def path(self) -> str:
+        """The file that it is, as the `use` has it."""
+        return self.use.paths[self.chosen or 0]
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing says yet which of several specs it is."""
+        return self.chosen is None and len(self.programs) > 1
+
+    @property
+    def field(self) -> ast.Field:
+        """Which of the specs it is, as a config field: the first, unless said otherwise."""
+        kind = ast.TypeName(name="choice", names=self.use.paths)
+        first = ast.Name(self.use.path)
+        return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
+
+    def called(self, name: str) -> "UsedSpec | None":
+        """The part, settled on the spec of that name, its file's or without the ending;
+        None where it cannot be that.
+        """
+        for names in (self.use.paths, self.short):
+            if name in names:
+                return replace(self, chosen=names.index(name))
+        return None
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """What the specs that it may be are called without ending and folder."""
+        return tuple(PurePosixPath(path).stem for path in self.use.paths)
+
+
+def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
+    """A file by its names. E0217 where one name is given twice."""
+    module = SpecModule(file=file, path=path, standard=standard)
+    seen: dict[str, Span | None] = {}
+    faults: list[Diagnostic] = []
+    for item in file.items:
+        for name, span in iterate_item_names(item):
+            if name in seen:
+                first = seen[name]
+                others = (Label(first, "first here"),) if first else ()
+                primary = Label(span, "again here") if span else None
+                faults.append(Diagnostic("E0217", f"`{name}` is defined twice", primary, others))
+            seen[name] = span
+        if isinstance(item, ast.Block | ast.Definition):
+            module.items[item.name] = item
+        elif isinstance(item, ast.Dims):
+            module.dims.update({d.name: d.least for d in item.names})
+        elif isinstance(item, ast.Use):
+            module.uses[item.name] = item
+    if faults:
+        raise Failed(*faults)
+    return module
+
+
+def build_program(
+    module: SpecModule, library: Library, inside: tuple[SpecModule, ...] = ()
+) -> Program:
+    """The spec with its chain of `extends` followed, and the specs that it uses with a
+    config of their own. E0218 when a chain bites its tail; `inside` is what uses this.
+    """
+    chain = [module]
+    # from the instance to the spec that has the graph
+    while chain[-1].file.extends:
+        file = chain[-1].file
+        base = library.used(file.extends, chain[-1], file.extends_span)
+        if any(base.path == m.path for m in chain):
+            loop = " → ".join(m.path for m in (*chain, base))
+            raise_error("E0218", f"this spec extends itself: {loop}", file.extends_span)
+        chain.append(base)
+    assigned: dict[str, ConfigAssignment] = {}
+    parts = _list_used_specs(chain[-1], library, (*inside, chain[-1]))
+    # the farthest first, so that the nearest has the last word
+    for instance, base in reversed(list(pairwise(chain))):
+        check_instance_items(instance)
+        check_instance_names(instance, base)
+        instance.extended = base
+        given: dict[str, ConfigAssignment] = {}
+        for config in list_config_items(instance.file):
+            for entry in config.entries:
+                if isinstance(entry, ast.Assign):
+                    flatten_assignments(entry.name, entry.value, entry.span, given, instance)
+        assigned |= _expand_used_spec_values(given, {*_iterate_open_paths(parts)})
+    program = Program(
+        module=chain[-1],
+        assigned=assigned,
+        name=module.file.model,
+        doc=module.file.doc or chain[-1].file.doc,
+        chain=tuple(chain),
+        parts=parts,
+    )
+    reject_untyped_assignments(chain[-1])
+    _check_assigned_names(program)
+    return _settle_used_specs(program)
+
+
+def _list_used_specs(
+    module: SpecModule, library: Library, inside: tuple[SpecModule, ...]
+) -> tuple[UsedSpec, ...]:
+    """The specs that a file uses with a config of their own."""
+    parts: list[UsedSpec] = []
+    for use in module.uses.values():
+        if not use.owns:
+            continue
+        used = [library.used(path, module, use.span) for path in use.paths]
+        for other in used:
+            if other in inside:
+                loop = " → ".join(m.path for m in (*inside, other))
+                raise_error("E0218", f"this spec uses itself: {loop}", use.span)
+        _reject_path_pattern(use)
+        programs = tuple(build_program(other, library, inside) for other in used)
+        parts.append(UsedSpec(use, programs))
+    return tuple(parts)
+
+
+def _reject_path_pattern(use: ast.Use) -> None:
+    """E0226 for a path of weights that is a pattern: rules are about names below it."""
+    if use.under is not None and set("{}*") & set(use.under.text):
+        raise_error(
+            "E0226",
+            "the weights of a used spec stand under one plain path",
+            use.under.span,
+            "this is a pattern",
+            helps=["write a path such as `under decoder.model`"],
+        )
+
+
+def _settle_used_specs(program: Program) -> Program:
+    """The program, each part the spec that the values given so far say it is. E0203
+    for one that it cannot be.
+    """
+    parts: list[UsedSpec] = []
+    assigned = dict(program.assigned)
+    for part in program.parts:
+        given = assigned.pop(part.name, None) if len(part.programs) > 1 else None
+        if given is None:
+            parts.append(part)
+            continue
+        match given.value:
+            case ast.Name(path=text) | ast.TextLiteral(value=text):
+                found = part.called(text)
+            case _:
+                found = None
+        if found is None:
+            title = f"`{part.name}` is one of {', '.join(part.use.paths)}"
+            raise_error("E0203", title, given.span, helps=[f"write `{part.use.path}`"])
+        parts.append(found)
+    return replace(program, parts=tuple(parts), assigned=assigned)
+
+
+def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
+    """The paths of parts that may be several specs."""
+    for part in parts:
+        path = f"{prefix}{part.name}"
+        if len(part.programs) > 1:
+            yield path
+        for program in part.programs:
+            yield from _iterate_open_paths(program.parts, f"{path}.")
+
+
+def _expand_used_spec_values(
+    given: Mapping[str, ConfigAssignment], paths: Set[str]
+) -> dict[str, ConfigAssignment]:
+    """Values where `encoder = swin(window=7)` is a part's spec and values for that."""
+    found: dict[str, ConfigAssignment] = {}
+    for path, one in given.items():
+        match one.value:
+            case ast.Call(function=name, args=(), weights=None) if path in paths:
+                inner: dict[str, ConfigAssignment] = {}
+                values = ast.RecordLiteral(one.value.options)
+                flatten_assignments(path, values, one.span, inner, one.module)
+                found[path] = replace(one, value=name)
+                found |= _expand_used_spec_values(inner, paths)
+            case _:
+                found[path] = one
+    return found
+
+
+def flatten_assignments(
+    path: str,
+    value: ast.Expr,
+    span: Span | None,
+    into: dict[str, ConfigAssignment],
+    module: SpecModule | None = None,
+) -> None:
+    """Nested values as dotted paths, so that they merge key by key."""
+    if isinstance(value, ast.RecordLiteral):
+        for option in value.fields:
+            at = option.span or span
+            flatten_assignments(f"{path}.{option.name}", option.value, at, into, module)
+    else:
+        into[path] = ConfigAssignment(value, span, module)
+
+
+def collect_field_paths(
+    fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
+) -> dict[str, ast.Field]:
+    """Every config field by its dotted path, records opened."""
+    found: dict[str, ast.Field] = {}
+    for entry in fields:
+        path = f"{prefix}{entry.name}"
+        found[path] = entry
+        found.update(collect_field_paths(entry.type.fields, f"{path}."))
+    return found
+
+
+def _check_assigned_names(program: Program) -> None:
+    """E0201 for values given to fields that do not exist."""
+    known = _collect_all_paths(program)
+    faults = []
+    for path, given in program.assigned.items():
+        if path in known:
+            continue
+        parent, _, last = path.rpartition(".")
+        level = [k for k in known if k.rpartition(".")[0] == parent]
+        names = [k.rpartition(".")[2] for k in level]
+        helps = suggest_similar_name(last, names, f"there are {', '.join(level) or 'none'}")
+        primary = Label(given.span, "unknown key") if given.span else None
+        title = f"the config of `{program.module.file.model}` has no `{path}`"
+        faults.append(Diagnostic("E0201", title, primary, helps=tuple(helps)))
+    if faults:
+        raise Failed(*faults)
+
+
+def _collect_all_paths(program: Program) -> dict[str, ast.Field]:
+    """The config fields by their paths, for whatever specs its parts may be."""
+    known: dict[str, ast.Field] = {}
+    for part in program.parts:
+        if len(part.programs) > 1:
+            known[part.name] = part.field
+        for one in part.programs:
+            inner = _collect_all_paths(one).items()
+            known |= {f"{part.name}.{path}": entry for path, entry in inner}
+    return known | collect_field_paths(program.fields())
+
+
+def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
+    """The program with further values, which win over those it has."""
+    given = _expand_used_spec_values(assigned, {*_iterate_open_paths(program.parts)})
+    made = replace(program, assigned={**program.assigned, **given})
+    _check_assigned_names(made)
+    return _settle_used_specs(made)

@@ -1,0 +1,382 @@
+"""Elaborate a whole spec to a `Model`: config, requirements, graph, generation settings."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.block_calls import check_block_results
+from specc.frontend.calls import evaluate_call, evaluate_function_value
+from specc.frontend.config_values import ConfigReader, evaluate_config
+from specc.frontend.context import Context, Env, Library, SpecModule, raise_undecided_structure
+from specc.frontend.declared_types import (
+    ValueContext,
+    is_tensor_type,
+    match_tensor_type,
+    resolve_input_type,
+)
+from specc.frontend.expressions import evaluate_expression
+from specc.frontend.generate_and_reading_sections import (
+    evaluate_generation,
+    evaluate_readings,
+    evaluate_streaming,
+    value_to_data,
+)
+from specc.frontend.length_equations import check_lengths_known, read_equations
+from specc.frontend.recorded_values import record_elaboration
+from specc.frontend.spec_modules import Program, assign_config_values, build_program
+from specc.frontend.spec_values import (
+    POISON,
+    EvalResult,
+    NeedsValue,
+    RawConfig,
+    Record,
+    Results,
+    SpecValue,
+    Tensor,
+    UsedSpecConfig,
+    take_first_result,
+)
+from specc.frontend.statements import check_requirement, run_statements
+from specc.frontend.step_budget import StepBudget, extend_recursion_limit
+from specc.frontend.step_estimate import StepEstimator
+from specc.frontend.symbol_assumptions import apply_requirement
+from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
+from specc.frontend.weight_paths import register_share_rules
+from specc.ir.dim import DimLimitError
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.input_defaults import find_circular_default
+from specc.ir.model import DEFAULTS_GRAPH_NAME, ModelDefinition
+from specc.syntax import ast
+
+PADDING_SIDES: Mapping[str, Literal["left", "right", "any"]] = {
+    "": "any",
+    "left": "left",
+    "right": "right",
+}
+"""On which side rows may be left out, by the word behind `keep[…]`."""
+
+
+def create_context(
+    library: Library, program: Program | None = None, *, reader: ConfigReader | None = None
+) -> Context:
+    """A fresh context; with symbols, what `program` calls `dims` stays one at run time."""
+    reader = reader or ConfigReader()
+    lengths: frozenset[str] = frozenset()
+    if program is not None:
+        # a config value may bear the name of a length, and then is what is meant
+        lengths = frozenset(program.module.dims) - program.paths().keys()
+    return Context(
+        library=library,
+        evaluator=_SpecEvaluator(library),
+        symbolic=reader.symbolic,
+        steps=reader.steps,
+        lengths=lengths,
+        longest=reader.longest,
+    )
+
+
+def elaborate_model(
+    program: Program, library: Library, reader: ConfigReader, graph: str = ""
+) -> ModelDefinition:
+    """The model a program describes. Raises Failed with everything found wrong; with
+    symbols also NeedsValue.
+    """
+    try:
+        with (
+            extend_recursion_limit(program.module.file.span),
+            record_elaboration(symbolic=reader.symbolic),
+        ):
+            return _elaborate_graph(program, library, reader, graph)
+    except NeedsValue as need:
+        if reader.symbolic:
+            raise
+        raise_undecided_structure(need)
+    except DimLimitError as error:
+        raise_error("E0309", str(error), program.module.file.span)
+
+
+def _elaborate_graph(
+    program: Program, library: Library, reader: ConfigReader, graph: str
+) -> ModelDefinition:
+    context = create_context(library, program, reader=reader)
+    config = evaluate_and_check_config(context, program, reader)
+    register_share_rules(
+        context,
+        (item for item, _ in program.items(ast.Weights)),
+        Env(module=program.module, config=config),
+    )
+    for used, _, env in iterate_used_specs(program, config):
+        rules = (item for item, _ in used.items(ast.Weights))
+        register_share_rules(context, rules, env, lent=True)
+    block = _find_graph(program, graph)
+    built = _build_graph(context, program, block, config, reader)
+    if context.diagnostics:
+        raise Failed(*context.diagnostics, *_report_dropped_errors(context))
+    env = Env(module=program.module, config=config)
+    defaults = _build_defaults_graph(library, program, block, config, reader)
+    generation, warnings = evaluate_generation(context, program, block, env, built)
+    model = ModelDefinition(
+        name=program.name,
+        doc=program.doc,
+        graph=built,
+        defaults=defaults,
+        generation=generation,
+        streaming=evaluate_streaming(program, block, generation),
+        shares=context.sharing.needed,
+        warnings=warnings,
+    )
+    if reader.symbolic:  # a manifest is written of numbers alone
+        return model
+    return replace(
+        model,
+        reading=evaluate_readings(context, program, block, env, ast.InputReading),
+        showing=evaluate_readings(context, program, block, env, ast.ResultDisplay),
+        config={k: value_to_data(v) for k, v in config.items()},
+    )
+
+
+def _report_dropped_errors(context: Context) -> list[Diagnostic]:
+    if not context.dropped_errors:
+        return []
+    return [Diagnostic("E0100", f"{context.dropped_errors} more errors are not shown")]
+
+
+def evaluate_and_check_config(
+    context: Context, program: Program, reader: ConfigReader
+) -> dict[str, SpecValue]:
+    """The config's values, held against what the spec requires of them."""
+    config = _evaluate_config_values(context, program, reader)
+    given = {path: value.span for path, value in program.assigned.items()}
+    # What an instance requires may hang on what the spec does that it extends.
+    for item, module in sorted(
+        program.items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
+    ):
+        env = Env(module=module, config=config)
+        try:
+            with context.collect_errors():
+                check_requirement(context, item, env, given)
+        # it hangs on symbols: then it is taken as a fact about them
+        except NeedsValue:
+            _merge_values(config, apply_requirement(context, item.condition, config, env))
+    if context.diagnostics:
+        # What else is wrong of values that the spec forbids is no fault of its own.
+        forbidden = [d for d in context.diagnostics if d.code == "E0404"]
+        raise Failed(*(forbidden or context.diagnostics))
+    return config
+
+
+def _evaluate_config_values(
+    context: Context, program: Program, reader: ConfigReader
+) -> dict[str, SpecValue]:
+    """The config's values, behind those of the specs it uses, which hold their own
+    requirements.
+    """
+    parts: dict[str, SpecValue] = {}
+    faults: list[Diagnostic] = []
+    for part in program.parts:
+        try:
+            with show_use_in_errors(part.use):
+                inner, how = enter_used_spec(part, program, reader)
+                values = evaluate_and_check_config(context, inner, how)
+                used = UsedSpecConfig(inner.module, how.raw)
+                parts[part.name] = Record(values, how.path, used)
+        except Failed as failed:
+            faults += failed.diagnostics
+            parts[part.name] = POISON
+    if faults:
+        raise Failed(*faults)
+    return evaluate_config(context, program, reader, parts)
+
+
+def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) -> None:
+    """Put values in place: functions among them see the config through the same dict."""
+    for name, value in found.items():
+        held = config[name]
+        if isinstance(held, Record) and held.of and isinstance(value, Record):
+            assert isinstance(held.fields, dict)  # as `_evaluate_config_values` made it
+            _merge_values(held.fields, value.fields)
+        else:
+            config[name] = value
+
+
+def _find_graph(program: Program, name: str) -> ast.Block:
+    graphs = [
+        i for i in program.module.items.values() if isinstance(i, ast.Block) and i.kind == "graph"
+    ]
+    if not graphs:
+        raise_error(
+            "E0219",
+            f"`{program.module.path}` has no graph",
+            helps=["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"],
+        )
+    # the first, unless one is asked for by name
+    for block in graphs:
+        if not name or block.name == name:
+            return block
+    names = [g.name for g in graphs]
+    title = f"`{program.module.path}` has no graph called `{name}`"
+    raise_error(
+        "E0219", title, helps=suggest_similar_name(name, names, f"it has {', '.join(names)}")
+    )
+
+
+def _build_graph(
+    context: Context,
+    program: Program,
+    block: ast.Block,
+    config: dict[str, SpecValue],
+    reader: ConfigReader,
+) -> Graph:
+    env = Env(module=program.module, config=config, raw=reader.raw)
+    env.dims.update(read_equations(context, block, env))
+    _add_inputs(context, block, env)
+    if context.diagnostics:
+        raise Failed(*context.diagnostics)
+    results = Results(())
+    with context.collect_errors():
+        context.evaluator.expect(context.steps, block, program.module, config)
+        context.calls.append(f"{block.name}@{block.name_span}")
+        results = check_block_results(context, block, run_statements(context, block.body, env), env)
+    if context.diagnostics:
+        raise Failed(*context.diagnostics, *_report_dropped_errors(context))
+    outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
+    facts = {e.name: env.dims[e.name] for e in block.where}
+    least = {n: m for n, m in program.module.dims.items() if m}
+    graph = context.builder.finish(block.name, outputs, least=least, facts=facts)
+    check_lengths_known(graph, program.module.dims, block.span)
+    return graph
+
+
+def _add_inputs(context: Context, block: ast.Block, env: Env) -> None:
+    for param in block.params:
+        with context.collect_errors():
+            if not is_tensor_type(param.type):
+                helps = [
+                    f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
+                ]
+                raise_error(
+                    "E0303",
+                    f"the input `{param.name}` of a graph is a tensor",
+                    param.span,
+                    helps=helps,
+                )
+            shown = param.type.span.text if param.type.span else param.type.name
+            origin = f"the input `{param.name}: {shown}`"
+            declared_type = resolve_input_type(context, param.type, env, origin)
+            side = PADDING_SIDES[param.type.side] if param.type.name == "keep" else ""
+            value = context.builder.input(param.name, Input(declared_type, side, None, param.span))
+            env.names[param.name] = Tensor(value, param.span)
+
+
+def _build_defaults_graph(
+    library: Library,
+    program: Program,
+    block: ast.Block,
+    config: dict[str, SpecValue],
+    reader: ConfigReader,
+) -> Graph | None:
+    """The graph that computes inputs with `= expr` from the others."""
+    absent = [p for p in block.params if p.default is not None]
+    if not absent:
+        return None
+    context = create_context(library, program, reader=reader)
+    env = Env(module=program.module, config=config, raw=reader.raw)
+    env.dims.update(read_equations(context, block, env))
+    _add_inputs(context, block, env)
+    outputs = {}
+    for param in absent:
+        with context.collect_errors():
+            assert param.default is not None  # or it were none of `absent`
+            value = take_first_result(evaluate_expression(context, param.default, env))
+            place = ValueContext(f"the default of `{param.name}`", param.default.span)
+            tensor = match_tensor_type(context, param.type, value, env, place)
+            outputs[param.name] = tensor.value
+    if context.diagnostics:
+        raise Failed(*context.diagnostics)
+    graph = context.builder.finish(DEFAULTS_GRAPH_NAME, outputs)
+    if name := find_circular_default(graph):
+        span = next((p.default.span for p in absent if p.name == name and p.default), None)
+        helps = ["let one of the defaults follow from an input without one"]
+        raise_error(
+            "E0210",
+            f"the default of `{name}` is defined by itself",
+            span,
+            "this follows from it",
+            helps=helps,
+        )
+    inputs = _find_defaults_inputs(graph)
+    # again with the inputs that matter: the graph of defaults asks for no others
+    kept = Builder(inputs=inputs, nodes=dict(graph.nodes), made=dict(graph.made))
+    kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
+    return kept.finish(DEFAULTS_GRAPH_NAME, outputs)
+
+
+def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
+    """The inputs that defaults read, and those off which they only read a length."""
+
+    def symbols(values: Iterable[Value]) -> set[str]:
+        return {s for v in values for d in v.type.shape for s in d.symbols()}
+
+    read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
+    untold = symbols(r for _, results in defaults.nodes for r in results)
+    untold -= symbols(v for v in defaults.inputs.values() if v in read)
+    lengths = {
+        k for k, v in defaults.inputs.items() if k not in defaults.outputs and symbols([v]) & untold
+    }
+    return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
+
+
+def _configure_used_spec(
+    context: Context, module: SpecModule, given: EvalResult, span: Span | None
+) -> dict[str, SpecValue]:
+    """The config of a used spec: values from a record or a part of the config file,
+    else its defaults.
+    """
+    program = build_program(module, context.library)
+    if isinstance(given, Record):
+        flat: dict[str, SpecValue] = {}
+        _flatten_values("", given, flat)
+        reader = ConfigReader(fixed=flat, longest=context.longest)
+        values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
+        known = {f.name for f in program.fields()}
+        if unknown := [k for k in flat if k not in known]:
+            title = f"the config of `{module.path}` has no `{unknown[0]}`"
+            raise_error("E0201", title, span)
+        return values
+    reader = ConfigReader(longest=context.longest)
+    if isinstance(given, RawConfig):
+        reader.raw, reader.published = given.data, context.library.published
+    return _evaluate_config_values(context, program, reader)
+
+
+class _SpecEvaluator:
+    """The evaluator there is: here, above all modules of elaboration, their circle is
+    closed.
+    """
+
+    evaluate = staticmethod(evaluate_expression)
+    call = staticmethod(evaluate_call)
+    held = staticmethod(evaluate_function_value)
+    configure = staticmethod(_configure_used_spec)
+
+    def __init__(self, library: Library) -> None:
+        self._foreseen = StepEstimator(library)
+
+    def expect(
+        self,
+        steps: StepBudget,
+        item: ast.Block | ast.Definition,
+        module: SpecModule,
+        config: Mapping[str, SpecValue],
+        span: Span | None = None,
+    ) -> None:
+        """E0223 for an item that is sure to take more steps than are left."""
+        self._foreseen.expect(steps, item, module, config, span)
+
+
+def _flatten_values(path: str, record: Record, into: dict[str, SpecValue]) -> None:
+    for name, value in record.fields.items():
+        into[f"{path}{name}"] = value

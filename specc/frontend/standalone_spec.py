@@ -1,0 +1,212 @@
+"""Build a standalone spec: merge what it extends and inline what it takes from std."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.frontend.builtins import BUILTINS
+from specc.frontend.context import Library
+from specc.frontend.spec_inheritance import iterate_item_names
+from specc.frontend.spec_modules import ConfigAssignment, Program, collect_field_paths
+from specc.syntax import ast
+from specc.syntax.ast_walk import CONTENT_FIELDS, NODE_CLASSES, walk_tree
+
+AnyNode = TypeVar("AnyNode", bound=ast.Node)
+
+SINGLE_ITEMS = (ast.Generate, ast.Stream)
+"""Items of which those of the nearest file count alone."""
+
+
+def build_standalone_spec(program: Program, library: Library) -> ast.File:
+    """The program as one file. E0982 for values of a part, which only an instance can
+    give.
+    """
+    file = merge_extends_chain(program)
+    return replace(file, items=(*file.items, *_iterate_std_items(file, library)))
+
+
+def build_renamed_standalone_spec(
+    program: Program, library: Library
+) -> tuple[ast.File, dict[str, str]]:
+    """The program as one file where names of its own would hide those that blocks of std
+    mean, and what became of such names.
+
+    A config value gets an underscore behind its name, in the whole file: what std means
+    by it may be a word, which has no other name. A block of the file keeps its name, and
+    that of std gets one.
+    """
+    file = merge_extends_chain(program)
+    items = _list_shadowed_std_items(file, library)
+    known = {*BUILTINS, *library.standard_names()}
+    hidden = {f.name for f in program.fields()} & known & _collect_free_names(items)
+    mine = {name: f"{name}_" for name in sorted(hidden)}
+    own = _collect_defined_names(file.items) - hidden
+    other = {name: f"{name}_" for name in own.intersection(i.name for i in items)}
+    kept = tuple(
+        _rename_config_values(i, mine, _list_renamed_paths(mine, program)) for i in file.items
+    )
+    clashing = _collect_defined_names(kept)
+    taken = [_rename_names(_rename_lengths(item, clashing), other) for item in items]
+    taken = [replace(i, name=other.get(i.name, i.name)) for i in taken]
+    return replace(file, items=(*kept, *taken)), mine
+
+
+def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
+    """What items give names to."""
+    return {name for item in items for name, _ in iterate_item_names(item)}
+
+
+def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
+    """What items mean of all that is called by a name; not their own parameters."""
+    found: set[str] = set()
+    for item in items:
+        found.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
+    return found
+
+
+def _rename_config_values(
+    item: ast.Item, fields: Mapping[str, str], paths: Mapping[str, str]
+) -> ast.Item:
+    """An item in which config values, and the paths that begin with them, are renamed."""
+    made = _rename_names(item, paths)
+    return _rename_config_fields(made, fields) if isinstance(made, ast.Config) else made
+
+
+def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
+    """Paths that begin with one of these names, and what they become."""
+    every = [(*path.split("."),) for path in collect_field_paths(program.fields())]
+    found = {
+        ".".join(path): ".".join((names[path[0]], *path[1:])) for path in every if path[0] in names
+    }
+    return found | {f"config.{old}": f"config.{new}" for old, new in found.items()}
+
+
+def _rename_config_fields(item: ast.Config, names: Mapping[str, str]) -> ast.Config:
+    """A config whose fields have these names."""
+    entries = tuple(
+        replace(e, name=names.get(e.name, e.name)) if isinstance(e, ast.Field) else e
+        for e in item.entries
+    )
+    return replace(item, entries=entries)
+
+
+def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
+    """The items of std that the file names, and those that these mean, whatever the
+    file calls so.
+    """
+    standard = {*library.standard_names()} - BUILTINS.keys()
+    own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    waiting = [n for item in file.items for n in _iterate_used_names(item) if n not in own]
+    items: dict[str, ast.Block | ast.Definition] = {}
+    while waiting:
+        name = waiting.pop(0)
+        if name in items or name not in standard:
+            continue
+        found = library.standard(name)
+        assert found is not None, name
+        items[name] = found[0]
+        waiting += _iterate_used_names(found[0])
+    return [*items.values()]
+
+
+def merge_extends_chain(program: Program) -> ast.File:
+    """The chain of a program as one file, which still takes from std what it names."""
+    base = program.module.file
+    known = collect_field_paths(program.fields())
+    for path, given in program.assigned.items():
+        if path not in known:
+            raise_error(
+                "E0982",
+                f"`{path}` is a value of a spec that this one uses with a config of its own",
+                given.span,
+                "only an instance can give it",
+                helps=["expand it without this value, and keep the instance for that"],
+            )
+    said = [i for m in program.chain[:-1] for i in m.file.items]
+    own = [i for i in said if not isinstance(i, ast.Config)]
+    # The nearest file decides what is written or streamed.
+    taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
+    rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
+    configs = [
+        replace(i, entries=tuple(_assign_entry(e, program.assigned) for e in i.entries))
+        for i in base.items
+        if isinstance(i, ast.Config)
+    ]
+    return replace(base, model=program.name, doc=program.doc, items=(*configs, *own, *rest))
+
+
+def _assign_entry(
+    entry: ast.ConfigEntry, assigned: Mapping[str, ConfigAssignment]
+) -> ast.ConfigEntry:
+    return _assign_field(entry, assigned, "") if isinstance(entry, ast.Field) else entry
+
+
+def _assign_field(
+    field: ast.Field, assigned: Mapping[str, ConfigAssignment], prefix: str
+) -> ast.Field:
+    """A field with the value that it is given for a default, and those of its record."""
+    path = f"{prefix}{field.name}"
+    inner = tuple(_assign_field(f, assigned, f"{path}.") for f in field.type.fields)
+    kind = replace(field.type, fields=inner)
+    given = assigned.get(path)
+    if given is None:
+        return replace(field, type=kind)
+    # A value that an instance gives stands before that of a config.json.
+    return replace(field, type=kind, default=given.value, sources=())
+
+
+def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
+    """The items of std that the file names, and those that these name."""
+    # A name that is a word of the language too stays in std: here it would be no word.
+    standard = {*library.standard_names()} - BUILTINS.keys()
+    taken = {name for item in file.items for name, _ in iterate_item_names(item)}
+    # To a block of std these are lengths of its own; in a file that has them, its.
+    clashing = {name for name in taken if name not in standard}
+    waiting: list[ast.Node] = [*file.items]
+    while waiting:
+        for name in _iterate_used_names(waiting.pop(0)):
+            if name in taken or name not in standard:
+                continue
+            taken.add(name)
+            found = library.standard(name)
+            assert found is not None, name
+            waiting.append(found[0])
+            yield _rename_lengths(found[0], clashing)
+
+
+def _iterate_used_names(item: ast.Node) -> Iterator[str]:
+    """What an item calls or names."""
+    return (node.path for node in walk_tree(item) if isinstance(node, ast.Name))
+
+
+def _rename_lengths(
+    item: ast.Block | ast.Definition, clashing: Collection[str]
+) -> ast.Block | ast.Definition:
+    """An item whose lengths have other names than those of the file."""
+    if isinstance(item, ast.Definition):
+        return item
+    params = {p.name for p in item.params}
+    types = [p.type for p in (*item.params, *item.results)]
+    lengths = {
+        node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)
+    }
+    mine = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
+    return _rename_names(item, mine) if mine else item
+
+
+def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:
+    """The same with other names."""
+    if isinstance(node, ast.Name):
+        return replace(node, path=names.get(node.path, node.path))
+    changed: dict[str, object] = {}
+    same: ast.Node = node
+    for key in CONTENT_FIELDS[type(same)]:
+        value = getattr(node, key)
+        if isinstance(value, NODE_CLASSES):
+            changed[key] = _rename_names(value, names)
+        elif isinstance(value, tuple):
+            changed[key] = tuple(
+                _rename_names(v, names) if isinstance(v, NODE_CLASSES) else v for v in value
+            )
+    return replace(node, **changed)  # type: ignore[arg-type]  # fields of its own class

@@ -1,0 +1,257 @@
+"""Run statements in order: assignments, unrolled `repeat`, `when`, `require`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.source import Span
+from specc.frontend.context import MAX_LAYERS, AlreadyReported, Context, Env
+from specc.frontend.declared_types import (
+    ValueContext,
+    convert_to_declared_type,
+    is_tensor_type,
+    match_tensor_type,
+)
+from specc.frontend.expressions import (
+    evaluate_condition,
+    evaluate_expression,
+    evaluate_value,
+    require_integer,
+)
+from specc.frontend.recorded_values import record_value
+from specc.frontend.scan_loops import elaborate_scan
+from specc.frontend.spec_values import (
+    POISON,
+    EvalResult,
+    Results,
+    SpecValue,
+    Tensor,
+    describe_value,
+    take_first_result,
+)
+from specc.frontend.weight_paths import resolve_weight_path
+from specc.ir.dim import Dim
+from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
+
+Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
+"""The `return` that ended a body, and its values."""
+
+
+def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
+    """Run statements; `(statement, values)` of the `return` that ended them, or None.
+
+    A statement at fault poisons what it should have bound, so that others can still be
+    checked.
+    """
+    # a `return` inside `when` ends the whole body, not only its branch
+    for statement in body:
+        # what a block before left there is not where this one stands
+        context.scope = env.scope
+        returned = STATEMENT_RUNNERS[type(statement)](context, statement, env)
+        if returned is not None:
+            return returned
+    return None
+
+
+def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
+    with context.collect_errors():
+        value = evaluate_expression(context, statement.value, env)
+        _bind_targets(context, statement, value, env)
+        return
+    # reached where a fault was caught: what depends on these names keeps quiet
+    for target in statement.targets:
+        env.names[target.name] = POISON
+
+
+def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: Env) -> None:
+    for target, one in zip(statement.targets, _split_values(statement, value), strict=False):
+        if target.name == "_":
+            continue
+        env.names[target.name] = _convert_to_target_type(context, target, one, env, statement)
+        record_value(target.span, one)
+        if isinstance(one, Tensor):
+            path = f"{env.scope}:{target.name}" if env.scope else target.name
+            context.builder.names[path] = one.value
+
+
+def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
+    """The values for the names on the left: one name takes the first result alone,
+    several take a call's results or the items of a list. There may be more values.
+    """
+    count = len(statement.targets)
+    if count == 1:
+        return (take_first_result(value),)
+    values: tuple[SpecValue, ...]
+    match value:
+        case Results(values=values):
+            pass
+        case tuple():
+            values = value
+        case one:
+            values = (one,)
+    if len(values) < count:
+        plural = "s" if len(values) != 1 else ""
+        title = f"{count} names for {len(values)} result{plural}"
+        raise_error("E0215", title, statement.value.span)
+    return values
+
+
+def _convert_to_target_type(
+    context: Context, target: ast.Target, value: SpecValue, env: Env, statement: ast.Let
+) -> SpecValue:
+    """The value as the type that the user wrote behind the name, if he did."""
+    if target.type is None:
+        return value
+    place = ValueContext(f"`{target.name}`", statement.value.span)
+    if is_tensor_type(target.type):
+        return match_tensor_type(context, target.type, value, env, place)
+    return convert_to_declared_type(context, target.type, value, env, place)
+
+
+def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
+    items = _list_iterations(context, statement, env)
+    # `collect h` makes a list of what `h` was at the end of each turn
+    collected: dict[str, list[SpecValue]] = {name: [] for name in statement.collect}
+    # the variable hides one of that name for the length of the loop
+    outer = env.names.get(statement.variable)
+    for item in items:
+        context.work(statement.span)
+        env.names[statement.variable] = item
+        # the body shares the names of its block, so that only the scope is put back
+        scope = env.scope
+        if statement.under:
+            env.scope = env.under(resolve_weight_path(context, statement.under, env)).scope
+        with context.sharing.step(statement, env.scope if statement.under else ""):
+            returned = run_statements(context, statement.body, env)
+        env.scope = scope
+        if returned is not None:
+            raise_error("E0214", "`return` cannot stand inside `repeat`", returned[0].span)
+        for name, values in collected.items():
+            if name not in env.names:
+                raise_error(
+                    "E0202", f"`{name}` is collected but never set in the loop", statement.span
+                )
+            values.append(env.names[name])
+    env.names.pop(statement.variable, None)
+    if outer is not None:
+        env.names[statement.variable] = outer
+    env.names.update({name: tuple(values) for name, values in collected.items()})
+
+
+def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
+    """What the variable is in each turn: the items of a list, or 0, 1, … below a count."""
+    span = statement.over.span
+    over = evaluate_value(context, statement.over, env)
+    items: Sequence[SpecValue]
+    if isinstance(over, tuple):
+        items = over
+    else:
+        count = require_integer(over, "a count", span)
+        if count < 0:
+            raise_error("E0216", f"nothing can be repeated {count} times", span)
+        # one more than is allowed: a count of millions makes no list of millions
+        items = [Dim.of(n) for n in range(min(count, MAX_LAYERS + 1))]
+    if len(items) > MAX_LAYERS:
+        raise_error("E0216", f"more than {MAX_LAYERS} turns of a loop", span)
+    context.work(statement.span, len(items))
+    return items
+
+
+def _run_when(context: Context, statement: ast.When, env: Env) -> Returned | None:
+    taken = evaluate_condition(context, statement.condition, env, "the condition of `when`")
+    return run_statements(context, statement.body if taken else statement.otherwise, env)
+
+
+def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
+    values: list[EvalResult] = []
+    for value in statement.values:
+        with context.collect_errors():
+            values.append(evaluate_expression(context, value, env))
+    # each value that could not be made was reported; the block ends here all the same
+    if len(values) < len(statement.values):
+        raise AlreadyReported
+    return statement, tuple(values)
+
+
+def _run_require(context: Context, statement: ast.Require, env: Env) -> None:
+    check_requirement(context, statement, env, {})
+
+
+def check_requirement(
+    context: Context, statement: ast.Require, env: Env, given: Mapping[str, Span | None]
+) -> None:
+    """A condition that must hold. E0404 in the words the spec gives; `given` is where
+    config values were set.
+    """
+    holds = evaluate_value(context, statement.condition, env)
+    condition = statement.condition
+    if not isinstance(holds, bool):
+        title = f"`require` takes a condition, not {describe_value(holds)}"
+        raise_error("E0203", title, condition.span)
+    if holds:
+        return
+    names = sorted({n.path for n in collect_value_names(condition)})
+    values = {n: env.names.get(n, env.config.get(n)) for n in names}
+    facts = ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
+    primary, others = _make_requirement_labels(condition, values, given)
+    title = statement.because or "a requirement of this spec does not hold"
+    notes = (facts,) if facts else ()
+    raise Failed(Diagnostic("E0404", title, primary, tuple(others), notes))
+
+
+def _make_requirement_labels(
+    condition: ast.Expr, values: Mapping[str, SpecValue], given: Mapping[str, Span | None]
+) -> tuple[Label | None, list[Label]]:
+    """What a message about a requirement points at: first and besides.
+
+    A value that the user gave comes before the condition where that stands in another
+    file, such as one that is shipped; else the condition comes first.
+    """
+    origins = {n: v.origin.span for n, v in values.items() if isinstance(v, Dim) and v.origin}
+    spans = {n: given.get(n) or origins.get(n) for n in values}
+    labels = [
+        Label(span, f"{n} is {format_config_value(values[n])}") for n, span in spans.items() if span
+    ]
+    if condition.span is None:  # a tree that a program made
+        return None, labels
+    asked = Label(condition.span, "this does not hold")
+    theirs = next((one for one in labels if one.span.source is not condition.span.source), None)
+    if theirs is None:
+        return asked, labels
+    return theirs, [asked, *(one for one in labels if one is not theirs)]
+
+
+def format_config_value(value: SpecValue) -> str:
+    """A config value in a few words."""
+    return str(value) if isinstance(value, Dim | float | str) else describe_value(value)
+
+
+def collect_value_names(expr: ast.Expr) -> list[ast.Name]:
+    """Every name of a value that an expression mentions: those of what it calls are none."""
+    # by identity: `f(f)` names `f` once as a value
+    called = {id(n.function) for n in walk_tree(expr) if isinstance(n, ast.Call)}
+    return [n for n in walk_tree(expr) if isinstance(n, ast.Name) and id(n) not in called]
+
+
+def _run_scan(context: Context, statement: ast.Scan, env: Env) -> None:
+    with context.collect_errors():
+        elaborate_scan(context, statement, env, run_statements)
+        return
+    for name in (*statement.carry, *statement.collect):
+        env.names[name] = POISON
+
+
+StatementRunner: TypeAlias = Callable[[Context, Any, Env], Returned | None]
+"""What a statement does. Each takes statements of its own class, which the table keys
+by; no type says that of a table, so this is the one `Any` here.
+"""
+
+STATEMENT_RUNNERS: dict[type, StatementRunner] = {
+    ast.Let: _run_let,
+    ast.Repeat: _run_repeat,
+    ast.When: _run_when,
+    ast.Return: _run_return,
+    ast.Require: _run_require,
+    ast.Scan: _run_scan,
+}

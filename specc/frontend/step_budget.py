@@ -1,0 +1,133 @@
+"""Limit the work and the recursion depth of elaborating a spec (E0223, E0110)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from sys import _getframe, getrecursionlimit, setrecursionlimit
+from threading import Lock
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.frontend.spec_values import Record, SpecValue
+
+BUDGET_EXCEEDED = "E0223"
+MAX_STEPS = 600_000
+"""Steps of one reading of a spec; the symbolic readings of a check share as many. E0223 past it."""
+
+EXPANSION_COST = 10
+"""Steps that expanding a definition takes, besides those of what it holds."""
+
+OPERATION_COST = 3
+"""Steps that one sum or product takes, besides those of its sides."""
+
+MAX_CONSTANT_ELEMENTS = 1 << 26
+"""Numbers in one tensor that follows from the spec alone: a mask of 8192 rows and
+columns. E0224 past it.
+"""
+
+EXTRA_FRAMES = 8000
+"""Python frames that elaboration may use: 64 blocks inside each other, each with
+expressions 64 deep.
+"""
+
+
+@dataclass
+class StepBudget:
+    """The steps that were taken."""
+
+    taken: int = 0
+
+    def left(self, count: int) -> bool:
+        """Whether so many more may be taken."""
+        return self.taken + count <= MAX_STEPS
+
+    def expect(self, count: int, span: Span | None) -> None:
+        """E0223 where steps that are sure to follow would go past the limit."""
+        if not self.left(count):
+            self.take(count, span, "this takes more than there are left")
+
+    def take(self, count: int, span: Span | None, label: str = "the last of them is here") -> None:
+        """Count steps that are about to be done. E0223 past the limit."""
+        self.taken += count
+        if self.taken > MAX_STEPS:
+            raise_error(
+                BUDGET_EXCEEDED,
+                f"this spec takes more than {MAX_STEPS} steps to work out",
+                span,
+                label,
+                notes=[
+                    "what is used twice by something used twice is worked out four times, and so on"
+                ],
+                helps=[
+                    "use fewer turns of `repeat` inside `repeat`, or bind to a name "
+                    "what is used several times"
+                ],
+            )
+
+
+def count_nested_items(value: SpecValue, most: int) -> int:
+    """How many items a list or record holds, those of the lists in it counted with
+    them, as far as `most`.
+    """
+    counted = 0
+    rest: list[Iterator[SpecValue]] = [iter((value,))]
+    while rest and counted <= most:
+        # in portions: a list of millions is not walked when thousands are too many
+        items = list(islice(rest[-1], 1000))
+        if not items:
+            rest.pop()
+            continue
+        counted += len(items)
+        for item in items:
+            if isinstance(item, tuple):
+                rest.append(iter(item))
+            elif isinstance(item, Record):
+                rest.append(iter(item.fields.values()))
+    return counted
+
+
+class _RecursionState:
+    """Who works deep inside other calls at this moment, over all threads, and the limit
+    that was there before.
+    """
+
+    lock = Lock()
+    inside = 0
+    usual = 0
+
+
+@contextmanager
+def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
+    """Room for `EXTRA_FRAMES` frames above where we stand, as long as anyone needs it. E0110
+    where that is not enough.
+    """
+    with _RecursionState.lock:
+        # the limit is one of the whole process: the first raises it, the last puts it
+        # back
+        if not _RecursionState.inside:
+            _RecursionState.usual = getrecursionlimit()
+        _RecursionState.inside += 1
+        setrecursionlimit(max(getrecursionlimit(), _count_frames() + EXTRA_FRAMES))
+    try:
+        yield
+    except RecursionError:
+        raise_error(
+            "E0110",
+            "the blocks and expressions of this spec stand too deep inside each other",
+            span,
+        )
+    finally:
+        with _RecursionState.lock:
+            _RecursionState.inside -= 1
+            # Python refuses a limit below the depth that is in use at this moment
+            if not _RecursionState.inside and _count_frames() < _RecursionState.usual:
+                setrecursionlimit(_RecursionState.usual)
+
+
+def _count_frames() -> int:
+    """The frames that are active."""
+    count, frame = 0, _getframe().f_back
+    while frame is not None:
+        count, frame = count + 1, frame.f_back
+    return count

@@ -1,0 +1,268 @@
+"""Estimate the minimum steps of a block or definition from its text, to fail before the work."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from specc.diagnostics.source import Span
+from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
+from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS
+from specc.frontend.declared_types import is_function_type, is_tensor_type
+from specc.frontend.parameter_kinds import FUNCTION, TENSOR
+from specc.frontend.spec_values import SpecValue
+from specc.frontend.step_budget import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
+from specc.ir.dim import Dim
+from specc.syntax import ast
+from specc.syntax.ast_walk import flatten_binary_chain, walk_tree
+
+if TYPE_CHECKING:
+    from specc.frontend.context import Library, SpecModule
+
+SpecItem: TypeAlias = "ast.Block | ast.Definition"
+
+MAX_NESTED_ITEMS = 64
+"""Items inside each other that one sum looks into. What is deeper is added up when the
+work arrives there.
+"""
+STEP_LIMIT = MAX_STEPS + 1
+"""No sum is larger."""
+
+
+@dataclass
+class StepEstimator:
+    """Sums of steps, each worked out once. `known` also keeps what its keys are about."""
+
+    library: "Library"
+    known: dict[tuple[int, int], tuple[int, "tuple[SpecItem, Mapping[str, SpecValue]]"]] = field(
+        default_factory=dict
+    )
+    inside: list[SpecItem] = field(default_factory=list)
+
+    def expect(
+        self,
+        steps: StepBudget,
+        item: SpecItem,
+        module: "SpecModule",
+        config: Mapping[str, SpecValue],
+        span: Span | None = None,
+    ) -> None:
+        """E0223 for a call at `span` that takes more steps than are left.
+
+        Without a call, the largest statement of the item is shown.
+        """
+        least = self.least(item, module, config)
+        if not steps.left(least) and span is None and isinstance(item, ast.Block):
+            span = _ItemSteps(self, item, module, config).largest()
+        steps.expect(least, span)
+
+    def least(self, item: SpecItem, module: "SpecModule", config: Mapping[str, SpecValue]) -> int:
+        """Steps that running a block, or expanding a definition, takes at least."""
+        key = id(item), id(config)
+        if key in self.known:
+            return self.known[key][0]
+        if len(self.inside) >= MAX_NESTED_ITEMS or any(i is item for i in self.inside):
+            return 0
+        self.inside.append(item)
+        try:
+            found = min(_ItemSteps(self, item, module, config).steps(), STEP_LIMIT)
+        finally:
+            self.inside.pop()
+        self.known[key] = found, (item, config)
+        return found
+
+
+@dataclass
+class _ItemNames:
+    """What names mean in the text of one item."""
+
+    sums: StepEstimator
+    item: SpecItem
+    module: "SpecModule"
+    config: Mapping[str, SpecValue]
+
+    @cached_property
+    def _bound(self) -> set[str]:
+        return collect_bound_names(self.item)
+
+    def _item(self, name: str) -> "tuple[SpecItem, SpecModule] | None":
+        """The block or definition that a name means; None where it may be something else."""
+        if name in self._bound or name in self.config or "." in name:
+            return None
+        return self.module.found(name) or self.sums.library.standard(name)
+
+    def _inner(self, name: str) -> int:
+        """Steps that the block or definition of that name takes, besides naming it."""
+        found = self._item(name)
+        if found is None:
+            return 0
+        item, module = found
+        here = module.root is self.module.root
+        return self.sums.least(item, module, self.config if here else EMPTY_NAMES)
+
+    def _turns(self, over: ast.Expr) -> int:
+        """Turns of a loop, where the text tells them; too many are refused as such."""
+        match over:
+            case ast.NumberLiteral(text=text) if text.isdigit():
+                return int(text) if int(text) <= MAX_LAYERS else 0
+            case ast.ListLiteral(items=items):
+                return len(items)
+            case ast.Name(path=path) if path not in self._bound:
+                held = self.config.get(path)
+                number = held.number if isinstance(held, Dim) else None
+                return number if number and 0 < number <= MAX_LAYERS else 0
+        return 0
+
+
+class _ItemSteps(_ItemNames):
+    """The text of one item, read where it stands."""
+
+    def steps(self) -> int:
+        """Steps of all of it."""
+        if isinstance(self.item, ast.Block):
+            return self._body(self.item.body)
+        return EXPANSION_COST + (self._mask if self.item.kind == "mask" else self._value)(
+            self.item.value
+        )
+
+    def largest(self) -> Span | None:
+        """The statement of a block that takes most steps."""
+        assert isinstance(self.item, ast.Block)
+        return max(self.item.body, key=self._statement).span
+
+    def _body(self, body: Iterable[ast.Statement]) -> int:
+        """Steps of statements, as far as they are sure to be run."""
+        taken = 0
+        for statement in body:
+            taken += self._statement(statement)
+            if isinstance(statement, ast.Return) or _can_return(statement):
+                break
+        return taken
+
+    def _statement(self, statement: ast.Statement) -> int:
+        match statement:
+            case ast.Let():
+                return self._value(statement.value)
+            case ast.Return():
+                return sum(map(self._value, statement.values))
+            case ast.Repeat():
+                turns = self._turns(statement.over)
+                return turns * (2 + self._body(statement.body)) if turns else 0
+            case ast.When():
+                return min(self._body(statement.body), self._body(statement.otherwise))
+            case ast.Scan():
+                return 1 + self._body(statement.body)
+        return 1
+
+    def _value(self, expr: ast.Expr) -> int:
+        """Steps of working out an expression."""
+        match expr:
+            case ast.Binary():
+                leftmost, operations = flatten_binary_chain(expr)
+                return (
+                    1
+                    + self._value(leftmost)
+                    + sum(OPERATION_COST + self._value(o.right) for o in operations)
+                )
+            case ast.Unary(operand=operand):
+                return 1 + self._value(operand)
+            case ast.Conditional(then=then, otherwise=otherwise):
+                return 1 + min(self._value(then), self._value(otherwise))
+            case ast.ListLiteral(items=items):
+                return 1 + sum(map(self._value, items))
+            case ast.ListComprehension(item=item, over=over):
+                return 1 + (self._value(item) if self._turns(over) else 0)
+            case ast.Index(base=base):
+                return 1 + self._value(base)
+            case ast.Call():
+                return 1 + self._call(expr)
+        return 1
+
+    def _call(self, expr: ast.Call) -> int:
+        name = expr.function.path
+        found = self._item(name)
+        if found is None:
+            word = (
+                BUILTINS.get(name) if name not in self._bound and name not in self.config else None
+            )
+            return (
+                sum(self._argument(s, a) for s, a in _pair_known_arguments(word.slots, expr))
+                if word
+                else 0
+            )
+        if isinstance(found[0], ast.Definition):
+            return 0
+        pairs = _pair_known_arguments(found[0].params, expr)
+        return sum(self._argument(p, a) for p, a in pairs) + self._inner(name)
+
+    def _argument(self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr) -> int:
+        """Steps of an argument; words and what is applied later may take none."""
+        if isinstance(slot, BuiltinParameter):
+            tensor, later = TENSOR in slot.kinds, FUNCTION in slot.kinds
+        else:
+            tensor, later = is_tensor_type(slot.type), is_function_type(slot.type)
+        return 0 if later or (isinstance(expr, ast.Name) and not tensor) else self._value(expr)
+
+    def _mask(self, expr: ast.Expr) -> int:
+        """Steps of working out a mask and of making the grid it stands for."""
+        match expr:
+            case ast.Binary(op="&" | "|"):
+                leftmost, operations = flatten_binary_chain(expr)
+                return (
+                    1
+                    + self._mask(leftmost)
+                    + sum(OPERATION_COST + self._mask(o.right) for o in operations)
+                )
+            case ast.Unary(op="not", operand=operand):
+                return 1 + self._mask(operand)
+            case ast.Conditional(then=then, otherwise=otherwise):
+                return 1 + min(self._mask(then), self._mask(otherwise))
+            case ast.Name(path=name):
+                return 1 + self._definition(name)
+            case ast.Call(function=ast.Name(path=name)):
+                return 1 + self._definition(name)
+        return self._value(expr)
+
+    def _definition(self, name: str) -> int:
+        found = self._item(name)
+        return (
+            self._inner(name)
+            if found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
+            else 0
+        )
+
+
+def collect_bound_names(item: SpecItem) -> set[str]:
+    """Names that an item gives a meaning of its own, which is not looked at."""
+    bound = {p.name for p in item.params or ()}
+    for node in walk_tree(item):
+        match node:
+            case ast.Target(name=name):
+                bound.add(name)
+            case ast.Repeat(variable=name) | ast.ListComprehension(variable=name):
+                bound.add(name)
+            case ast.Scan():
+                bound |= {*node.variables, *node.collect}
+    return bound
+
+
+def _can_return(statement: ast.Statement) -> bool:
+    return isinstance(statement, ast.When) and any(
+        isinstance(n, ast.Return) for n in walk_tree(statement)
+    )
+
+
+AnyParameter: TypeAlias = BuiltinParameter | ast.BlockParameter
+
+
+def _pair_known_arguments(
+    slots: Iterable[AnyParameter], expr: ast.Call
+) -> list[tuple[AnyParameter, ast.Expr]]:
+    """Each argument with the parameter it is given to, those that fit one."""
+    slots = list(slots)
+    places = [s for s in slots if not isinstance(s, BuiltinParameter) or s.positional]
+    if places and isinstance(last := places[-1], BuiltinParameter) and last.many:
+        places += [last] * len(expr.args)
+    by_name = {s.name: s for s in slots}
+    options = [(by_name[o.name], o.value) for o in expr.options if o.name in by_name]
+    return [*zip(places, expr.args, strict=False), *options]

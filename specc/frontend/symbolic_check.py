@@ -1,0 +1,373 @@
+"""Check a spec with symbolic config values: every length a symbol, every choice tried."""
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.object_repr import format_repr
+from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
+from specc.frontend.context import Library, raise_undecided_structure
+from specc.frontend.spec_modules import Program
+from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue
+from specc.frontend.step_budget import StepBudget
+from specc.frontend.used_specs import apply_trial_specs
+from specc.ir.dim import Dim
+from specc.ir.model import ModelDefinition
+from specc.syntax import ast
+
+MAX_TRIALS = 48
+
+
+@dataclass(frozen=True)
+class SymbolicTrial:
+    """One symbolic reading: what was tried and the model it gave."""
+
+    values: dict[str, str]
+    model: ModelDefinition
+
+    def __repr__(self) -> str:
+        tried = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        return format_repr(f"trial {tried or 'of all symbols'}")
+
+
+def check_spec_symbolically(
+    program: Program, library: Library, graph: str = "", *, filed: bool = False
+) -> list[SymbolicTrial]:
+    """Elaborate with symbols. Raises Failed; a fault that shows only under some trial
+    says under which.
+
+    A number that follows from others by its default (`side = image / patch`) is at first
+    a symbol as well, so that what holds for any other value is seen. Where the spec needs
+    it to be what it follows as, it is that.
+
+    `filed`: a config file has other numbers than the defaults. Lengths that are given
+    need not fit defaults then; whether they fit the file is seen with numbers.
+    """
+    if program.shipped:
+        asked = (program.identity(), graph, filed)
+        return [*_check_builtin_model(_BuiltinCheckKey(asked, program, library, graph, filed))]
+    return _run_check(program, library, graph, filed=filed)
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltinCheckKey:
+    """A check of a shipped spec. `asked` is all that its answer hangs on."""
+
+    asked: Hashable
+    program: Program = field(compare=False)
+    library: Library = field(compare=False)
+    graph: str = field(compare=False)
+    filed: bool = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _check_builtin_model(question: _BuiltinCheckKey) -> list[SymbolicTrial]:
+    """The readings of a shipped spec, made once: its files and those it uses stay as they
+    are, and who compiles one twice in a process waits for them once.
+    """
+    program, library = question.program, question.library
+    return _run_check(program, library, question.graph, filed=question.filed)
+
+
+def _run_check(
+    program: Program, library: Library, graph: str, *, filed: bool
+) -> list[SymbolicTrial]:
+    try:
+        return _check_free_then_derived(program, library, graph)
+    except Failed as failed:
+        # a size that is given may fit the values of a file, not the defaults
+        if filed and program.assigned and _is_size_error(failed):
+            with suppress(Failed):
+                return _check_free_then_derived(replace(program, assigned={}), library, graph)
+        return _check_without_overrides(program, library, graph, failed)
+
+
+def _check_without_overrides(
+    program: Program, library: Library, graph: str, failed: Failed
+) -> list[SymbolicTrial]:
+    """The readings without a number that is given and follows from others, where both
+    are one: `side = 8` of 32 / 4. Raises a fault that is there because they are not
+    shown at that number, and any other as it is.
+    """
+    fields = program.paths()
+    given = {
+        p: a for p, a in program.assigned.items() if p in fields and is_derived_field(fields[p])
+    }
+    if not given or not _is_shape_error(failed):
+        raise failed from None
+    others = {p: a for p, a in program.assigned.items() if p not in given}
+    without = replace(program, assigned=others)
+    try:
+        trials = _check_free_then_derived(without, library, graph)
+    except Failed:
+        raise failed from None
+    if _has_same_values(library, program, without, given):
+        return trials
+    found, (path, value) = failed.diagnostics[0], next(iter(given.items()))
+    default, primary = fields[path].default, found.primary
+    if value.span is None or default is None or default.span is None:
+        raise failed from None
+    says = f"left out, `{path}` is {default.span.text}"
+    raise Failed(
+        replace(
+            found,
+            title=f"`{path}` does not fit what it follows from: {found.title}",
+            primary=Label(value.span, says),
+            others=(*((primary,) if primary else ()), *found.others),
+            helps=(f"leave `{path}` out, or change what it follows from",),
+        )
+    ) from None
+
+
+def _has_same_values(library: Library, one: Program, other: Program, paths: Iterable[str]) -> bool:
+    """Whether two programs have the same numbers at some paths, with the values and
+    defaults that there are.
+    """
+    try:
+        both = [
+            evaluate_and_check_config(create_context(library), program, ConfigReader())
+            for program in (one, other)
+        ]
+    except (Failed, NeedsValue):
+        return False
+    return all(_get_value(both[0], path) == _get_value(both[1], path) for path in paths)
+
+
+def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
+    name, _, rest = path.partition(".")
+    value = values.get(name)
+    return _get_value(value.fields, rest) if rest and isinstance(value, Record) else value
+
+
+def _check_free_then_derived(program: Program, library: Library, graph: str) -> list[SymbolicTrial]:
+    """The readings with every number free or, where these fail, what follows derived."""
+    try:
+        return _run_trials(program, library, graph, derived=False)
+    except Failed as free:
+        says = _list_derived_fields(program)
+        if not says or not _is_shape_error(free):
+            raise
+    trials = _run_trials(program, library, graph, derived=True)
+    return [replace(trials[0], values=says | trials[0].values), *trials[1:]]
+
+
+def _list_derived_fields(program: Program) -> dict[str, str]:
+    """The fields that follow from others, and as what."""
+    return {
+        path: entry.default.span.text
+        for path, entry in program.paths().items()
+        if is_derived_field(entry)
+        and path not in program.assigned
+        and entry.default is not None
+        and entry.default.span is not None
+    }
+
+
+def _is_shape_error(failed: Failed) -> bool:
+    """Whether all that is wrong is that lengths do not meet."""
+    return all(d.code.startswith("E03") for d in failed.diagnostics)
+
+
+def _is_size_error(failed: Failed) -> bool:
+    """Whether all that is wrong is that lengths do not meet, or are not what the spec
+    requires.
+    """
+    return all(_is_requirement_error(d) or _is_shape_error(Failed(d)) for d in failed.diagnostics)
+
+
+def _run_trials(
+    program: Program, library: Library, graph: str, *, derived: bool
+) -> list[SymbolicTrial]:
+    """The readings of `check_spec_symbolically`, with numbers that follow from others as such or
+    as symbols.
+    """
+    fixed: dict[str, SpecValue] = {}
+    settling = _TrialRunner(program, library, graph, StepBudget(), derived)
+    try:
+        model = settling.settle(fixed)
+    except Failed as failed:
+        raise Failed(*_add_trial_sizes(failed, fixed)) from None
+    trials = [SymbolicTrial({k: _format_trial_value(v) for k, v in fixed.items()}, model)]
+    faults: list[Diagnostic] = []
+    # what the first reading took already is not tried again
+    others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
+    fields = program.paths()
+    for path, value in others[:MAX_TRIALS]:
+        # the value that the first reading had anyway, with the same model
+        if path not in fixed and value == _get_first_choice(fields[path]):
+            trials.append(SymbolicTrial({path: _format_trial_value(value)}, model))
+            continue
+        try:
+            made = settling.settle(_drop_below(path, fixed) | {path: value})
+            trials.append(SymbolicTrial({path: _format_trial_value(value)}, made))
+        except Failed as failed:
+            seen = _add_trial_sizes(failed, {path: value})
+            faults += [d for d in seen if not _is_requirement_error(d)]
+    if faults:
+        raise Failed(*faults[:20])
+    return trials
+
+
+def _drop_below(path: str, fixed: Mapping[str, SpecValue]) -> dict[str, SpecValue]:
+    """What is fixed but for what lies below a path: what was tried for one of several
+    used specs is not for another.
+    """
+    inside = f"{path}."
+    return {p: v for p, v in fixed.items() if not p.startswith(inside)}
+
+
+def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
+    """Faults of a reading that took sizes of its own, which the spec does not show."""
+    if not sizes:
+        return list(failed.diagnostics)
+    values = ", ".join(f"{path} = {_format_trial_value(value)}" for path, value in sizes.items())
+    return [replace(d, notes=(*d.notes, f"seen with {values}")) for d in failed.diagnostics]
+
+
+def _is_requirement_error(diagnostic: Diagnostic) -> bool:
+    """A trial that the spec itself rules out says nothing about the spec."""
+    return diagnostic.code == "E0404"
+
+
+@dataclass(frozen=True, slots=True)
+class _TrialRunner:
+    """What the readings of one check have in common."""
+
+    program: Program
+    library: Library
+    graph: str
+    steps: StepBudget
+    derived: bool
+
+    def _read(self, fixed: Mapping[str, SpecValue]) -> ModelDefinition:
+        reader = ConfigReader(symbolic=True, derived=self.derived, fixed=fixed, steps=self.steps)
+        program = apply_trial_specs(self.program, fixed)
+        return elaborate_model(program, self.library, reader, self.graph)
+
+    def settle(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
+        """Elaborate, fixing fields that turn out to decide structure at sizes the spec
+        allows.
+        """
+        fields = apply_trial_specs(self.program, fixed).paths()
+        free: dict[str, ast.Field] = {}
+        sizes: Iterator[dict[str, SpecValue]] = iter(())
+        forbidden: Failed | None = None
+        while True:
+            try:
+                return self._read(fixed)
+            except NeedsValue as need:
+                # the config values behind the symbols: `d / heads` hangs on two of them
+                behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
+                found = {p: fields[p] for p in behind if p in fields and p not in fixed}
+                # a length that only an input tells: no trial would decide that
+                if not found:
+                    raise_undecided_structure(need)
+                free |= found
+                sizes = _iterate_trial_sizes(free)
+                fixed.update(next(sizes))
+            except Failed as failed:
+                # A fault of the spec is one at any size; only what its own `require`
+                # forbids is asked for again at others.
+                if not all(map(_is_requirement_error, failed.diagnostics)):
+                    raise failed from None
+                # the first refusal is the one to show if every size is refused: its numbers
+                # are the simplest
+                forbidden = forbidden or failed
+                other = next(sizes, None)
+                if other is None:
+                    raise forbidden from None
+                fixed.update(other)
+
+
+FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def _list_symbol_fields(symbol: str) -> list[str]:
+    """The config fields behind a symbol: itself, or those in a quotient or another
+    number made of several.
+    """
+    return FIELD_PATH.findall(symbol)
+
+
+TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
+"""Sizes that are tried where what a spec requires forbids the usual ones."""
+
+
+def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
+    """Values for fields that decide structure: small ones, then the defaults, then
+    others, alone and together.
+
+    Sizes that the spec's own `require` forbids are passed over for the next.
+    """
+    usual: dict[str, SpecValue] = {p: _get_usual_number(entry) for p, entry in fields.items()}
+    yield dict(usual)
+    defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
+    yield usual | {path: d for path, d in defaults.items() if d is not None}
+    whole = [path for path, entry in fields.items() if entry.type.name == "int"]
+    sizes: list[SpecValue] = [Dim.of(size) for size in (1, *TRIAL_SIZES)]
+    for path in whole:
+        yield from (usual | {path: size} for size in sizes)
+    if len(whole) > 1:  # `require a == b` holds for none of those
+        yield from (usual | dict.fromkeys(whole, size) for size in sizes)
+
+
+def _get_default_number(entry: ast.Field) -> Dim | float | None:
+    if not isinstance(entry.default, ast.NumberLiteral):
+        return None
+    text = entry.default.text
+    return Dim.of(int(text)) if text.isdigit() else float(text)
+
+
+def _get_usual_number(entry: ast.Field) -> Dim | float:
+    if entry.type.name == "float":
+        return 0.5
+    value = _get_default_number(entry)
+    return value if isinstance(value, Dim) and value.number in (0, 1, 2) else Dim.of(2)
+
+
+def _iterate_alternatives(
+    program: Program, fixed: dict[str, SpecValue]
+) -> Iterator[tuple[str, SpecValue]]:
+    """Other values to try, one at a time."""
+    for path, entry in program.paths().items():
+        # Values that are given to one of several used specs are not for another.
+        given = any(p == path or p.startswith(f"{path}.") for p in program.assigned)
+        if given:
+            continue
+        match entry.type.name:
+            case "bool":
+                yield path, True
+                yield path, False
+            case "choice":
+                yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
+            case "int" if path in fixed:
+                yield path, Dim.of(1)
+                yield path, Dim.of(2)
+
+
+def _get_first_choice(entry: ast.Field) -> SpecValue:
+    """What the first reading takes a truth or a choice for, where that is one word: to
+    try it would be the same reading again. None where that is not seen.
+    """
+    if entry.default is None:
+        return None if entry.type.optional else get_first_trial_value(entry.type)
+    if not isinstance(entry.default, ast.Name):
+        return None
+    word = entry.default.path
+    if entry.type.name == "bool":
+        return {"true": True, "false": False}.get(word)
+    return ChoiceValue(word, entry.type.names) if word in entry.type.names else None
+
+
+def _format_trial_value(value: SpecValue) -> str:
+    match value:
+        case ChoiceValue(word):
+            return word
+        case bool(b):
+            return str(b).lower()
+        case other:
+            return str(other)

@@ -1,0 +1,174 @@
+"""Warn about config.json keys that a spec neither reads nor ignores (W0418)."""
+
+from collections.abc import Iterator
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.frontend.hf_rope_scaling import ROPE_KEYS, parse_rope_defaults, read_rope_config
+from specc.frontend.json_nodes import JsonMember, JsonObject
+from specc.frontend.rope_frequencies import get_max_rope_length
+from specc.syntax import ast
+
+IGNORED_KEY_GROUPS = {
+    "who wrote the file, and what the model is called": "_commit_hash _name_or_path "
+    "_num_labels architectures auto_map custom_pipelines model_type name_or_path "
+    "transformers_version",
+    "in what type weights are, which their files say": "dtype torch_dtype torchscript",
+    "read in training only": "finetuning_task gradient_checkpointing "
+    "initializer_factor initializer_range problem_type use_bfloat16",
+    "what else a program hands out": "output_attentions output_hidden_states "
+    "return_dict use_cache use_return_dict",
+    "how something is computed, not what": "_attn_implementation "
+    "_attn_implementation_autoset attn_implementation chunk_size_feed_forward "
+    "pretraining_tp",
+    "names of classes, whose number the weights have": "id2label label2id num_labels",
+    "tokens, which the tokenizer and the writing know": "bos_token_id cls_token_id "
+    "decoder_start_token_id eos_token_id mask_token_id pad_token_id prefix "
+    "sep_token_id tokenizer_class unk_token_id",
+    "how a text is chosen": "bad_words_ids begin_suppress_tokens diversity_penalty "
+    "do_sample early_stopping encoder_no_repeat_ngram_size "
+    "exponential_decay_length_penalty forced_bos_token_id forced_decoder_ids "
+    "forced_eos_token_id generation_max_length length_penalty max_length min_length "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
+    "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens "
+    "task_specific_params temperature top_k top_p typical_p",
+    "of other programs": "is_encoder_decoder tf_legacy_loss tie_encoder_decoder tpu_name",
+}
+"""Keys that any published config may have, by why they change no number of what a model
+computes from its inputs.
+"""
+IGNORED_BY_ALL = frozenset(key for keys in IGNORED_KEY_GROUPS.values() for key in keys.split())
+
+NO_EFFECT_VALUES: dict[str, object] = {
+    "add_cross_attention": False,
+    "is_decoder": False,
+    "pruned_heads": {},
+    "tie_word_embeddings": True,
+}
+"""Keys that any published config had when it was written in full, by the value at which
+they change nothing; any other is told of.
+"""
+
+TRAINING_KEY_SUFFIXES = (
+    "dropout",
+    "drop_path",
+    "layerdrop",
+    "dropout_prob",
+    "dropout_rate",
+    "pdrop",
+)
+"""Keys that end so are of training: what is dropped then stays when a model is used."""
+
+
+def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
+    """W0418, once, for keys of a config.json that nothing in a spec names."""
+    known = set(_iterate_known_keys(entries))
+    strange = {
+        key: member
+        for key, member in data.members.items()
+        if key not in known | IGNORED_BY_ALL and not _is_without_effect(key, member)
+    }
+    return [_make_unread_warning(strange, known)] if strange else []
+
+
+def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
+    """Yield W0436 for each field whose rotary frequencies change beyond the original
+    context, as those of `dynamic` and `longrope` do.
+    """
+    for entry in entries:
+        if not isinstance(entry, ast.Field):
+            continue
+        for source in entry.sources:
+            match source:
+                case ast.Call(function=ast.Name(path="rope_config")):
+                    rope = read_rope_config(source, entry, data, None)
+                    if original := get_max_rope_length(rope):
+                        yield _make_context_warning(rope.kind, original, data, entry)
+
+
+def _make_context_warning(
+    kind: str, original: int, data: JsonObject, entry: ast.Field
+) -> Diagnostic:
+    table = data.given("rope_parameters") or data.given("rope_scaling")
+    assert table is not None, "a scaling rule stands in one of the two"
+    return Diagnostic(
+        "W0436",
+        f"the model is compiled for at most {original} tokens, the original context of its "
+        f"rotary scaling `{kind}`",
+        Label(table.key, "longer sequences have other frequencies"),
+        others=(Label(entry.span, "read here"),) if entry.span else (),
+        notes=(
+            "transformers changes the frequencies at run time, by the longest sequence of a "
+            "batch: beyond the original context the numbers differ",
+        ),
+        helps=("compile for the longest sequence you need: --context N",),
+        severity="warning",
+    )
+
+
+def _is_without_effect(key: str, member: JsonMember) -> bool:
+    """Whether a key is of training, or says what holds where nobody says anything."""
+    # Dropout has many names and one meaning: nothing is dropped when a model is used.
+    # Null is what a file says of what there is not.
+    if key.endswith(TRAINING_KEY_SUFFIXES) or member.null:
+        return True
+    value = member.value.plain()
+    # 0 is no false: a file that says so means something else
+    return (
+        key in NO_EFFECT_VALUES
+        and value == NO_EFFECT_VALUES[key]
+        and type(value) is type(NO_EFFECT_VALUES[key])
+    )
+
+
+def _iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
+    """The keys that a spec names, those of the outermost table."""
+    for entry in entries:
+        match entry:
+            case ast.Expect(key=key):
+                yield _get_first_key(key)
+            case ast.IgnoredKeys(keys=keys):
+                yield from map(_get_first_key, keys)
+            case ast.Field(sources=sources):
+                for source in sources:
+                    yield from _iterate_source_keys(source)
+
+
+def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
+    """The keys in what stands behind `from`."""
+    match source:
+        case ast.TextLiteral(value=path):
+            yield _get_first_key(path)
+        case ast.Call(function=ast.Name(path="rope_config")):
+            yield from ROPE_KEYS
+            yield parse_rope_defaults(source).base
+        case ast.Call(args=args):
+            for arg in args:
+                yield from _iterate_source_keys(arg)
+
+
+def _get_first_key(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _make_unread_warning(strange: dict[str, JsonMember], known: set[str]) -> Diagnostic:
+    names = list(strange)
+    first = strange[names[0]]
+    shown = ", ".join(f"`{name[:60]}`" for name in names[:12])
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    near = did_you_mean(names[0], known)
+    return Diagnostic(
+        "W0418",
+        f"nothing in the spec reads {shown}{more}",
+        Label(_get_key_span(first), "what this changes, the compiled model does not follow"),
+        helps=(
+            *([format_suggestion(near)] if near else []),
+            f'if it changes no number, say so in `config`: ignore "{names[0][:60]}"',
+        ),
+        severity="warning",
+    )
+
+
+def _get_key_span(member: JsonMember) -> Span:
+    return member.key

@@ -1,0 +1,205 @@
+"""Specs used with a config of their own: select one of several, read its config section, and
+show the `use` in its errors.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.source import Span
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.context import Context, Env, join_weight_path
+from specc.frontend.json_nodes import JsonMember, JsonObject, JsonScalar
+from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
+from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
+from specc.syntax import ast
+
+
+@contextmanager
+def show_use_in_errors(use: ast.Use) -> Iterator[None]:
+    """While a used spec is read: what is wrong there is shown with the `use` too."""
+    try:
+        yield
+    except Failed as failed:
+        said = f"`{use.name}` is used here"
+        found = [add_origin_label(d, use.span, said) for d in failed.diagnostics]
+        raise Failed(*found) from None
+
+
+@contextmanager
+def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
+    """While a block of a used file runs, which is called at `span`; what it notes and
+    goes on behind is shown with that place as well.
+    """
+    before, said = len(context.diagnostics), f"`{name}` is called here"
+    try:
+        yield
+    except Failed as failed:
+        raise Failed(*[add_origin_label(d, span, said) for d in failed.diagnostics]) from None
+    finally:
+        noted = context.diagnostics[before:]
+        context.diagnostics[before:] = [add_origin_label(d, span, said) for d in noted]
+
+
+def add_origin_label(fault: Diagnostic, span: Span | None, said: str) -> Diagnostic:
+    """A fault with one more place, unless it is in that file, or shows the place already."""
+    if span is None or (fault.primary and fault.primary.span.source is span.source):
+        return fault
+    if any(label.span == span for label in fault.others):
+        return fault
+    return replace(fault, others=(*fault.others, Label(span, said)))
+
+
+MODEL_TYPE_KEY = "model_type"
+"""The key by which a config file says what kind of model a part of it is about."""
+
+
+def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
+    """What a spec, and what it is an instance of, says of a config file."""
+    return [e for item, _ in program.items(ast.Config) for e in item.entries]
+
+
+def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
+    """The part of a config file that a used spec reads; None where it reads none. E0227
+    where the file has no such part.
+    """
+    keys = part.use.sources
+    if not keys:
+        return None
+    member = next((m for m in map(data.given, keys) if m is not None), None)
+    if member is not None and isinstance(member.value, JsonObject):
+        return member.value
+    quoted = " or ".join(f'"{key}"' for key in keys)
+    used = f"`{part.name}` reads its config there"
+    raise_error(
+        "E0227",
+        f"{data.span.source.name} has no table {quoted}",
+        member.value.span if member else part.use.span,
+        "this is none" if member else used,
+        others=[Label(part.use.span, used)] if member and part.use.span else [],
+        helps=[f'write `"{keys[0]}": {{…}}`, empty for what the spec has by itself'],
+    )
+
+
+def choose_used_specs(program: Program, data: JsonObject) -> Program:
+    """The program, each part the spec that reads what the config file says it is. E0226
+    where it may be none such.
+    """
+    parts: list[UsedSpec] = []
+    for part in program.parts:
+        inner = get_config_section(part, data)
+        made = _choose_by_type(part, inner.given(MODEL_TYPE_KEY)) if inner and part.open else part
+        if inner is not None:
+            programs = list(made.programs)
+            with show_use_in_errors(part.use):
+                programs[made.chosen or 0] = choose_used_specs(made.program, inner)
+            made = replace(made, programs=tuple(programs))
+        parts.append(made)
+    return replace(program, parts=tuple(parts))
+
+
+def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
+    """A part as the spec that reads a type; the first where the file names none."""
+    if member is None:
+        return replace(part, chosen=0)
+    text = member.value.value if isinstance(member.value, JsonScalar) else None
+    kinds = [list_model_types(program) for program in part.programs]
+    for number, kind in enumerate(kinds):
+        if text in kind:
+            return replace(part, chosen=number)
+    known = ", ".join(dict.fromkeys(k for kind in kinds for k in kind))
+    raise_error(
+        "E0228",
+        f"`{part.name}` cannot be {member.value.span.text[:60]}",
+        member.value.span,
+        others=[Label(part.use.span, "it is one of these")] if part.use.span else [],
+        notes=[f"those read {known}"],
+        helps=["name a spec that reads this type among them, or behind --spec your own"],
+    )
+
+
+def list_model_types(program: Program) -> tuple[str, ...]:
+    """The types of config files that a spec reads."""
+    return tuple(
+        value
+        for entry in list_config_entries(program)
+        if isinstance(entry, ast.Expect) and entry.key == MODEL_TYPE_KEY
+        for value in entry.values
+    )
+
+
+def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: str = "") -> Program:
+    """The program, each part that is not settled the spec that is tried for it."""
+    parts: list[UsedSpec] = []
+    for part in program.parts:
+        here = f"{path}{part.name}"
+        word = fixed.get(here)
+        found = part
+        if part.open and isinstance(word, ChoiceValue):
+            found = part.called(word.word) or part
+        programs = list(found.programs)
+        programs[found.chosen or 0] = apply_trial_specs(found.program, fixed, f"{here}.")
+        parts.append(replace(found, programs=tuple(programs)))
+    return replace(program, parts=tuple(parts))
+
+
+def enter_used_spec(
+    part: UsedSpec, program: Program, reader: ConfigReader
+) -> tuple[Program, ConfigReader]:
+    """The used spec with the values that are given to it from outside, and how its config
+    is read.
+    """
+    start = f"{part.name}."
+    given = {
+        path.removeprefix(start): _bind_to_module(program, value)
+        for path, value in program.assigned.items()
+        if path.startswith(start)
+    }
+    known = part.program.paths()
+    for path, value in given.items():
+        if path not in known and not _is_spec_choice(part.program, path):
+            raise_error(
+                "E0201",
+                f"the config of `{part.program.module.file.model}` has no `{path}`",
+                value.span,
+                "unknown key",
+                notes=[f"`{part.name}` is `{part.path}` here"],
+            )
+    raw = get_config_section(part, reader.raw) if reader.raw is not None else None
+    inner = replace(part.program, assigned={**part.program.assigned, **given})
+    published = reader.published if raw is not None else None
+    path = reader.full(part.name)
+    return inner, replace(reader, raw=raw, published=published, path=path)
+
+
+def _is_spec_choice(program: Program, path: str) -> bool:
+    """Whether a value says which spec a part of a part is."""
+    return any(part.name == path for part in program.parts)
+
+
+def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignment:
+    """A value with the module whose names it is written in."""
+    named = program.chain[0] if program.chain else program.module
+    return replace(value, module=value.module or named)
+
+
+def iterate_used_specs(
+    program: Program, config: Mapping[str, SpecValue], scope: str = ""
+) -> Iterator[tuple[Program, ast.Use, Env]]:
+    """Every spec that a spec uses, and those that they use, with its `use` and an
+    environment of its config and of the path that its weights stand under.
+    """
+    for part in program.parts:
+        values = config[part.name]
+        assert isinstance(values, Record)  # as it was read
+        under = join_weight_path(scope, part.use.under.text if part.use.under else "")
+        inner = part.program
+        yield (inner, part.use, Env(module=inner.module, config=values.fields, scope=under))
+        yield from iterate_used_specs(inner, values.fields, under)
+
+
+def has_published_fields(program: Program) -> bool:
+    """Whether a spec, or one that it uses, takes values from a config file."""
+    mine = any(entry.sources for entry in program.fields())
+    return mine or any(part.use.sources for part in program.parts)

@@ -1,0 +1,105 @@
+"""Resolve weight paths such as `model.layers.{i}`: fill their placeholders (E0521)."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source, Span
+from specc.frontend.context import Context, Env
+from specc.frontend.spec_values import ChoiceValue, NeedsValue, describe_value, take_first_result
+from specc.ir.dim import Dim
+from specc.syntax import ast
+from specc.syntax.dsl.dsl_parser import parse_expression
+
+
+def register_share_rules(
+    context: Context, items: Iterable[ast.Item], env: Env, *, lent: bool = False
+) -> None:
+    """Take note of every `share` of these items that holds, its path below the scope of
+    `env`. Those that are `lent` are of a used spec, which may need them elsewhere.
+    """
+    for item in items:
+        for rule in item.rules if isinstance(item, ast.Weights) else ():
+            if isinstance(rule, ast.Share):
+                condition = rule.condition
+                if (
+                    condition is None
+                    or take_first_result(context.evaluator.evaluate(context, condition, env))
+                    is True
+                ):
+                    context.sharing.say(rule.name.text, env.scope, lent=lent)
+
+
+MAX_PATH_LENGTH = 10_000
+"""Characters of a text whose holes are filled."""
+PARSE_COST = 20
+"""Steps that reading what stands in a hole takes, and one more for each of its characters."""
+PLACEHOLDER_PATTERN = re.compile(r"\{([^{}]*)\}")
+NAMED_PLACEHOLDER_PATTERN = re.compile(r"\{([A-Za-z_][^{}]*)\}")
+VALID_PATH = re.compile(r"[^\x00-\x20\x7f{}]*")
+
+
+def resolve_weight_path(context: Context, name: ast.WeightName, env: Env) -> str:
+    """The path with every `{…}` replaced by the value of what it holds. E0521 where
+    that makes no name.
+    """
+    path = fill_placeholders(context, name.text, env, name.span, PLACEHOLDER_PATTERN)
+    if not VALID_PATH.fullmatch(path):
+        raise_error("E0521", f"`{path}` cannot be the name of a weight", name.span)
+    return path
+
+
+def fill_placeholders(
+    context: Context,
+    text: str,
+    env: Env,
+    span: Span | None,
+    holes: "re.Pattern[str]" = NAMED_PLACEHOLDER_PATTERN,
+) -> str:
+    """A text with every hole `{…}` replaced by the value of what it holds: a number, a
+    text, a word.
+
+    In texts that are not weight names a hole begins with a letter; other braces stand
+    for themselves.
+    """
+
+    def fill(hole: "re.Match[str]") -> str:
+        inner = hole.group(1).strip()
+        # a layer's names are filled once a turn: their text is parsed once
+        if inner not in context.parsed_placeholders:
+            context.work(span, PARSE_COST + len(inner))
+            context.parsed_placeholders[inner] = parse_expression(Source("<weight name>", inner))
+        value = take_first_result(
+            context.evaluator.evaluate(context, context.parsed_placeholders[inner], env)
+        )
+        # no floats: `0.1` in a name of a file would be a guess at how it is written
+        match value:
+            case Dim() if value.number is not None:
+                return str(value.number)
+            case str(text):
+                return text
+            case ChoiceValue(word):
+                return word
+        if isinstance(value, Dim):
+            raise NeedsValue(value.symbols(), span)
+        raise_error(
+            "E0521",
+            f"`{{{inner}}}` in a name is {describe_value(value)}, not a whole number or a text",
+            span,
+        )
+
+    made = holes.sub(fill, text) if "{" in text else text
+    if len(made) > MAX_PATH_LENGTH:
+        raise_error(
+            "E0521",
+            f"a text of {len(made)} characters; at most {MAX_PATH_LENGTH} can be made",
+            span,
+        )
+    return made
+
+
+@lru_cache(maxsize=512)
+def _parse_placeholder(inner: str) -> ast.Expr:
+    """What stands in a hole. The same few are read for every trial of a spec."""
+    return parse_expression(Source("<weight name>", inner))

@@ -1,0 +1,213 @@
+"""Which calls use the same weights (E0526 unless `share` says so), and weights stacked over
+experts.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.source import Span
+from specc.frontend.spec_values import DefinitionFunction
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Parameter, Value
+from specc.ir.types import Type
+from specc.syntax import ast
+from specc.weights.parameter_names import NamePattern
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CallStep:
+    """One call or one turn of a loop, `under` the scope of weights it opens (empty: it
+    opens none).
+
+    `of` is the text that is run, a call or a `repeat`, or the definition that is
+    expanded.
+    """
+
+    of: "StepSource"
+    under: str = ""
+
+    @property
+    def span(self) -> Span | None:
+        """Its text; of a loop only the head."""
+        if isinstance(self.of, LOOP_NODES):
+            return self.of.over.span
+        return self.of.span
+
+
+StepSource: TypeAlias = ast.Call | ast.Repeat | ast.ListComprehension | DefinitionFunction
+"""What a step runs."""
+
+LOOP_NODES = (ast.Repeat, ast.ListComprehension)
+STEP_NODES = (ast.Call, *LOOP_NODES)
+CallPath: TypeAlias = tuple[CallStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRule:
+    """`share PATH`, the scope of the file that says so, how many steps there are around
+    it, and whether the file is a used one.
+    """
+
+    path: NamePattern
+    scope: str = ""
+    depth: int = 0
+    lent: bool = False
+
+    def covers(self, name: str) -> bool:
+        """Whether a path, as the whole model calls it, is meant."""
+        if not self.scope:
+            return self.path.matches(name)
+        return name.startswith(f"{self.scope}.") and self.path.matches(name[len(self.scope) + 1 :])
+
+
+@dataclass
+class WeightSharing:
+    """Who uses which weight so far. `needed` has every path that the spec says, and
+    whether several calls use it.
+    """
+
+    trail: CallPath = ()
+    needed: dict[str, bool] = field(default_factory=dict)
+    _shares: list[ShareRule] = field(default_factory=list)
+    _claims: dict[str, CallPath] = field(default_factory=dict)
+    _held: dict[int, CallPath] = field(default_factory=dict)
+
+    def say(self, path: str, scope: str, *, lent: bool = False) -> None:
+        """Calls at this path or pattern below `scope` use the same weights, while the
+        step that says so lasts. What is `lent` need not be needed.
+        """
+        self._shares.append(ShareRule(NamePattern(path), scope, len(self.trail), lent))
+        if not self.trail and not lent:
+            self.needed[path] = False
+
+    @contextmanager
+    def step(self, of: StepSource, under: str = "") -> Iterator[None]:
+        """While a call or a turn of a loop is run."""
+        before, said = self.trail, len(self._shares)
+        self.trail = (*before, CallStep(of, under))
+        try:
+            yield
+        finally:
+            self.trail = before
+            del self._shares[said:]
+
+    def hold(self, definition: DefinitionFunction, scope: str) -> None:
+        """Remember where a definition with weights of its own was written: there it
+        owns them, wherever it is used.
+        """
+        self._held[id(definition)] = (*self.trail, CallStep(definition, scope))
+
+    @contextmanager
+    def expanding(self, definition: DefinitionFunction) -> Iterator[None]:
+        """While a definition is expanded where it is used."""
+        before = self.trail
+        if held := self._held.get(id(definition)):
+            self.trail = (*held[:-1], CallStep(definition, held[-1].under))
+        try:
+            yield
+        finally:
+            self.trail = before
+
+    def claim(self, name: str) -> None:
+        """A call wants the weight of that name. E0526 if another has it and nothing
+        says that they are one.
+        """
+        mine, theirs = self.trail, self._claims.setdefault(name, self.trail)
+        at = _find_divergence(theirs, mine)
+        if at is None or (mine[at].of is theirs[at].of and not isinstance(mine[at].of, STEP_NODES)):
+            return  # one call, or one definition, expanded wherever it is used
+        # the scopes that either way opens behind the fork, and the weight itself: a
+        # `share` of any of them covers it
+        both = {s.under for s in theirs[at:]} & {s.under for s in mine[at:]} - {""} | {name}
+        # said around the fork: what one of the two branches says binds only itself
+        said = [s for s in self._shares if s.depth <= at and any(map(s.covers, both))]
+        if not said:
+            raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
+        self.needed.update({s.path.text: True for s in said if not s.depth and not s.lent})
+
+
+def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
+    """Where two ways through the calls part; None where they are one."""
+    for n, (a, b) in enumerate(zip(theirs, mine, strict=False)):
+        if a is not b:
+            return n
+    return None
+
+
+def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
+    """E0526 for a weight that two calls use."""
+    one, other = first[0], second[0]
+    # to share the scope that both calls name is plainer than to share the weight
+    known = {s.under for s in first} - {""}
+    call = next(s for s in second if s.under or not isinstance(s.of, LOOP_NODES))
+    said = "`weights { share name }` beside `@ name`"
+    if call.under in known:
+        said = f"`weights {{ share {call.under} }}`"
+    share = f"if one set of weights is meant, say so: {said}"
+    if isinstance(other.of, LOOP_NODES) and one.of is other.of:
+        inner = next((s for s in second if isinstance(s.of, ast.Call)), other)
+        labels = (inner.span, "each turn uses the same weights", other.span, "this repeats it")
+        turn = f"{{{other.of.variable}}}"
+        own = f'`@ "name.{turn}"`'
+        if isinstance(other.of, ast.Repeat):
+            own = f'`repeat {other.of.variable} in … under "layers.{turn}" {{ … }}`'
+        mend = f"give each turn its own: {own}"
+        title = f"every turn of the loop uses one weight `{name}`"
+    else:
+        labels = (
+            other.span,
+            "this call uses the weights again",
+            one.span,
+            "they belong to this call",
+        )
+        mend = "give each call its own name: `… @ name`"
+        title = f"two calls use one weight `{name}`"
+    at, text, before, said = labels
+    primary = Label(at, text) if at else None
+    others = (Label(before, said),) if before else ()
+    return Diagnostic("E0526", title, primary, others, helps=(mend, share))
+
+
+PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}
+"""How a weight starts that looks at its own shape, where there are several in one."""
+
+
+@dataclass
+class ExpertStack:
+    """The weights of the experts that are being elaborated: as one expert sees them, and
+    the values that hold those of all.
+    """
+
+    experts: Dim
+    inside: dict[str, Value] = field(default_factory=dict)
+    outside: dict[str, Value] = field(default_factory=dict)
+
+
+def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The shape in which the model holds a weight that has this shape where it is used."""
+    return (*(s.experts for s in stacks), *shape)
+
+
+def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: Parameter) -> Value:
+    """The weight as it is seen where it is asked for; `wanted` says so too."""
+    if not stacks:
+        return builder.parameter(wanted)
+    *outer, stack = stacks
+    if wanted.name not in stack.inside:
+        stack.inside[wanted.name] = Value(wanted.type)
+        whole = stack_parameter(wanted, stack.experts)
+        stack.outside[wanted.name] = get_expert_weight(builder, outer, whole)
+    return stack.inside[wanted.name]
+
+
+def stack_parameter(one: Parameter, experts: Dim) -> Parameter:
+    """The weight that holds this one for each expert."""
+    name, bracket, rest = one.initial.partition("(")
+    return replace(
+        one,
+        type=Type(one.type.dtype, (experts, *one.type.shape)),
+        initial=f"{PER_EXPERT_INITIALIZERS.get(name, name)}{bracket}{rest}",
+    )

@@ -1,0 +1,225 @@
+"""Read adapter_config.json of a LoRA adapter, or the file of a language adapter."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.frontend.json_nodes import JsonMember, JsonObject, get_finite_number
+from specc.io.file_signatures import format_conversion_command
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import load_config_json
+from specc.weights.formats.safetensors import open_tensors
+from specc.weights.lora import LoraAdapter
+from specc.weights.lora_targets import LoraScaling, LoraTargets
+
+Item = TypeVar("Item", str, int)
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+BEGINNING, ENDING = "adapter.", ".safetensors"
+"""How the file of a language is called (transformers' `load_adapter`)."""
+
+_HARMLESS = frozenset(
+    {
+        # what it was made for, and by what
+        "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
+        "revision", "runtime_config", "task_type",
+        # what is trained beside the products: the names of the tensors tell
+        "bias", "ensure_weight_tying", "lora_bias",
+        # of training, or of a way to begin it that leaves the checkpoint as it is
+        "corda_config", "eva_config", "loftq_config", "lora_dropout", "lora_ga_config",
+        "megatron_core",
+        # of what another key would have to switch on
+        "qalora_group_size",
+    }
+)  # fmt: skip
+"""Keys that change nothing of what is merged."""
+_READ = frozenset(
+    {
+        "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
+        "layers_pattern", "layers_to_transform", "lora_alpha", "modules_to_save",
+        "peft_type", "r", "rank_pattern", "target_modules", "use_rslora",
+    }
+)  # fmt: skip
+_BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Ways to begin that leave the checkpoint's own weights alone."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
+
+
+def is_language_adapter(adapter: str) -> bool:
+    """Whether an adapter is a file of whole tensors, not a folder of peft's."""
+    return adapter.endswith(ENDING)
+
+
+def adapter_config_files(adapter: str) -> list[Path]:
+    """The files that say what an adapter's weights are for; the empty text is none."""
+    whole = not adapter or is_language_adapter(adapter)
+    return [] if whole else [Path(adapter) / CONFIG]
+
+
+def adapter_language(adapter: str) -> str:
+    """What the file of a language is named for: `fra` for `adapter.fra.safetensors`;
+    empty for any other adapter.
+    """
+    name = Path(adapter).name
+    if not is_language_adapter(adapter) or not name.startswith(BEGINNING):
+        return ""
+    return name.removeprefix(BEGINNING).removesuffix(ENDING).lstrip(".")
+
+
+def open_adapter(adapter: str) -> LoraAdapter:
+    """The adapter in a folder, or the file of a language. Fails with E0802, E0529,
+    E0530, E0514 and as weights do.
+    """
+    path = Path(adapter)
+    if is_language_adapter(adapter):
+        return LoraAdapter.whole_of(open_tensors(path))
+    config = load_config_json(path / CONFIG, "give a folder that peft has saved an adapter in")
+    scaling, targets = _scaling(config), _targets(config)
+    weights = path / WEIGHTS
+    if not weights.exists() and (pickle := path / PICKLE).exists():
+        raise_error(
+            "E0514",
+            f"`{escape_text(str(pickle))}` is a PyTorch checkpoint; specc reads only safetensors",
+            notes=["such a file is a Python pickle, which can run code when it is read"],
+            helps=[
+                f"convert it, where torch is installed: {format_conversion_command(str(pickle))}"
+            ],
+        )
+    file = open_tensors(weights)
+    try:
+        return LoraAdapter(file, scaling, targets)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _scaling(config: JsonObject) -> LoraScaling:
+    """The numbers of an adapter, if it is one that can be merged."""
+    kind = _plain(config, "peft_type")
+    if kind != "LORA":
+        _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(str(kind))}")
+    for key, member in config.members.items():
+        if key not in _HARMLESS | _READ and member.value.plain():
+            _refuse(config, key, f'"{escape_text(key)}" changes how it is computed')
+    if _plain(config, "init_lora_weights", True) not in _BEGINNINGS:
+        _refuse(
+            config,
+            "init_lora_weights",
+            "it was begun with other weights than the checkpoint's",
+            "convert it while saving: path_initial_model_for_weight_conversion of peft",
+        )
+    return LoraScaling(
+        r=_rank(config, "r", config.find("r"), 8),
+        alpha=_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
+        root=_flag(config, "use_rslora"),
+        turned=_flag(config, "fan_in_fan_out"),
+        ranks={k: _rank(config, k, m, 0) for k, m in _table(config, "rank_pattern")},
+        alphas={k: _number(config, k, m, 0.0) for k, m in _table(config, "alpha_pattern")},
+    )
+
+
+def _targets(config: JsonObject) -> LoraTargets:
+    """The modules that the config names.
+
+    A text there is a regular expression, or the word for all: that is not looked for,
+    since nobody can say how long it takes; the names of the tensors tell.
+    """
+    named = _listed(config, "target_modules", str)
+    numbered = _plain(config, "layers_pattern") in (None, "", [])
+    return LoraTargets(
+        # the word for all may stand in a list of its own
+        named=None if named is None or "all-linear" in named else named,
+        whole=_listed(config, "modules_to_save", str) or (),
+        without=_listed(config, "exclude_modules", str) or (),
+        # elsewhere another number than the last may be the layer's
+        layers=_listed(config, "layers_to_transform", int) if numbered else None,
+    )
+
+
+def _listed(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
+    """The items of a list, or none where no list is there; one number is a list of it."""
+    value = _plain(config, key)
+    if isinstance(value, str) or value is None:
+        return None
+    items = value if isinstance(value, list) else [value]
+    found = [item for item in items if isinstance(item, kind)]
+    if len(found) < len(items):
+        _wrong(config, config.find(key), f'"{key}" is no list of that')
+    return found
+
+
+def _plain(config: JsonObject, key: str, default: object = None) -> object:
+    member = config.find(key)
+    return default if member is None else member.value.plain()
+
+
+def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
+    """The entries of a table from ends of names to numbers."""
+    member = config.given(key)
+    if member is None:
+        return []
+    if not isinstance(member.value, JsonObject):
+        _wrong(config, member, f'"{key}" is no table')
+    members: Mapping[str, JsonMember] = member.value.members
+    for pattern, entry in members.items():
+        # peft takes them for regular expressions; what is more than a name is not
+        # looked for here, since nobody can say how long that takes
+        if not set(pattern) <= _PLAIN:
+            _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is no end of a name')
+    return list(members.items())
+
+
+def _rank(config: JsonObject, key: str, member: JsonMember | None, default: int) -> int:
+    value = default if member is None else get_finite_number(member.value)
+    if not isinstance(value, int) or value < 1:
+        _wrong(config, member, f'"{escape_text(key)}" is no rank')
+    return value
+
+
+def _number(config: JsonObject, key: str, member: JsonMember | None, usual: float) -> float:
+    if member is None:
+        return usual
+    value = get_finite_number(member.value)
+    if value is None:
+        _wrong(config, member, f'"{escape_text(key)}" is no number')
+    return float(value)
+
+
+def _flag(config: JsonObject, key: str) -> bool:
+    value = _plain(config, key)
+    if not isinstance(value, bool | None):
+        _wrong(config, config.find(key), f'"{key}" is neither true nor false')
+    return value is True
+
+
+def _wrong(config: JsonObject, member: JsonMember | None, why: str) -> NoReturn:
+    raise_error(
+        "E0530",
+        "the adapter's config cannot be read",
+        member.value.span if member else config.span,
+        why,
+        helps=["save it again with `save_pretrained` of peft"],
+    )
+
+
+def _refuse(config: JsonObject, key: str, why: str, help: str = "") -> NoReturn:
+    member = config.find(key)
+    if member is None:
+        _wrong(config, None, f'"{key}" is missing')
+    _refuse_at(member, why, help)
+
+
+def _refuse_at(member: JsonMember, why: str, help: str = "") -> NoReturn:
+    raise_error(
+        "E0529",
+        "this adapter cannot be merged exactly",
+        member.span,
+        why,
+        helps=[
+            *([help] if help else []),
+            "merge it where it was trained: `merge_and_unload` and `save_pretrained` of "
+            "peft, and compile that folder",
+        ],
+    )

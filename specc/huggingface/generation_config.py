@@ -1,0 +1,373 @@
+"""Read generation_config.json: sampling, beam search and stopping settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from specc.decode.settings_errors import check_spec_settings
+from specc.diagnostics.diagnostic import raise_error
+from specc.huggingface.processor_files import find_repository_file, read_json_object
+from specc.huggingface.token_id_checks import drop_unknown_tokens, unknown_token
+from specc.io.safe_read import escape_text
+from specc.ir.model import ModelDefinition
+
+NAME = "generation_config.json"
+BESIDE: Mapping[str, str] = {
+    "eos_token_id": "stop",
+    "pad_token_id": "pad",
+    "decoder_start_token_id": "start",
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_length",
+    "min_new_tokens": "min_tokens",
+    "no_repeat_ngram_size": "no_repeat",
+    "suppress_tokens": "suppress",
+    "begin_suppress_tokens": "begin_suppress",
+    "forced_eos_token_id": "last_token",
+    "stop_strings": "stop_strings",
+}
+"""Keys that are settings beside the strategy, under our words."""
+SAMPLED = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("typical_p", "epsilon_cutoff", "eta_cutoff"),
+)
+SEARCHED = {
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "num_return_sequences": "n_best",
+    "renormalize_logits": "renormalize",
+}
+FIRST = "forced_bos_token_id"
+USUAL_TOP_K = 50
+"""Where a published model draws and its file does not say among how many."""
+OTHERWISE = {
+    "the strategy": "do_sample num_beams repetition_penalty",
+    "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
+    "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
+    "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
+}
+"""Keys that are read in other ways."""
+HARMLESS = {
+    "says who wrote the file": "_from_model_config transformers_version",
+    "a prompt, or another key, says it": "prev_sot_token_id",
+    "how it is computed, not what": "use_cache cache_implementation cache_config "
+    "low_memory disable_compile compile_config prefill_chunk_size trust_remote_code "
+    "num_assistant_tokens num_assistant_tokens_schedule assistant_early_exit "
+    "assistant_confidence_threshold assistant_lookbehind target_lookbehind "
+    "is_assistant prompt_lookup_num_tokens max_matching_ngram_size token_healing",
+    "what is given out beside tokens": "output_attentions output_hidden_states "
+    "output_scores output_logits return_dict_in_generate return_legacy_cache",
+    "of times, which are not written": "max_initial_timestamp_index alignment_heads "
+    "median_filter_width",
+    "of programs that talk": "chat_format max_window_size",
+    "stops by the clock": "max_time",
+    "there are no scores that are no numbers": "remove_invalid_values",
+}
+"""Keys that do not change what is written here, each with the reason."""
+OFF: Mapping[str, tuple[object, ...]] = {
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0,),
+    "penalty_alpha": (0,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "guidance_scale": (1,),
+    "top_h": (),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "constraints": (),
+    "force_words_ids": (),
+    "dola_layers": (),
+}
+"""Keys that are not followed, with the values at which they change nothing."""
+
+
+KINDS: Mapping[str, tuple[type, str]] = {
+    "do_sample": (bool, "neither true nor false"),
+    "return_timestamps": (bool, "neither true nor false"),
+    "num_beams": (int, "no count"),
+    "max_length": (int, "no count"),
+    "max_new_tokens": (int, "no count"),
+    "min_length": (int, "no count"),
+    "min_new_tokens": (int, "no count"),
+    "no_repeat_ngram_size": (int, "no count"),
+    "pad_token_id": (int, "no token"),
+    "bad_words_ids": (list, "no list of runs of tokens"),
+    "forced_decoder_ids": (list, "no list of places and tokens"),
+    "lang_to_id": (dict, "no table of tokens"),
+    "task_to_id": (dict, "no table of tokens"),
+    "language": (str, "no text"),
+    "task": (str, "no text"),
+}
+"""What the value of a key is, where it is not null, and what any other is called."""
+
+
+@dataclass(frozen=True)
+class PublishedGeneration:
+    """A model as the file has it write, and what to say of that."""
+
+    model: ModelDefinition
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _File:
+    """The keys of a file; `settings` are ours, made of them."""
+
+    path: Path
+    keys: Mapping[str, object]
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def given(self, key: str) -> object:
+        """The value of a key; None where it is absent or null."""
+        return self.keys.get(key)
+
+    def table(self, key: str) -> dict[str, object]:
+        """An object, empty where there is none."""
+        value = self.given(key)
+        return value if isinstance(value, dict) else {}
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """E0847 for a key, or for the file where none is named."""
+        what = f"`{key}` in " if key else ""
+        raise_error(
+            "E0847",
+            f"{what}`{escape_text(str(self.path))}` {why}",
+            helps=[
+                "take it out of the file, if the texts may be others than there",
+                "or compile from a folder without that file",
+            ],
+        )
+
+
+def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> PublishedGeneration:
+    """The model with the settings of the file in the first folder that has one.
+
+    Fails with E0846 for a file that is no JSON object, E0847 for what is not followed.
+    """
+    path = find_repository_file(folders, NAME) if model.generation else None
+    if path is None or model.generation is None:
+        return PublishedGeneration(model)
+    file = _File(path, read_json_object(path))
+    _check_kinds(file)
+    _beside(file)
+    said = dict(model.generation.settings)
+    _begun(file, said)
+    _strategy(file)
+    if faults := check_spec_settings(file.settings):
+        file.refuse("", f"cannot be followed: {faults[0].title}")
+    where = escape_text(str(path))
+    dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
+    settings = {**said, **file.settings}
+    if (wrong := unknown_token(model, settings))[0]:
+        file.refuse(*wrong)
+    generation = replace(model.generation, settings=settings)
+    told = replace(model, generation=generation)
+    return PublishedGeneration(told, (*_remarks(file), *dropped))
+
+
+def _check_kinds(file: _File) -> None:
+    """Refuses what a key cannot be, which else would be passed over as if absent."""
+    for key, (kind, otherwise) in KINDS.items():
+        value = file.given(key)
+        # true is a number in Python, and no count
+        fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
+        if value is not None and not fits:
+            file.refuse(key, f"is {escape_text(str(value))[:60]}, which is {otherwise}")
+    beams = file.given("num_beams")
+    if isinstance(beams, int) and beams < 1:
+        file.refuse("num_beams", f"is {escape_text(str(beams))[:60]}, which is no width")
+
+
+def _remarks(file: _File) -> Iterator[str]:
+    yield f"texts are written as `{escape_text(str(file.path))}` says"
+    for what in _lacking(file):
+        yield f"texts may be others than there: {what} is not followed"
+    listed = (*OTHERWISE.values(), *HARMLESS.values())
+    known = {*BESIDE, *SAMPLED, *SEARCHED, *OFF, *(k for ks in listed for k in ks.split())}
+    for key in sorted(file.keys.keys() - known):
+        yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(file.path))}`"
+
+
+def _beside(file: _File) -> None:
+    """The settings beside the strategy."""
+    for key, word in BESIDE.items():
+        value = file.given(key)
+        if value is not None and value != []:
+            file.settings[word] = value
+    last = file.settings.get("last_token")
+    if isinstance(last, list):
+        # of several that could end a text the first is written
+        file.settings["last_token"] = last[0]
+    # of a length with the prompt and one without, the second counts there
+    if file.given("max_new_tokens") is not None:
+        file.settings.pop("max_length", None)
+    if "max_length" in file.settings:
+        file.settings.setdefault("max_tokens", file.settings["max_length"])
+    _banned(file)
+
+
+def _banned(file: _File) -> None:
+    """Runs that are never written; single tokens stand with those that are suppressed,
+    but for a stop, which is passed over there too.
+    """
+    runs = _runs(file)
+    # what is forced goes before these there, and behind what is suppressed
+    forced = (file.settings.get("last_token"), file.given(FIRST))
+    single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
+    if single:
+        known = _list_of(file.settings.get("suppress", []))
+        file.settings["suppress"] = [*known, *single]
+    if longer := [run for run in runs if len(run) > 1 or run[0] in forced]:
+        file.settings["banned"] = longer
+
+
+def _runs(file: _File) -> list[list[object]]:
+    """The runs of `bad_words_ids`, without those that are a stop alone."""
+    words = file.given("bad_words_ids")
+    if not isinstance(words, list):
+        return []  # null, or absent
+    if not all(isinstance(word, list) and word for word in words):
+        file.refuse("bad_words_ids", "is no list of runs of tokens")
+    stops = _list_of(file.given("eos_token_id"))
+    return [word for word in words if len(word) > 1 or word[0] not in stops]
+
+
+def _list_of(value: object) -> list[object]:
+    """Several of something, or the one."""
+    return value if isinstance(value, list) else [value]
+
+
+def _begun(file: _File, said: Mapping[str, object]) -> None:
+    """What stands before a text, and what it begins with."""
+    start = file.settings.get("start", said.get("start"))
+    # a file that says no start means its `bos_token_id`, where a text has a start
+    bos = file.given("bos_token_id")
+    if start is not None and "start" not in file.settings and bos is not None:
+        start = file.settings["start"] = bos
+    starts = list(start) if isinstance(start, list | tuple) else [start]
+    starts = [token for token in starts if token is not None]
+    first = file.given(FIRST)
+    # it is forced there behind a single token: behind a start, and not behind a prompt
+    places = [first] if first is not None and starts else []
+    if "decoder_start_token_id" in file.keys and _is_dictation(file):
+        places = _begun_by(file, starts)
+    if len(starts) > 1:
+        file.settings["start"] = starts
+    if places:
+        file.settings["begin"] = places
+    _least(file, len(starts))
+
+
+def _least(file: _File, before: int) -> None:
+    """`min_length`, which counts what stands before a text."""
+    least = file.given("min_length")
+    told = file.given("min_new_tokens") is not None
+    if told or not isinstance(least, int) or least <= 0:
+        return
+    if before:
+        file.settings.setdefault("min_tokens", max(least - before, 0))
+    else:
+        file.settings["min_length"] = least
+
+
+def _begun_by(file: _File, starts: list[object]) -> list[object]:
+    """What a dictation begins with from the first place on that the model has to choose;
+    what is known before stands behind `starts`, and is read at once.
+    """
+    places = _dictated(file)
+    while places and not isinstance(places[0], list):
+        starts.append(places.pop(0))
+    # the published `max_length` counts what is said, as `max_tokens` does
+    most = file.settings.pop("max_length", None)
+    if isinstance(most, int) and file.given("max_new_tokens") is None:
+        file.settings["max_tokens"] = most + len(places)
+    return places
+
+
+def _is_dictation(file: _File) -> bool:
+    """Whether the file is one of Whisper's, which says language and task by tokens."""
+    signs = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
+    return any(sign in file.keys for sign in signs)
+
+
+def _dictated(file: _File) -> list[object]:
+    """What stands behind Whisper's start (arXiv:2212.04356, fig. 1): the language, of
+    which the model chooses where none is said; the task; and that there are no times.
+    """
+    if file.given("return_timestamps") is True:
+        file.refuse("return_timestamps", "asks for times, which are not written")
+    # what is said by its name goes before the numbers of older files
+    named = any(file.given(key) is not None for key in ("language", "task"))
+    places = _named(file) if named else _forced(file)
+    spoken = _spoken(file)
+    if spoken is not None and not any(places[:1]):
+        places[:1] = [spoken]
+    times = file.given("no_timestamps_token_id")
+    if times is not None and places[-1:] != [times]:
+        places.append(times)
+    return [place for place in places if place is not None]
+
+
+def _named(file: _File) -> list[object]:
+    """The language, null for one that the model chooses, and the task; who names only a
+    language wants it transcribed.
+    """
+    language, tasks = file.given("language"), file.table("task_to_id")
+    found = None
+    if language is not None:
+        languages = file.table("lang_to_id")
+        found = languages.get(str(language), languages.get(f"<|{language}|>"))
+        if found is None:
+            file.refuse("language", "is none of its `lang_to_id`")
+    task = tasks.get(str(file.given("task") or "transcribe"))
+    return [found] if task is None else [found, task]
+
+
+def _forced(file: _File) -> list[object]:
+    """The tokens of `forced_decoder_ids`, which are numbered from 1; null is for one that
+    nobody says.
+    """
+    forced, places = file.given("forced_decoder_ids"), list[object]()
+    for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
+        if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
+            file.refuse("forced_decoder_ids", "forces no tokens one behind the other")
+        places.append(pair[1])
+    return places
+
+
+def _spoken(file: _File) -> object:
+    """The tokens of all languages that there are; None where there are none."""
+    languages = file.table("lang_to_id")
+    return sorted(languages.values(), key=str) if languages else None
+
+
+def _strategy(file: _File) -> None:
+    """The strategy with its options, where the file says of any."""
+    sampled, beams = file.given("do_sample") is True, file.given("num_beams")
+    wide = isinstance(beams, int) and beams > 1
+    if sampled and wide:
+        why = "asks to draw in a search over beams, which is not followed"
+        file.refuse("do_sample", why)
+    words = {"repetition_penalty": "repetition_penalty"}
+    kind = "greedy"
+    if sampled:
+        kind, words = "sample", {**dict(zip(SAMPLED, SAMPLED, strict=True)), **words}
+    elif wide:
+        kind, words = "beam", {**SEARCHED, "num_beams": "width", **words}
+    given = {word: file.given(key) for key, word in words.items()}
+    options = {word: value for word, value in given.items() if value is not None}
+    if sampled:
+        options.setdefault("top_k", USUAL_TOP_K)
+    if options or "do_sample" in file.keys or "num_beams" in file.keys:
+        file.settings["strategy"] = {"kind": kind, **options}
+
+
+def _lacking(file: _File) -> Iterator[str]:
+    """The mechanisms that a file asks for and specc does not have, each with its value."""
+    for key, idle in OFF.items():
+        value = file.given(key)
+        if value is not None and value not in idle and value != []:
+            yield f"`{key}` {escape_text(str(value))[:60]}"
+    if file.given(FIRST) is not None and "begin" not in file.settings:
+        yield f"`{FIRST}` {file.given(FIRST)}, behind a prompt of one token,"

@@ -1,0 +1,379 @@
+"""Read the image part of preprocessor_config.json: resize, crop, normalization."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import Label, raise_error
+from specc.diagnostics.source import Span
+from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, get_finite_number
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import load_config_json
+
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+PART = "image_processor"
+"""Where a file for a whole processor speaks of pictures."""
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""Pillow's filters by the numbers that such files have."""
+WITHOUT = (
+    "get the file that belongs to the weights, or compile from a folder without it: "
+    "then the spec says how pictures are read"
+)
+LEAST_SHARE = 0.01
+WARPED = 384
+"""From this size on ConvNeXt's pictures are stretched and not cropped."""
+
+_HALF = (0.5, 0.5, 0.5)
+_CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """What a published processor does where its file is silent. `edge`: a single number
+    is the length of the shorter side, not of both. `share`: of ConvNeXt, how much of a
+    side its crop takes. `frame`: pictures keep their proportions and lie in a frame of
+    the model's size; their sides are whole multiples of this. `page`: they keep them and
+    lie in the middle of it.
+    """
+
+    size: tuple[int, ...]
+    filter: int
+    mean: tuple[float, ...] = _HALF
+    std: tuple[float, ...] = _HALF
+    edge: bool = False
+    crop: int = 0
+    share: float = 0.0
+    frame: int = 0
+    page: bool = False
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "ViT": _Kind(size=(224, 224), filter=2),
+    "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
+    "Beit": _Kind(size=(224, 224), filter=3),
+    "CLIP": _Kind(
+        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+    ),
+    "Bit": _Kind(
+        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+    ),
+    "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
+    "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
+    "Segformer": _Kind(
+        size=(512, 512), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1]
+    ),
+    "Detr": _Kind(
+        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=1
+    ),
+    "Yolos": _Kind(
+        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=16
+    ),
+    "Donut": _Kind(
+        size=(2560, 1920), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], page=True
+    ),
+}  # fmt: skip
+_ENDS = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
+_FOLLOWED = frozenset(
+    {
+        "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
+        "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
+        "do_thumbnail", "do_align_long_axis",
+    }
+)  # fmt: skip
+_HARMLESS = frozenset(
+    {
+        "image_processor_type", "feature_extractor_type", "processor_class",
+        "do_convert_rgb", "do_reduce_labels", "reduce_labels", "input_data_format",
+        "return_tensors", "device", "disable_grouping", "default_to_square",
+        "_valid_processor_keys", "backend", "image_seq_length", "format",
+        "do_convert_annotations",
+    }
+)  # fmt: skip
+_BY_CHANNEL = ("image_mean", "image_std")
+
+
+def image_reading_options(
+    said: Mapping[str, object], folders: Sequence[Path], span: Span | None
+) -> dict[str, object]:
+    """The options of a reading of pictures: those of the spec (`said`), and above them
+    what the file in the first of `folders` that has one says. E0422 where it cannot be
+    followed, or makes pictures of another size than the model takes.
+    """
+    file = _file(folders)
+    if file is None:
+        return dict(said)
+    reader = _Reader(file, span)
+    told = reader.options()
+    due = said.get("size")
+    size = [*due] if isinstance(due, list | tuple) else None
+    if size is not None and told["size"] not in (None, size):
+        reader.refuse("size", f"it makes pictures of {told['size']}, the model takes {size}")
+    # the file is for colors even where the model looks at one channel
+    if said.get("channels") == 1:
+        told["mean"], told["std"] = (_first(told[key]) for key in ("mean", "std"))
+    return {**said, **{k: v for k, v in told.items() if v is not None}}
+
+
+def _first(value: object) -> object:
+    return value[:1] if isinstance(value, list) else value
+
+
+def find_preprocessor_config(folders: Sequence[Path]) -> Path | None:
+    """The file that is followed, if there is one."""
+    for name in (PREPROCESSOR, PROCESSOR):
+        for folder in folders:
+            if os.path.lexists(folder / name):
+                return folder / name
+    return None
+
+
+def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
+    """That a file is followed, and the keys of it that nothing follows though they say
+    something.
+    """
+    file, path = _file(folders), find_preprocessor_config(folders)
+    if file is None or path is None:
+        return
+    yield f"pictures are read as `{escape_text(str(path))}` says"
+    known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format", "max_size", "pad_size"}
+    for key, member in file.members.items():
+        value = member.value.plain()
+        if key not in known and value:
+            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(path))}`"
+        if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
+            yield f"`{key}` in `{escape_text(str(path))}` has one value, used for all channels"
+
+
+def _file(folders: Sequence[Path]) -> JsonObject | None:
+    """What is said of pictures; None where nothing is."""
+    path = find_preprocessor_config(folders)
+    if path is None:
+        return None
+    data = load_config_json(path)
+    part = data.given(PART)
+    if part is not None and isinstance(part.value, JsonObject):
+        return part.value
+    # A file of sound, or of a processor without pictures, says nothing of them.
+    return data if path.name == PREPROCESSOR and _of_pictures(data) else None
+
+
+def _of_pictures(data: JsonObject) -> bool:
+    return any(data.given(key) for key in ("image_mean", "size", "do_resize", "crop_size"))
+
+
+class _Reader:
+    """A file's keys as options. E0422 for what cannot be followed."""
+
+    def __init__(self, file: JsonObject, span: Span | None) -> None:
+        self.file, self.span = file, span
+        self.kind = self._kind()
+
+    def options(self) -> dict[str, object]:
+        """What `image(…)` is told."""
+        self._check_due()
+        fitted = _fitted(self) if self.kind.frame else None
+        size, resized = (_frame(self), None) if fitted else self._sizes()
+        page = self.kind.page
+        # None is what the spec decides, so that a plain False would be too much said
+        return {
+            "size": size,
+            "resized": resized,
+            "fitted": fitted,
+            "multiple": self.kind.frame if fitted else None,
+            "resize": self._filter(),
+            "rounded": True,
+            "centered": page or None,
+            "aligned": (page and self.flag("do_align_long_axis", False)) or None,
+            "crop": False,
+            **self._numbers(),
+        }
+
+    def _check_due(self) -> None:
+        """E0422 for keys that have to say what is done anyway."""
+        # what lies in a frame is padded whatever is said, and a page is no frame without
+        padded = (True, False) if self.kind.frame else (self.kind.page,)
+        for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
+            member = self.file.given(key)
+            if member is not None and member.value.plain() not in due:
+                self.refuse(key, "this is not followed")
+
+    def _numbers(self) -> dict[str, object]:
+        """How colors of 0 to 255 become numbers; what is switched off is read all the
+        same, for a value without sense is no value.
+        """
+        mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
+        if not self.flag("do_normalize", True):
+            mean, std = [0.0], [1.0]
+        scale = self.number("rescale_factor", 1 / 255)
+        if not self.flag("do_rescale", True):
+            scale = 1.0
+        return {"scale": scale, "mean": mean, "std": std}
+
+    def _kind(self) -> _Kind:
+        """The processor; of a file that names none the plainest one, as its class did
+        when such files were written.
+        """
+        for key in ("image_processor_type", "feature_extractor_type"):
+            member = self.file.given(key)
+            if member is None:
+                continue
+            name = str(member.value.plain())
+            end = next((end for end in _ENDS if name.endswith(end)), "")
+            kind = _KINDS.get(name.removesuffix(end))
+            if kind is None:
+                followed = ", ".join(_KINDS)
+                self.refuse(key, f"those of {followed} are followed")
+            return kind
+        return _KINDS["ViT"]
+
+    def _sizes(self) -> tuple[list[int] | None, list[int] | None]:
+        """What pictures become, and what they are resized to before their middle is cut
+        out; None for what the file leaves to the model, or what is not done.
+        """
+        if self.kind.page:
+            return _page(self), None
+        size = self.size_of("size", self.kind.size, edge=self.kind.edge)
+        if not self.flag("do_resize", True):
+            if self.flag("do_center_crop", bool(self.kind.crop)):
+                self.refuse("do_resize", "a crop of a picture of any size is not followed")
+            return None, None  # pictures have the size that the model takes
+        if self.kind.share:
+            return _shared(self, size)
+        if not self.flag("do_center_crop", bool(self.kind.crop)):
+            if len(size) == 1:
+                self.refuse("size", "without a crop pictures would have any proportion")
+            return size, None
+        cropped = self.size_of("crop_size", (self.kind.crop,) * 2, edge=False)
+        return cropped, size
+
+    def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
+        """Rows and columns, or the one number of a shorter side."""
+        member = self.file.given(key)
+        if member is None:
+            return list(usual)
+        match member.value.plain():
+            case bool():
+                pass
+            case int(number) if number > 0:
+                return [number] if edge else [number, number]
+            case {"height": int(rows), "width": int(columns), **rest} if not any(rest.values()):
+                return [rows, columns]
+            case {"shortest_edge": int(short), **rest} if not any(rest.values()):
+                return [short]
+        self.refuse(key, "this is no size that is followed")
+
+    def _filter(self) -> str:
+        member = self.file.given("resample")
+        number = self.kind.filter if member is None else member.value.plain()
+        if isinstance(number, bool) or number not in range(len(FILTERS)):
+            self.refuse("resample", "there is no such filter")
+        assert isinstance(number, int)
+        return FILTERS[number]
+
+    def _by_channel(self, key: str) -> list[float]:
+        member = self.file.given(key)
+        if member is None:
+            return list(self.kind.mean if key == "image_mean" else self.kind.std)
+        value = member.value
+        items = value.items if isinstance(value, JsonList) else (value,)
+        found = [float(n) for n in map(get_finite_number, items) if n is not None]
+        if len(found) != len(items) or len(found) not in (1, 3):
+            self.refuse(key, "expected one number per channel, or one for all")
+        return found
+
+    def number(self, key: str, usual: float) -> float:
+        member = self.file.given(key)
+        value = usual if member is None else get_finite_number(member.value)
+        if value is None or value <= 0:
+            self.refuse(key, "this is no number above 0")
+        return float(value)
+
+    def flag(self, key: str, usual: bool) -> bool:
+        member = self.file.find(key)  # null says no, as in transformers
+        value = usual if member is None else member.value.plain()
+        if not isinstance(value, bool | None):
+            self.refuse(key, "this is neither true nor false")
+        return value is True
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """E0422 at a key of the file, or at the reading where the file is silent."""
+        member: JsonMember | None = self.file.given(key)
+        others = [Label(self.span, "read so by the spec")] if self.span else []
+        raise_error(
+            "E0422",
+            f'the pictures that "{escape_text(key)}" asks for cannot be made',
+            member.span if member else self.file.span,
+            why,
+            others=others,
+            helps=[WITHOUT],
+        )
+
+
+def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
+    """ConvNeXt's way: small pictures are cut out of larger ones, large ones
+    stretched.
+    """
+    if len(size) != 1:
+        reader.refuse("size", "a `shortest_edge` is expected")
+    (edge,) = size
+    if edge >= WARPED:
+        return [edge, edge], None
+    share = reader.number("crop_pct", reader.kind.share)
+    if share < LEAST_SHARE:
+        reader.refuse("crop_pct", "so little of a picture is not cut out")
+    return [edge, edge], [int(edge / share)]
+
+
+def _fitted(reader: _Reader) -> list[int] | None:
+    """How long the shorter side becomes, and the longer one at most; None where
+    pictures are stretched to rows and columns.
+    """
+    if not reader.flag("do_resize", True):
+        reader.refuse("do_resize", "pictures of any size are not followed")
+    member, longest = reader.file.given("size"), reader.file.given("max_size")
+    most = longest.value.plain() if longest else reader.kind.size[1]
+    found: list[int] = []
+    match member.value.plain() if member else {}:
+        case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
+            found = [] if any(rest.values()) else [short, long]
+        case {"height": int(), "width": int()}:
+            return None
+        # as files had it before 2023
+        case int(short) if isinstance(most, int):
+            found = [short, most]
+        # nothing said: what the processor does by itself
+        case {**rest} if not rest:
+            found = list(reader.kind.size)
+    # a bool is an int to a pattern
+    if not found or any(isinstance(n, bool) or n < 1 for n in found):
+        reader.refuse("size", "this is no size that is followed")
+    return found
+
+
+def _frame(reader: _Reader) -> list[int] | None:
+    """The frame that pictures lie in, where the file says one."""
+    member = reader.file.given("pad_size")
+    if member is None or member.null:
+        return None
+    return reader.size_of("pad_size", (), edge=False)
+
+
+def _page(reader: _Reader) -> list[int]:
+    """The rows and columns of a page. What makes pictures of any size is refused."""
+    for key, due in (
+        ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
+    ):  # fmt: skip
+        if reader.flag(key, due) is not due:
+            reader.refuse(key, "pages are resized to their frame, and not cut")
+    member = reader.file.given("size")
+    match member.value.plain() if member else None:
+        # columns before rows, as files had it before 2023
+        case [int(columns), int(rows)] if columns > 0 and rows > 0:
+            return [rows, columns]
+    size = reader.size_of("size", reader.kind.size, edge=False)
+    if len(size) != 2:
+        reader.refuse("size", "a page has rows and columns")
+    return size

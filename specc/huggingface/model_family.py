@@ -1,0 +1,190 @@
+"""Find the built-in spec for a config.json by `model_type` and `architectures`."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.json_nodes import JsonList, JsonMember, JsonObject, JsonScalar
+from specc.frontend.spec_modules import Program
+from specc.frontend.used_specs import MODEL_TYPE_KEY
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import (
+    CONFIG_FILE_NAME,
+    SpecLibrary,
+    list_builtin_specs,
+    load_config_json,
+    read_spec_file,
+)
+from specc.syntax import ast
+
+CLASSES = "architectures"
+ENOUGH = 0.8
+"""The share of the most keys that the spec of a type which is spelled alike has to read."""
+
+
+def find_spec_for_checkpoint(folder: str) -> str:
+    """The shipped spec that reads checkpoints of the type that a folder's config.json
+    names.
+
+    Fails with E0419 where it names none, or one that no spec reads.
+    """
+    data = load_config_json(folder)
+    member = data.given(MODEL_TYPE_KEY)
+    value = member.value.value if member and isinstance(member.value, JsonScalar) else 0
+    where = escape_text(str(Path(folder) / CONFIG_FILE_NAME))
+    if not isinstance(value, str):
+        raise_error(
+            "E0419",
+            f"`{where}` does not say what kind of model it is",
+            member.value.span if member else None,
+            notes=[f'"{MODEL_TYPE_KEY}" is missing, or no text'],
+            helps=["name the spec: specc compile --spec my.specc DIR"],
+        )
+    found = next((n for n, types in _types(value) if value in types), "")
+    if not found:
+        near = _nearest_type(value, data)
+        raise_error(
+            "E0419",
+            f"no spec reads checkpoints of the type `{escape_text(value)[:60]}`",
+            member.value.span if member else None,
+            helps=[
+                *([f"the nearest that one reads is `{near}`"] if near else []),
+                "`specc list types` names those that one reads",
+                "write one, and name it: specc compile --spec my.specc DIR (docs/families.md)",
+            ],
+        )
+    return found
+
+
+def supported_model_types() -> dict[str, str]:
+    """Every type of checkpoint that a shipped spec reads, with the name of the spec that
+    reads it: of several, the first, as in `find_spec_for_checkpoint`.
+    """
+    specs: dict[str, str] = {}
+    for name, types in _types():
+        for kind in types:
+            specs.setdefault(kind, name)
+    return specs
+
+
+def _nearest_type(kind: str, data: JsonObject) -> str:
+    """Return the supported type that a config.json of another type is most like; empty
+    where no spec reads any of its keys.
+
+    A type that is spelled alike is meant where its spec reads nearly as many of the keys
+    as the spec that reads most.
+    """
+    types = supported_model_types()
+    read = count_known_keys(data, types.values())
+    best = next(iter(read), "")
+    alike = did_you_mean(kind, types) or ""
+    # keys such as `vocab_size` are in every config.json: two in common mean nothing
+    if alike and (read[best] <= 2 or read[types[alike]] >= ENOUGH * read[best]):
+        return alike
+    if not read[best]:
+        return ""
+    return best if best in types else next(t for t, s in types.items() if s == best)
+
+
+def count_known_keys(data: JsonObject, among: Iterable[str] = ()) -> dict[str, int]:
+    """Return how many keys of a config.json each shipped spec reads, the one that reads
+    most first, and of several the one that reads the fewest others.
+    """
+    keys = set(data.members)
+    chosen = set(among)
+    found = {
+        name: _sources(path)
+        for name, path in list_builtin_specs().items()
+        if not chosen or name in chosen
+    }
+    counts = {name: len(keys & sources) for name, sources in found.items()}
+    return dict(sorted(counts.items(), key=lambda one: (-one[1], len(found[one[0]]), one[0])))
+
+
+def _sources(path: Path) -> set[str]:
+    """Return the keys of a config.json that a spec reads, of its outermost table."""
+    entries = [
+        entry
+        for item in read_spec_file(path, path.name).items
+        if isinstance(item, ast.Config)
+        for entry in item.entries
+        if isinstance(entry, ast.Field)
+    ]
+    texts = (s.value for e in entries for s in e.sources if isinstance(s, ast.TextLiteral))
+    return {text.split(".")[0] for text in texts}
+
+
+def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
+    """Each shipped spec that reads published checkpoints, with the types it reads; only
+    those whose text has `named` in it.
+    """
+    mark = f'expect "{MODEL_TYPE_KEY}" in'
+    # A library of its own: what is only looked at is no source of the model.
+    library = SpecLibrary()
+    for name, path in list_builtin_specs().items():
+        if path.suffix != ".specc":
+            continue
+        # Reading the text is quick; making a tree of each file is not.
+        text = path.read_text(encoding="utf-8")
+        if mark in text and named in text:
+            yield name, _expected(library.module(path, path.name).file)
+
+
+def _expected(file: ast.File) -> frozenset[str]:
+    """The types that a spec's config expects."""
+    entries = [
+        entry for item in file.items if isinstance(item, ast.Config) for entry in item.entries
+    ]
+    wanted = [e for e in entries if isinstance(e, ast.Expect) and e.key == MODEL_TYPE_KEY]
+    return frozenset(value for entry in wanted for value in entry.values)
+
+
+def graph_for_architecture(program: Program, data: JsonObject) -> str:
+    """The graph that is made for an architecture which a config.json names; empty where
+    the spec's graphs name none, or the file does not.
+
+    Fails with E0420 for an architecture that no graph is made for.
+    """
+    graphs = [g for g in list_graphs(program) if g.made_for]
+    member = data.given(CLASSES)
+    named = _classes(member) if member else []
+    # Nothing is said on one side or the other, so the first graph is meant.
+    if not graphs or not named or member is None:
+        return ""
+    for graph in graphs:
+        if set(named) & set(graph.made_for):
+            return graph.name
+    every = [name for graph in graphs for name in graph.made_for]
+    near = did_you_mean(named[0], every)
+    raise_error(
+        "E0420",
+        f"no graph of `{program.module.path}` is made for `{escape_text(named[0])[:80]}`",
+        member.value.span,
+        notes=[f"there are graphs for {', '.join(every)}"],
+        helps=[
+            *([format_suggestion(near)] if near else []),
+            f"choose a graph yourself: --graph {graphs[0].name}",
+        ],
+    )
+
+
+def _classes(member: JsonMember) -> list[str]:
+    """The classes that a config.json names: a list of texts, null, or one text, which
+    stands for a list of it. Fails with E0420 for anything else.
+    """
+    value = member.value
+    items = value.items if isinstance(value, JsonList) else (value,)
+    said = [item.value for item in items if isinstance(item, JsonScalar)]
+    if said == [None]:
+        return []
+    names = [name for name in said if isinstance(name, str)]
+    if len(names) < len(items):
+        raise_error(
+            "E0420",
+            f'"{CLASSES}" is no list of names of classes',
+            value.span,
+            helps=['write names, as in ["BertForMaskedLM"], or choose a graph: --graph'],
+        )
+    return names

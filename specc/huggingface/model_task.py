@@ -1,0 +1,212 @@
+"""The task of a checkpoint: pipeline, labels and token ids, from config.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from specc.frontend.generate_and_reading_sections import list_graphs
+from specc.frontend.json_nodes import JsonObject
+from specc.frontend.spec_modules import Program
+from specc.huggingface.processor_files import (
+    MODULES,
+    PART,
+    SENTENCE_BERT,
+    SETTINGS,
+    TOKENIZER,
+    find_repository_file,
+    read_json_object,
+)
+from specc.ir.model import ModelDefinition
+from specc.preprocessing.encodings import TOKEN_TYPES
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import TEXT, TextReading
+from specc.preprocessing.task_kinds import TASKS, Task, find_task
+from specc.preprocessing.tokenizer_files import TextTokenizer
+
+Config: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = dict[str, Any]
+"""Plain JSON of a file next to the weights, and fields of a task."""
+SPECIAL_TOKENS = "special_tokens_map.json"
+USUAL = {
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]", "<s>"),
+    "unk": ("[UNK]", "<unk>"),
+    "pad": ("[PAD]", "<pad>"),
+}
+"""Special tokens by role, where no file names them."""
+ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
+"""The fields of a task that hold ids of special tokens, and the roles of these."""
+FIRST_OR_NOT = ("IsNext", "NotNext")
+LONGEST = 2**31
+"""Lengths from here on mean that there is no limit."""
+SIGLIP_LENGTH = 64
+"""The length that SigLIP's texts are padded to: `max_position_embeddings` by default."""
+SEGMENT_IDS = ("Bert", "Electra", "Deberta")
+"""Tokenizer classes whose `model_input_names` have the segment ids by default."""
+SEGMENT_TYPES = ("bert", "electra", "deberta-v2")
+"""Types whose tokenizer is one of these classes where no file names it."""
+
+
+def with_task(
+    reading: PreprocessingConfig,
+    program: Program,
+    model: ModelDefinition,
+    raw: JsonObject | None,
+    folders: Sequence[Path],
+) -> PreprocessingConfig:
+    """Add the task of the graph to its reading, where it reads text and has one."""
+    text = next(
+        (
+            (name, record)
+            for name, record in reading.inputs
+            if isinstance(record, TEXT) and name in model.graph.inputs
+        ),
+        None,
+    )
+    blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
+    classes = tuple(name for block in blocks for name in block.made_for)
+    kind = find_task(classes, tuple(model.graph.outputs))
+    if text is None or not kind:
+        return reading
+    name, record = text
+    if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
+        return reading
+    whole: Fields = raw.plain() if raw is not None else {}
+    part = whole.get(PART)
+    config = part if isinstance(part, dict) else whole
+    return reading.with_task(_task(kind, name, record, config, folders))
+
+
+def _task(
+    kind: str, name: str, record: TextReading, config: Config, folders: Sequence[Path]
+) -> Task:
+    """The task with what the files say of it."""
+    told = _tokenizer_config(folders)
+    found: Fields = {
+        "labels": _labels(config),
+        "function": _function({**_beside(SETTINGS, folders), **config}),
+        "token_types": _gives_token_types(told, config),
+    }
+    if kind == "next-sentence-prediction":
+        found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
+    if kind == "sentence-similarity":
+        found |= _sentences(config, told, folders)
+    if kind == "zero-shot-image-classification":
+        found |= _two_towers(config)
+    if isinstance(record, TextTokenizer):
+        ids = _TokenIds(json.loads(record.file.text), told)
+        # the padding that config.json names where no file of the tokenizer does
+        found |= {f: i for f, r in ROLES.items() if (i := ids.of(r)) is not None}
+    return Task(kind=kind, text=name, **found)
+
+
+def _labels(config: Config) -> tuple[str, ...]:
+    """The names of the classes by number; those that have none are left to `LABEL_n`."""
+    told = config.get("id2label")
+    if not isinstance(told, dict):
+        return ()
+    numbered = {int(k): str(v) for k, v in told.items() if str(k).isdecimal()}
+    return tuple(numbered.get(i, f"LABEL_{i}") for i in range(len(numbered)))
+
+
+def _function(config: Config) -> str:
+    """What turns logits into scores, as the text classification pipeline chooses it; a
+    cross-encoder's own activation goes before.
+    """
+    own = config.get("sentence_transformers")
+    named = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("activation_fn")
+    named = named or config.get("sbert_ce_default_activation_function")
+    if isinstance(named, str):
+        return {"Sigmoid": "sigmoid", "Softmax": "softmax"}.get(named.rpartition(".")[2], "none")
+    problem = config.get("problem_type")
+    labels = config.get("id2label")
+    count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
+    if problem == "regression":
+        return "none"
+    single = count == 1 or problem == "multi_label_classification"
+    return "sigmoid" if single else "softmax"
+
+
+def _two_towers(config: Config) -> Fields:
+    """How candidate labels are scored: SigLIP's texts are padded to one length, and each
+    is scored by itself.
+    """
+    if "siglip" not in str(config.get("model_type")):
+        return {"function": "softmax"}
+    part = config.get("text_config")
+    text = part if isinstance(part, dict) else {}
+    length = text.get("max_position_embeddings", SIGLIP_LENGTH)
+    return {
+        "function": "sigmoid",
+        "length": min(int(length), SIGLIP_LENGTH),
+        "pad": int(text.get("pad_token_id", 1)),
+    }
+
+
+def _beside(name: str, folders: Sequence[Path]) -> Fields:
+    """What a file of that name says; nothing where there is none."""
+    path = find_repository_file(folders, name)
+    return read_json_object(path) if path is not None else {}
+
+
+def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
+    """How a sentence-transformers directory reads texts: truncated, in lower case, with
+    prompts before them. Nothing for a directory without its files.
+    """
+    if find_repository_file(folders, MODULES) is None:
+        return {}
+    about, settings = _beside(SENTENCE_BERT, folders), _beside(SETTINGS, folders)
+    prompts = settings.get("prompts")
+    lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
+    known = [n for n in lengths if isinstance(n, int) and 0 < n < LONGEST]
+    longest = about.get("max_seq_length") or min(known, default=0)
+    return {
+        "max_length": longest,
+        "lower": about.get("do_lower_case") is True,
+        "prompts": tuple(
+            (str(name), str(text or ""))
+            for name, text in (prompts if isinstance(prompts, dict) else {}).items()
+        ),
+        "prompt": settings.get("default_prompt_name") or "",
+    }
+
+
+def _tokenizer_config(folders: Sequence[Path]) -> Fields:
+    """What tokenizer_config.json says, above special_tokens_map.json."""
+    return {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
+
+
+def _gives_token_types(told: Config, config: Config) -> bool:
+    """Whether the tokenizer's segment ids are given to the model."""
+    names, kind = told.get("model_input_names"), told.get("tokenizer_class")
+    if isinstance(names, list):
+        return TOKEN_TYPES in names
+    if isinstance(kind, str):
+        return kind.startswith(SEGMENT_IDS)
+    return config.get("model_type") in SEGMENT_TYPES
+
+
+class _TokenIds:
+    """The ids of special tokens in a tokenizer.json."""
+
+    def __init__(self, content: Config, told: Config) -> None:
+        self.told = told
+        vocabulary = content["model"].get("vocab")
+        pairs = (
+            vocabulary.items()
+            if isinstance(vocabulary, dict)
+            else ((p[0], i) for i, p in enumerate(vocabulary or ()))
+        )
+        self.ids = dict(pairs)
+        for token in content.get("added_tokens") or ():
+            self.ids[token["content"]] = token["id"]
+
+    def of(self, role: str) -> int | None:
+        """The id of the mask, or another role; None where there is none."""
+        told = self.told.get(f"{role}_token")
+        name = told.get("content") if isinstance(told, dict) else told
+        names = (name,) if isinstance(name, str) else USUAL[role]
+        number = next((self.ids[n] for n in names if n in self.ids), None)
+        return number if isinstance(number, int) and number >= 0 else None

@@ -1,0 +1,309 @@
+"""Read the audio part of preprocessor_config.json, vocab.json and tokenizer_config.json."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.syntax.parse import decode_spec
+
+LARGEST = 16 * 2**20
+PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
+MODULES = "modules.json"
+SENTENCE_BERT = "sentence_bert_config.json"
+SETTINGS = "config_sentence_transformers.json"
+PART = "transformer"
+"""The encoder's name in the spec of a sentence-transformers directory, and its config table."""
+VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
+ADDED = "added_tokens.json"
+MOST_IDS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Extractor:
+    """A published feature extractor: its keys under our names, and those that must have
+    one value.
+    """
+
+    name: str
+    keys: Mapping[str, str]
+    fixed: Mapping[str, object]
+
+
+_WAVEFORM = _Extractor(
+    name="Wav2Vec2FeatureExtractor",
+    keys={"sampling_rate": "rate", "do_normalize": "normalize"},
+    fixed={"feature_size": 1},
+)
+_LOG_MEL = _Extractor(
+    name="WhisperFeatureExtractor",
+    keys={
+        "sampling_rate": "rate",
+        "feature_size": "bins",
+        "hop_length": "hop",
+        "n_fft": "window",
+        "chunk_length": "frames",
+    },
+    fixed={"dither": 0},
+)
+_FILTER_BANKS = _Extractor(
+    name="ASTFeatureExtractor",
+    keys={
+        "sampling_rate": "rate",
+        "num_mel_bins": "bins",
+        "max_length": "frames",
+        "mean": "mean",
+        "std": "std",
+        "do_normalize": "normalize",
+    },
+    fixed={"feature_size": 1},
+)
+EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
+FIXED: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
+"""What every sound that is followed has."""
+HARMLESS = {
+    "processor_class": "names a class",
+    "image_processor_type": "names a class",
+    "feature_extractor_type": "is compared by itself",
+    "return_attention_mask": "which samples exist is always told",
+    "n_samples": "follows from others",
+    "nb_max_frames": "follows from others",
+    "mel_filters": "follow from others",
+}
+HOP = 160
+"""The hop of a log-mel spectrogram where a file says none."""
+
+
+def audio_reading_options(
+    kind: str, said: Mapping[str, object], folders: Sequence[Path], span: Span | None
+) -> dict[str, object]:
+    """The options of a reading of sound, from the spec (`said`) and the
+    `preprocessor_config.json` in the first of `folders` that has one.
+
+    What both say has to agree. Fails with E0844.
+    """
+    path, file = read_preprocessor_config(folders)
+    if path is None:
+        return dict(said)
+    told = _options(EXTRACTORS[kind], file, path, span)
+    for name, value in told.items():
+        if name in said and said[name] != value:
+            helps = [
+                f"leave `{name}` out of the reading: then the file says it",
+                "or compile from a folder without that file",
+            ]
+            title = f"`{name}` is {said[name]} in the spec, and {value} by its "
+            raise_error("E0844", title + f"`{escape_text(str(path))}`", span, helps=helps)
+    return {**told, **said}
+
+
+def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
+    """The files that a reading of this kind takes from the folders."""
+    names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in EXTRACTORS else ()
+    if kind == "transcript":
+        names = (VOCABULARY, TOKENIZER, ADDED)
+    found = [find_repository_file(folders, name) for name in names]
+    return [path for path in found if path is not None]
+
+
+def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, ...]:
+    """The keys of the file that nothing follows."""
+    _, file = read_preprocessor_config(folders)
+    known = {*EXTRACTORS[kind].keys, *EXTRACTORS[kind].fixed, *FIXED, *HARMLESS}
+    return tuple(key for key in file if key not in known)
+
+
+def read_preprocessor_config(folders: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
+    """The file that says how inputs are prepared, and what it says; of one that is for a
+    whole processor the part about sound. Nothing where there is none.
+    """
+    path = find_repository_file(folders, PREPROCESSOR)
+    if path is not None:
+        return path, read_json_object(path)
+    path = find_repository_file(folders, PROCESSOR)
+    part = read_json_object(path).get("feature_extractor") if path else None
+    return (path, part) if isinstance(part, dict) else (None, {})
+
+
+def _check_kind(
+    extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
+) -> None:
+    """E0844 for the file of another extractor, and for settings that are not followed."""
+    kind = file.get("feature_extractor_type")
+    if kind not in (None, extractor.name):
+        why = f"is made for {escape_text(str(kind))}, and the model is heard as by "
+        _refused(path, why + extractor.name, span)
+    for key, due in {**FIXED, **extractor.fixed}.items():
+        if file.get(key, due) != due:
+            _refused(path, f"says `{key}` {file[key]}, which is not followed", span)
+
+
+def _options(
+    extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
+) -> dict[str, object]:
+    """A file's keys as options of a reading. E0844 for what cannot be followed."""
+    _check_kind(extractor, file, path, span)
+    told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
+    for value in told.values():
+        if not isinstance(value, bool | int | float):
+            _refused(path, f"says {str(value)[:40]!r} for what is a number", span)
+    if extractor is _LOG_MEL and "frames" in told:
+        told["frames"] = _frames(told, path, span)
+    return told
+
+
+def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
+    """How many frames `chunk_length` seconds are."""
+    seconds, rate = told["frames"], told.get("rate", 16_000)
+    hop = told.get("hop", HOP)
+    if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
+        frames, rest = divmod(seconds * rate, max(hop, 1))
+        if hop > 0 and not rest:
+            return frames
+    _refused(path, "has a `chunk_length` that is no whole number of frames", span)
+
+
+def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
+    raise_error(
+        "E0844",
+        f"`{escape_text(str(path))}` {why[:300]}",
+        span,
+        helps=["get the file that belongs to the weights, or compile without it"],
+    )
+
+
+def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> Path | None:
+    """The vocabulary in the first of the folders that has one, as `convert` writes it
+    beside vectors of words. E0203 where it is not clear which is meant.
+    """
+    for folder in folders:
+        found = sorted(folder.glob("*.vocab"))
+        if len(found) > 1:
+            names = " and ".join(f"`{escape_text(path.name)}`" for path in found[:2])
+            raise_error(
+                "E0203",
+                f"`words()` takes the vocabulary beside the weights, and there are {len(found)}",
+                span,
+                notes=[f"{names} lie there"],
+                helps=['name one beside the spec, `words("x.vocab")`, or leave one there'],
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def ctc_transcript_options(
+    folders: Sequence[Path], span: Span | None, language: str = ""
+) -> dict[str, object] | None:
+    """The options of `transcript` from the `vocab.json` and `tokenizer_config.json` in
+    the first folder that has the former; None where none has. A `language` goes before
+    the one that the latter names. Fails with E0845.
+    """
+    path = find_repository_file(folders, VOCABULARY)
+    if path is None:
+        return None
+    about = path.parent / TOKENIZER
+    config = read_json_object(about) if os.path.lexists(about) else {}
+    config = {**config, "target_lang": language} if language else config
+    ids = dict(_ids(_of_language(read_json_object(path), config, path, span), path, span))
+    for number, token in _added(path.parent, config):
+        ids.setdefault(number, token)
+    unknown = _token(config.get("unk_token"), "<unk>")
+    if not ids or max(ids) >= MOST_IDS:
+        _no_vocabulary(path, "holds no tokens, or numbers that are too large", span)
+    vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
+    blank = _token(config.get("pad_token"), "<pad>")
+    told: dict[str, object] = {
+        "vocab": vocab,
+        "unknown": unknown,
+        "delimiter": _token(config.get("word_delimiter_token"), "|"),
+        "space": _token(config.get("replace_word_delimiter_char"), " "),
+        "lower": config.get("do_lower_case") is True,
+    }
+    return {**told, "blank": vocab.index(blank)} if blank in vocab else told
+
+
+def _of_language(
+    file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
+) -> dict[str, object]:
+    """The vocabulary; of one for many languages that of `target_lang`."""
+    if not any(isinstance(part, dict) for part in file.values()):
+        return file
+    language = config.get("target_lang")
+    part = file.get(language) if isinstance(language, str) else None
+    if not isinstance(part, dict):
+        if isinstance(language, str) and language in file:
+            why = f"has for `{escape_text(language)[:40]}` no object of words and their numbers"
+            _no_vocabulary(path, why, span)
+        known = ", ".join(list(file)[:10])
+        why = f"has a vocabulary for each language ({known}), and `target_lang` names none"
+        _no_vocabulary(path, why, span)
+    return part
+
+
+def _ids(words: Mapping[str, object], path: Path, span: Span | None) -> Iterator[tuple[int, str]]:
+    for token, number in words.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            _no_vocabulary(path, f"gives `{escape_text(token)[:40]}` no number", span)
+        yield number, token
+
+
+def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+    """Tokens that were put behind the vocabulary, in both forms of saying so."""
+    listed = config.get("added_tokens_decoder")
+    for key, value in listed.items() if isinstance(listed, dict) else ():
+        if key.isascii() and key.isdigit() and len(key) < 10:
+            yield int(key), _token(value, "")
+    if os.path.lexists(folder / ADDED):
+        for token, number in read_json_object(folder / ADDED).items():
+            if isinstance(number, int) and 0 <= number < MOST_IDS:
+                yield number, token
+
+
+def _token(value: object, otherwise: str) -> str:
+    """A token as files write it: a text, or an object that holds it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else otherwise
+
+
+def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
+    raise_error(
+        "E0845",
+        f"the vocabulary `{escape_text(str(path))}` {why[:300]}",
+        span,
+        helps=["get the files that belong to the weights, or compile without them"],
+    )
+
+
+def find_repository_file(folders: Sequence[Path], name: str) -> Path | None:
+    """The file of that name in the first folder that has one."""
+    return next((f / name for f in folders if os.path.lexists(f / name)), None)
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """The JSON object in a file. Fails with E0802 and E0846."""
+    try:
+        data = read_regular_file(path, LARGEST)
+    except UnreadableFile as error:
+        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
+    try:
+        value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
+    except ValueError as error:
+        _no_object(path, escape_text(str(error))[:200])
+    if not isinstance(value, dict):
+        _no_object(path, "it holds no object")
+    return dict(value)
+
+
+def _no_object(path: Path, why: str) -> NoReturn:
+    raise_error(
+        "E0846",
+        f"`{escape_text(str(path))}` is no JSON object: {why}",
+        helps=["get the file again"],
+    )

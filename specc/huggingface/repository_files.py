@@ -1,0 +1,185 @@
+"""Chat template of a model repository, and the files copied next to compiled graphs."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from specc.backend import ExtraFile
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.huggingface.processor_files import find_repository_file
+from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.preprocessing.chat_template import MOST_TEMPLATE, MOST_TOKENS, ChatTemplate
+
+TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+LARGEST_TEMPLATE = 16 << 20
+KEY = "chat_template"
+USUAL = "default"
+"""The name of the template that is meant where there are several."""
+
+
+def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
+    """The template of a folder, if it has one. Fails with E0802 and E0423."""
+    path, own = folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE
+    config = _object(path, span) if os.path.lexists(path) else {}
+    said: object = config.get(KEY)
+    # a file of its own goes before, as published programs have it
+    if os.path.lexists(own):
+        said, path = _text(own, span), own
+    if isinstance(said, list | dict):
+        said = _usual(_named(said, path, span), path, span)
+    if said is None:
+        return None
+    if not isinstance(said, str) or not 0 < len(said) <= MOST_TEMPLATE:
+        _unusable(path, f"it is no text of at most {MOST_TEMPLATE} characters", span)
+    return ChatTemplate(said, _tokens(config, path, span))
+
+
+def chat_template_files(folder: Path) -> list[Path]:
+    """The files that a template is read from."""
+    return [f for f in (folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE) if os.path.lexists(f)]
+
+
+def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
+    """Templates by their names, of a list of objects or of a table. Fails with E0423."""
+    if isinstance(several, dict):
+        return {**several}
+    named: dict[str, object] = {}
+    for one in several if isinstance(several, list) else ():
+        match one:
+            case {"name": str(name), "template": template}:
+                named[name] = template
+            case _:
+                _unusable(path, "one of its templates has no name", span)
+    return named
+
+
+def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object:
+    """Of templates with names the usual one, or the only one; None where there are none.
+    Fails with E0423 for several of which none is usual, as published programs do.
+    """
+    if USUAL in named or not named:
+        return named.get(USUAL)
+    if len(named) > 1:
+        names = escape_text(", ".join(named))[:80]
+        _unusable(path, f"none of its templates, {names}, is called `{USUAL}`", span)
+    return next(iter(named.values()))
+
+
+def _tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
+    """The special tokens by name: `bos_token`, written as a text or as an object."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            value = value.get("content")
+        if key.endswith("_token") and key.isidentifier() and isinstance(value, str):
+            found[key] = value
+    if len(found) > MOST_TOKENS:
+        _unusable(path, f"it names more than {MOST_TOKENS} special tokens", span)
+    return found
+
+
+def _object(path: Path, span: Span | None) -> dict[str, object]:
+    try:
+        value = parse_strict_json(_text(path, span), NO_LIMITS)
+    except ValueError as error:
+        _unusable(path, escape_text(str(error))[:200], span)
+    if not isinstance(value, dict):
+        _unusable(path, "it holds no object", span)
+    return {**value}
+
+
+def _text(path: Path, span: Span | None) -> str:
+    try:
+        return read_regular_file(path, LARGEST_TEMPLATE).decode("utf-8-sig")
+    except UnreadableFile as error:
+        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}", span)
+    except UnicodeDecodeError:
+        _unusable(path, "it is not UTF-8 text", span)
+
+
+def _unusable(path: Path, why: str, span: Span | None) -> NoReturn:
+    raise_error(
+        "E0423",
+        f"the chat template in `{escape_text(str(path))}` cannot be used: {why}",
+        span,
+        helps=["get the file that belongs to the weights, or compile without it"],
+    )
+
+
+CONFIG_FILE = "config.json"
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+NAMES = (
+    CONFIG_FILE,
+    "generation_config.json",
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "source.spm",
+    "target.spm",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+"""What published programs save beside weights, and look for when they load."""
+LARGEST_COMPANION = 64 * 2**20
+GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
+"""What a `tokenizer.json` by itself is: the file has all that there is to say."""
+
+
+def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
+    """The files there are, each from the first folder that has it."""
+    found = (find_repository_file(folders, name) for name in NAMES)
+    return [path for path in found if path is not None]
+
+
+def read_companions(
+    profile: str, folders: Sequence[Path], besides: Collection[str]
+) -> Iterator[ExtraFile]:
+    """The files for a package of another program's form, `besides` those it has already.
+
+    onnxruntime-genai needs both files of a tokenizer; where a checkpoint has the first
+    alone, the second is written. Fails with E0802.
+    """
+    if profile == "specc":
+        return
+    names = set(besides)
+    for path in find_companion_paths(folders):
+        if path.name not in names:
+            names.add(path.name)
+            yield ExtraFile(path.name, _content(path))
+    if TOKENIZER in names and TOKENIZER_CONFIG not in names:
+        yield ExtraFile.of_data(TOKENIZER_CONFIG, GENERAL)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular_file(path, LARGEST_COMPANION)
+    except UnreadableFile as error:
+        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
+
+
+def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:
+    """What a program of this form will miss."""
+    there = {path.name for path in find_companion_paths(folders)}
+    if profile == "hf" and CONFIG_FILE not in there:
+        return (
+            "programs of the form `hf` want a config.json beside the graphs; none lies "
+            "beside the weights",
+        )
+    if profile == "genai" and TOKENIZER not in there:
+        return (
+            "onnxruntime-genai wants a tokenizer.json beside the graph to read texts; "
+            "none lies beside the weights",
+        )
+    return ()

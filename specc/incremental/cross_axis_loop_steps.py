@@ -1,0 +1,254 @@
+"""Build the decode step of a loop over another axis: its states and their initial values.
+
+The loop is run once more with those values collected, which `encoder_graph` does where no row
+grows: its body then works on rows of heads alone, or on none.
+
+    scan row in memory along src carry y {        scan row in memory along src carry y
+      h = gru(y, start=linear(row))         →         collect first {
+      y = y + h                                     first = linear(row)  …
+    }                                             }
+
+On entry: the step of the graph around the loop, in which its operands are built, and one
+of the body in which nothing is yet. On leaving: the loop's results in the first.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from specc.incremental.batch_blocks import find_batch_blocks
+from specc.incremental.cross_axis_loops import CrossAxisLoop
+from specc.incremental.demand_types import Demand
+from specc.incremental.encoder_graph import InitialValue
+from specc.ir import ops
+from specc.ir.derived_graphs import DecodeState
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
+from specc.ir.ops.loop import Loop, remove_axis
+from specc.ir.types import Type
+
+if TYPE_CHECKING:
+    from specc.incremental.step_graph import StepGraphBuilder
+
+
+def stack_initial_values(
+    loop: CrossAxisLoop, starts: Mapping[str, InitialValue], batch: Dim | None
+) -> dict[str, InitialValue]:
+    """These beginnings as values of the graph around the loop, stacked along its axis."""
+    body = _ClosedBody.of(loop)
+    made: dict[str, tuple[InitialValue, Value]] = {}
+    for name, first in starts.items():
+        value, axis = body.value(first.value), first.axis
+        # Rows of the batch that were merged with others are taken apart, or beams could
+        # not be put in another order.
+        if blocks := find_batch_blocks(value.type, batch):
+            # Turn by turn, as the state goes in and out.
+            sizes = (blocks.batch, blocks.size)
+            value = body.add(ops.Split(blocks.axis, sizes), value)
+            axis = None if axis is None else blocks.place(axis)
+        made[name] = replace(first, axis=axis), value
+    wide = _build_initial_loop(loop, body, {name: value for name, (_, value) in made.items()})
+    types = wide.op.infer(*(a.type if a else None for a in wide.args))
+    found: dict[str, InitialValue] = {}
+    behind = len(types) - len(made)
+    for n, (name, (first, _)) in enumerate(made.items(), behind):
+        axis = None if first.axis is None else first.axis + (first.axis >= loop.turns)
+        found[name] = replace(first, value=Value(types[n], wide, n), axis=axis)
+    return found
+
+
+def _build_initial_loop(
+    loop: CrossAxisLoop, body: "_ClosedBody", wanted: Mapping[str, Value]
+) -> Node:
+    """The loop with nothing in it but what these values of its body need."""
+    op, plain, given = loop.op, loop.op.body, loop.op.parts(loop.node.args)
+    needs = _BodyNeeds.of(op, wanted.values())
+    starts = _select_outer_values(op.inner().starts, given.starts, needs.carried)
+    taken = _select_outer_values(op.inner().captured, given.captured, needs.read)
+    names = {value: name for name, value in plain.inputs.items()}
+    inputs = [names[v] for v in (*op.inner().rows, *starts, *taken)]
+    after = {f"next {names[c]}": needs.after[c] for c in starts}
+    cut = replace(
+        plain,
+        inputs={n: plain.inputs[n] for n in inputs},
+        input_facts={n: plain.input_facts[n] for n in inputs},
+        nodes=tuple(n for n in (*plain.nodes, *body.more) if n[0] in needs.live),
+        outputs={**after, **wanted},
+    )
+    wide = replace(op, body=cut, carries=len(starts), until=-1)
+    keep = () if given.keep is None else (given.keep,)
+    return Node(wide, (*keep, *given.rows, *starts.values(), *taken.values()))
+
+
+def _select_outer_values(
+    inner: Sequence[Value], outer: Sequence[Value | None], some: Container[Value | None]
+) -> dict[Value, Value | None]:
+    """What stands outside for some inputs of a body, in their order."""
+    return {v: x for v, x in zip(inner, outer, strict=True) if v in some}
+
+
+@dataclass(frozen=True)
+class _BodyNeeds:
+    """What values of a body need: carries, nodes, and all that these read. `after` says
+    what each carry becomes.
+    """
+
+    carried: frozenset[Value]
+    live: set[Node]
+    read: set[Value | None]
+    after: Mapping[Value, Value]
+
+    @classmethod
+    def of(cls, op: ops.Scan, wanted: Iterable[Value]) -> "_BodyNeeds":
+        """Of the body of `op`; what a carry becomes needs others again."""
+        starts, values = op.inner().starts, list(wanted)
+        after = dict(zip(starts, op.nexts(), strict=True))
+        carried: frozenset[Value] = frozenset()
+        # What a carry becomes may need other carries: until no more are needed.
+        while True:
+            ends = [*values, *(after[c] for c in carried)]
+            live = collect_needed_nodes(ends)
+            read = {a for node in live for a in node.args} | set(ends)
+            more = frozenset(s for s in starts if s in read)
+            if more <= carried:
+                return cls(carried, live, read, after)
+            carried |= more
+
+
+@dataclass
+class _ClosedBody:
+    """The body of a loop as the loop has it, with what captures stand for; `known` maps
+    values of the opened body to its own, `more` are nodes that it lacks.
+    """
+
+    known: dict[Value, Value]
+    more: list[tuple[Node, tuple[Value, ...]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, loop: CrossAxisLoop) -> "_ClosedBody":
+        """The body of `loop`."""
+        op, opened = loop.op, loop.body
+        known = {v: v for v in loop.inputs}
+        captured = zip(op.parts(loop.node.args).captured, op.inner().captured, strict=True)
+        known |= {outer: inner for outer, inner in captured if outer is not None}
+        for (_, ours), (_, own) in zip(opened.nodes, op.body.nodes, strict=True):
+            known.update(zip(ours, own, strict=True))
+        return cls(known)
+
+    def value(self, value: Value) -> Value:
+        """The body's own value for one of the opened body; a loop inside it that collects
+        more than the body's is added.
+        """
+        if value not in self.known:
+            node = value.node
+            # A loop within the loop that collects more than the body had it do.
+            assert node is not None, "every input of a body is known"
+            args = [a and self.value(a) for a in node.args]
+            results = self.results(Node(node.op, tuple(args)))
+            self.known[value] = results[value.index]
+        return self.known[value]
+
+    def add(self, op: ops.Split, value: Value) -> Value:
+        """One more node."""
+        return self.results(Node(op, (value,)))[0]
+
+    def results(self, node: Node) -> tuple[Value, ...]:
+        """What one more node gives."""
+        types = node.op.infer(*(a.type if a else None for a in node.args))
+        made = tuple(Value(t, node, n) for n, t in enumerate(types))
+        self.more.append((node, made))
+        return made
+
+
+def build_loop_step(
+    outer: "StepGraphBuilder",
+    inner: "StepGraphBuilder",
+    loop: CrossAxisLoop,
+    asked: Demand,
+    results: tuple[Value, ...],
+) -> tuple[Value, ...]:
+    """What stands in the step for the results of a loop."""
+    node, op = loop.node, loop.op
+    operands = outer.draft.operands(node, asked)
+    given = op.parts([a for a in operands if a is not None])
+    _add_body_inputs(inner, loop, given)
+    for each, made in loop.body.nodes:
+        if each in inner.plan.live:
+            inner.node(each, made)
+    body = _finish_body(inner, loop, loop.rows(results, outer.plan.needs), len(given.rows))
+    met = inner.states.met
+    # States of the body are, outside, one tensor with a row a turn.
+    past = [outer.states.given(stack_loop_state(s, loop.turns, given.rows[0])) for s in met]
+    new = replace(
+        op,
+        body=body,
+        scanned=op.scanned + len(met),
+        # A row that is done goes on giving rows that later ones may look back at.
+        lasting=0 if op.until == -1 else len(met),
+    )
+    keep = [] if given.keep is None else [given.keep]
+    inputs = [*keep, *given.rows, *past, *given.starts, *given.captured]
+    made = outer.draft.add(node, new, *inputs)
+    outer.states.starts |= stack_initial_values(loop, inner.states.starts, outer.plan.batch)
+    own = len(results)
+    afters = zip(met, made[own:], strict=True)
+    outer.states.after |= {state.next: value for state, value in afters}
+    return made[:own]
+
+
+def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
+    """The states of one name of all turns of a loop, along its axis, which is `axis` of
+    `rows` too.
+    """
+    turns, shape = rows.type.shape[axis], state.type.shape
+    type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
+
+    def moved(place: int | None) -> int | None:
+        return None if place is None else place + (place >= axis)
+
+    return replace(
+        state,
+        type=type,
+        batch=moved(state.batch),
+        rows=moved(state.rows),
+        role="carry" if state.rows is None else "rows",
+    )
+
+
+def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop[Value]) -> None:
+    """The inputs of the body: a row of what is read row by row, carries, captures."""
+    b, now, kept = inner.draft.b, inner.draft.now, inner.plan.setting.kept
+    rows = [remove_axis(x.type, loop.turns) for x in given.rows]
+    types = [*rows, *(x.type for x in given.starts)]
+    fresh = [b.input(f"given {n}", Input(type)) for n, type in enumerate(types)]
+    for value, new in zip(loop.inputs, fresh, strict=True):
+        now[value] = inner.states.keep(value, new) if value in kept else new
+    captured = loop.op.parts(loop.node.args).captured
+    for n, (old, outside) in enumerate(zip(captured, given.captured, strict=True)):
+        assert old is not None, "a scan has no optional operands"
+        now[old] = b.input(f"outer {n}", Input(outside.type))
+
+
+def _finish_body(
+    inner: "StepGraphBuilder", loop: CrossAxisLoop, asked: Sequence[Mapping[int, float]], rows: int
+) -> Graph:
+    """The finished body, whose inputs stand in the order that a loop wants: rows, states
+    among them, then carries and captures.
+    """
+    draft, outputs = inner.draft, dict[str, Value]()
+    for (name, value), axes in zip(loop.body.outputs.items(), asked, strict=True):
+        new = draft.now[value]
+        for axis, need in axes.items():
+            track = inner.plan.setting.track(value, axis)
+            new = draft.tail(new, axis, track, inner.plan.needs[value][axis], need)
+        outputs[name] = new
+    body = draft.b.finish(loop.body.name, {**outputs, **inner.states.nexts()})
+    states = [s.name for s in inner.states.met]
+    others = [n for n in body.inputs if n not in states]
+    # A loop takes first what it reads row by row; states are read so, too.
+    order = [*others[:rows], *states, *others[rows:]]
+    return replace(
+        body,
+        inputs={n: body.inputs[n] for n in order},
+        input_facts={n: body.input_facts[n] for n in order},
+    )

@@ -1,0 +1,123 @@
+"""Derive encoder graph, decode step and states from a graph over whole sequences
+(docs/derivation.md).
+
+    h = tanh(linear(memory))         encode: h      step: q = linear(y)      new rows only
+    q, k = linear(y), linear(y)   →                       k = concat(past.k, linear(y))
+    z = attend(q, k, k, causal)                           z = attend(q, k, k, …)
+                                                          next.k = k
+
+`position_demand` says how many rows of each value a step needs, `state_selection` which of them it
+keeps, `step_graph` builds it.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from specc.analysis.causality import find_time_symbol
+from specc.incremental.encoder_graph import InitialValue, build_encoder_graph, has_first_result
+from specc.incremental.length_inputs import add_length_inputs, remove_unused_inputs
+from specc.incremental.step_graph import StepGraphBuilder
+from specc.incremental.step_plan import OutputPositions, StepPlan
+from specc.ir.derived_graphs import DecodeState, DerivedGraphs
+from specc.ir.graph import Graph, Value
+
+__all__ = ["DecodeState", "DerivedGraphs", "derive_encoder_and_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedStep:
+    """A step, before what it is handed has been computed by anything.
+
+    `handed` holds the values of the whole graph that go into every step, by the inputs
+    of the step that take them; `starts` those that states begin as. `source` is the
+    result off which the first token of an empty text can be drawn; empty, there is none.
+    """
+
+    plan: StepPlan
+    graph: Graph
+    states: tuple[DecodeState, ...]
+    handed: Mapping[str, Value]
+    starts: Mapping[str, InitialValue]
+    source: str = ""
+
+
+def derive_encoder_and_step(
+    graph: Graph,
+    growing: str,
+    outputs: Mapping[str, OutputPositions],
+    *,
+    bounded: bool = True,
+    begins: str = "",
+    chunk: int = 1,
+) -> DerivedGraphs:
+    """`encode` and `step` of `graph`, which generates along the input `growing`, for
+    these outputs.
+
+    Of an output the rows that are `new` are given, or the `newest` alone. Unless
+    `bounded`, attention through a window keeps rows that it no longer sees. Of the
+    output that `begins` names, `encode` gives the row behind which nothing has grown,
+    where there surely is one. A graph `in_chunks` has so many rows of what grows in a
+    `chunk`. It must have been proved causal for the outputs
+    (`specc.analysis.causality.check_causality`).
+    """
+    half = derive_step_graph(graph, growing, outputs, bounded=bounded, begins=begins, chunk=chunk)
+    return add_encoder_graph(half)
+
+
+def derive_step_graph(
+    graph: Graph,
+    growing: str,
+    outputs: Mapping[str, OutputPositions],
+    *,
+    bounded: bool = True,
+    begins: str = "",
+    chunk: int = 1,
+) -> DerivedStep:
+    """The step of `graph`: the first half of `derive_encoder_and_step`."""
+    symbol = find_time_symbol(graph, growing, chunk)
+    assert symbol is not None, f"{growing} has no axis to grow along"
+    plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
+    built = StepGraphBuilder(plan)
+    # A state stays an input even where no node reads it: whoever runs the step hands
+    # it over all the same.
+    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.met))
+    fixed = {n: v for n, v in graph.inputs.items() if not plan.moves(v)}
+    step = add_length_inputs(step, graph, fixed)
+    return DerivedStep(
+        plan=plan,
+        graph=step,
+        states=tuple(built.states.met),
+        handed={n: v for n, v in {**fixed, **built.handed}.items() if n in step.inputs},
+        starts=built.states.starts,
+        source=begins if begins and has_first_result(graph, plan.setting.flow, begins) else "",
+    )
+
+
+def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
+    """A step with the graph of what it is handed: the second half of `derive_encoder_and_step`."""
+    inputs = set(half.plan.graph.inputs.values())
+    # An input of the spec that stays the same goes into the step as it is; anything
+    # else that does is a result of `encode`.
+    once = {n: InitialValue(v) for n, v in half.handed.items() if v not in inputs}
+    first = _make_first_result(half, {*once, *half.starts})
+    return DerivedGraphs(
+        encode=build_encoder_graph(half.plan, {**once, **half.starts, **first}),
+        step=half.graph,
+        states=half.states,
+        handed=tuple(half.handed),
+        whole=tuple(n for n in half.plan.whole if n in half.graph.inputs),
+        growing=half.plan.growing,
+        first=next(iter(first), ""),
+    )
+
+
+def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, InitialValue]:
+    """The row that the first token of an empty text is drawn from, by a name of its own."""
+    if not half.source:
+        return {}
+    name = f"first.{half.source}"
+    while name in taken:
+        name += "_"
+    value = half.plan.graph.outputs[half.source]
+    axis = next(iter(half.plan.setting.times(value)), None)
+    return {name: InitialValue(value, axis, newest=axis is not None)}

@@ -1,0 +1,362 @@
+"""Build the encoder graph: everything that does not depend on generated positions, and
+the initial states.
+
+    step 1, 1 key, k = 3          step 4, 4 keys
+    a  -inf  -inf  -inf           a  b  c  d  -inf  -inf  -inf
+    └──────┬─────┘                └── three of these
+    the numbers 0, 1, 2
+
+In the whole graph row 0 sees one key and takes the first two of those that its mask hid
+beside it: they hold minus infinity there, and have the same numbers.
+
+A value whose rows are each made of the same rows of others is made again for that row
+alone, from its operands' rows; what `encoder_graph` makes anyway is cut. So of a head of many
+rows, such as those of a picture, one goes through the last layer's network and into the
+vocabulary.
+
+    x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
+    logits = linear(x) @ head  →   logits' = linear(x') @ head
+
+Behind a head states begin as what they hold of it. That is what the whole graph gives
+where no row grows: the same ops over the rows of the head alone, both ways where a mask
+says so. Parts of a concatenation that have no rows then are left out, so that what
+grows is not read at all.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeAlias
+
+from specc.analysis.time_dataflow import TimeFlow
+from specc.incremental.batch_blocks import split_batch
+from specc.incremental.length_inputs import (
+    add_graph_input,
+    collect_value_symbols,
+    find_determined_symbols,
+    remove_unused_inputs,
+)
+from specc.incremental.position_demand import collect_step_nodes
+from specc.incremental.step_plan import StepPlan
+from specc.ir import ops
+from specc.ir.dependence import Dependence, find_dependences, find_op_dependences
+from specc.ir.dim import Dim, min_dims
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.symbol_substitution import substitute_op_symbol
+from specc.ir.types import Type
+
+
+def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
+    """Keys behind which so many hidden ones stand that as many can be taken."""
+    hidden = -inf if op.largest else inf
+    return b.one(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
+
+
+LastPosition: TypeAlias = tuple[Value, int]
+"""The last row of a value along an axis."""
+
+
+def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
+    """Whether a result surely has a newest row where nothing has grown."""
+    value, clock = graph.outputs[source], flow.clock
+    axes = [*flow.state(value).axes]
+    if not all(clock.begun(value.type.shape[axis]) for axis in axes):
+        return False
+    # Each newest row on the way to it is one of a head then.
+    live = collect_step_nodes([value], flow)
+    newest = [
+        (operand, link.operand_axis)
+        for node, results in graph.nodes
+        if node in live
+        for link in find_dependences(node, results)
+        if link.kind == "newest" and (operand := node.args[link.operand])
+    ]
+    return all(clock.begun(x.type.shape[axis]) for x, axis in newest if axis in flow.state(x).axes)
+
+
+@dataclass(kw_only=True)
+class LastPositionBuilder:
+    """The last row of a value along `axis` where `symbol` is 0: made of rows of its
+    operands where nobody else needs all of it, else cut from it; `there` has what is
+    made anyway. `whole` are the values that are needed with all their rows.
+    """
+
+    value: Value
+    axis: int
+    there: set[Node]
+    symbol: str
+    whole: list[Value] = field(default_factory=list)
+    order: list[LastPosition] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Decide how far back rows are made again: each once, operands first."""
+        seen: set[LastPosition] = set()
+        todo: list[tuple[LastPosition, bool]] = [((self.value, self.axis), False)]
+        while todo:
+            row, done = todo.pop()
+            if done:
+                self.order.append(row)
+            elif row not in seen:
+                seen.add(row)
+                rows, others = self._operands(row)
+                self.whole += others if rows else [row[0]]
+                if rows:
+                    todo += [(row, True), *((r, False) for r in rows.values())]
+
+    def _operands(self, row: LastPosition) -> tuple[dict[int, LastPosition], list[Value]]:
+        """The rows that a row is made of, by operand, and what is read with all its rows;
+        no rows where it is cut from its value.
+        """
+        value, axis = row
+        node = value.node
+        if node is None or node in self.there or isinstance(node.op, ops.Scan):
+            return {}, []
+        if (passed := self._passed(node, axis)) is not None:
+            return {passed[0]: passed[1]}, []
+        rows = self._same_row(node, row)
+        return rows, [a for n, a in enumerate(node.args) if a and n not in rows]
+
+    def _same_row(self, node: Node, row: LastPosition) -> dict[int, LastPosition]:
+        """The operands of which the same row makes a row of a result. None where others
+        are read for it, but through a mask, or where the op says how many rows have grown.
+        """
+        value, axis = row
+        found = _find_axis_dependences(node, value.index, axis)
+        says = substitute_op_symbol(node.op, self.symbol, Dim.of(0)) != node.op
+        if says or any(link.kind not in ("same", "band") for link in found):
+            return {}
+        length, rows = value.type.shape[axis], dict[int, LastPosition]()
+        for link in found:
+            x, own = node.args[link.operand], link.operand_axis
+            # one row for all is read as it is
+            if x and link.kind == "same" and x.type.shape[own] == length:
+                rows[link.operand] = x, own
+        return rows
+
+    def _passed(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
+        """The operand whose last row the last row of a result is, where rows are put side
+        by side, or left away in front.
+        """
+        match node:
+            case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
+                return (0, (x, axis)) if stop == x.type.shape[axis] else None
+            case Node(ops.Concat(axis=n)) if n == axis:
+                # the last part that has rows where nothing has grown
+                for place, a in reversed([*enumerate(node.args)]):
+                    if a and a.type.shape[axis].substitute({self.symbol: 0}) != 0:
+                        return place, (a, axis)
+        return None
+
+    def build(self, b: Builder, now: Mapping[Value, Value]) -> Value:
+        """The row, in a graph where these values stand for those of the whole one."""
+        made: dict[LastPosition, Value] = {}
+
+        def last(row: LastPosition) -> Value:
+            if row not in made:
+                value, axis = now[row[0]], row[1]
+                rows = value.type.shape[axis]
+                cut = ops.Slice(axis, rows - 1, rows)
+                made[row] = value if rows == 1 else b.one(cut, value)
+            return made[row]
+
+        for row in self.order:
+            node = row[0].node
+            assert node is not None, "what is made again has a maker"
+            rows, _ = self._operands(row)
+            if self._passed(node, row[1]) is not None:
+                (made[row],) = (last(r) for r in rows.values())
+                continue
+            args = [last(rows[n]) if n in rows else a and now[a] for n, a in enumerate(node.args)]
+            made[row] = b.add(node.op, *args)[row[0].index]
+        return last((self.value, self.axis))
+
+
+def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependence]:
+    """The links to one axis of one result. The node may be none of its graph any more:
+    its results are known by their types alone.
+    """
+    types = tuple(a.type if a else None for a in node.args)
+    every = find_op_dependences(node.op, types, node.op.infer(*types))
+    return [link for link in every if (link.result, link.result_axis) == (result, axis)]
+
+
+@dataclass(frozen=True)
+class InitialValue:
+    """A value of the whole graph where no row grows; of its rows along `axis` the last
+    `most`, or their `total`, or the `newest` alone, which is not made of more than it
+    needs.
+    """
+
+    value: Value
+    axis: int | None = None
+    most: float = inf
+    total: bool = False
+    newest: bool = False
+
+
+def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
+    """The graph of `targets`; None where there are none.
+
+    Where a length, such as the batch, is told by no input of it, it takes the growing
+    input, of which nothing else is read: with as many rows as there are, or none.
+    """
+    if not targets:
+        return None
+    beginning = EncoderBuilder(plan)
+    beginning.copy(targets.values())
+    outputs = {name: beginning.output(first) for name, first in targets.items()}
+    b, (least, facts) = beginning.b, plan.known_lengths()
+    name = f"{plan.graph.name} encode"
+    graph = remove_unused_inputs(b.finish(name, outputs, least=least, facts=facts))
+    read = collect_value_symbols(r for _, results in graph.nodes for r in results)
+    lengths = read | collect_value_symbols(graph.outputs.values())
+    if lengths <= find_determined_symbols(graph.inputs.values(), facts):
+        return graph
+    return add_graph_input(graph, plan.growing, plan.graph.input_facts[plan.growing])
+
+
+class EncoderBuilder:
+    """A copy of a graph at the length 0 of what grows, while it is built."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+        self.b = Builder()
+        self.now: dict[Value, Value] = {}
+        self.rows: dict[Value, LastPositionBuilder] = {}
+
+    def copy(self, targets: Iterable[InitialValue]) -> None:
+        """Every node that these are made from, but for what the newest row alone is
+        wanted of. A loop that collects more than that of the graph is no node of it, and
+        comes last.
+        """
+        b, graph, now = self.b, self.plan.graph, self.now
+        values = self._whole(list(targets))
+        live = self._live(values)
+        self._given({a for node in live for a in node.args if a})
+        for node, results in graph.nodes:
+            if node in live:
+                made = self._node(node, results)
+                now.update(zip(results, made, strict=True))
+                if (known := graph.made.get(node)) and made[0].node:
+                    b.made.setdefault(made[0].node, known)
+        self._beside(values)
+
+    def _given(self, read: Collection[Value]) -> None:
+        """Inputs and parameters; of the growing inputs that are `read`, the rows that
+        they have before anything has grown.
+        """
+        b, graph, now = self.b, self.plan.graph, self.now
+        for name, value in graph.inputs.items():
+            if not self.plan.moves(value):
+                now[value] = b.input(name, graph.input_facts[name])
+        for name, value in graph.parameters.items():
+            now[value] = b.parameter(graph.parameter_facts[name])
+        for value in graph.inputs.values():
+            if value not in now and value in read:
+                nothing = False if value.type.dtype == "bool" else 0
+                now[value] = self._filled(value.type, nothing)
+
+    def _whole(self, targets: Sequence[InitialValue]) -> list[Value]:
+        """The values of which more than the newest row is wanted, or read for such a row."""
+        values = [first.value for first in targets if not first.newest]
+        there = self._live(values)
+        for first in targets:
+            if first.newest and first.axis is not None:
+                row = LastPositionBuilder(
+                    value=first.value, axis=first.axis, there=there, symbol=self.plan.symbol
+                )
+                self.rows[first.value] = row
+                values += row.whole
+        return values
+
+    def _beside(self, values: Iterable[Value]) -> None:
+        """Values of nodes that the graph lacks."""
+        for value in values:
+            if value not in self.now and value.node:
+                made = self._node(value.node, (value,))
+                self.now[value] = made[value.index]
+
+    def output(self, first: InitialValue) -> Value:
+        """A result, with the rows of it that are asked for."""
+        if first.newest and first.axis is not None:
+            return self.rows[first.value].build(self.b, self.now)
+        value, axis = self.now[first.value], first.axis
+        if first.total and axis is not None:
+            value = self.b.one(ops.Reduce("sum", axis), value)
+        elif first.most != inf and axis is not None:
+            rows = value.type.shape[axis]
+            kept = self._at_most(rows, int(first.most))
+            if kept != rows:
+                value = self.b.one(ops.Slice(axis, rows - kept, rows), value)
+        return split_batch(self.b, value, self.plan.batch)
+
+    def _at_most(self, rows: Dim, most: int) -> Dim:
+        """The least of both, where it is known which that is."""
+        clock = self.plan.setting.flow.clock
+        if clock.sure(rows - most):
+            return Dim.of(most)
+        return rows if clock.sure(most - rows) else min_dims(rows, most)
+
+    def _live(self, values: Iterable[Value]) -> set[Node]:
+        live: set[Node] = set()
+        todo = [v.node for v in values]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in live:
+                live.add(node)
+                todo += [a.node for a in self._read(node) if a]
+        return live
+
+    def _read(self, node: Node) -> list[Value | None]:
+        """The operands that are read where nothing grows: of what an `extent` measures
+        none, of a concatenation those with rows, of what is padded what has some.
+        """
+        if isinstance(node.op, ops.Extent) or self._all_padding(node):
+            return []
+        if isinstance(node.op, ops.Concat):
+            axis = node.op.axis
+            full = [a for a in node.args if a and self._length(a.type.shape[axis]) != 0]
+            return [*(full or node.args)]
+        return [*node.args]
+
+    def _length(self, length: Dim) -> Dim:
+        """A length where nothing grows."""
+        return length.substitute({self.plan.symbol: 0})
+
+    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The same op, on rows of the head alone."""
+        op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
+        # An `extent` reads its operand for nothing but a length, which is known here.
+        if isinstance(op, ops.Extent):
+            return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
+        if isinstance(op, ops.Pad) and self._all_padding(node):
+            return (self._filled(results[0].type, op.value),)
+        args = [a and self.now[a] for a in self._read(node)]
+        if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
+            return (args[0],)
+        # The first k of fewer than k rows: as many as there are, filled up.
+        if isinstance(op, ops.TopK) and args[0] and self._grows(node, op.axis):
+            args = [pad_topk_keys(self.b, op, args[0])]
+        return self.b.add(op, *args)
+
+    def _grows(self, node: Node, axis: int) -> bool:
+        """Whether rows of its operand are of those that grow."""
+        x = node.first
+        return x is not None and self.plan.symbol in x.type.shape[axis].symbols()
+
+    def _all_padding(self, node: Node) -> bool:
+        """Whether a node puts rows beside none."""
+        x = node.first
+        if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
+            return False
+        return self._length(x.type.shape[node.op.axis]) == 0
+
+    def _filled(self, type: Type, number: float | bool) -> Value:
+        """One number at every row of the head; of an input along the growing axis,
+        before anything has grown, there are none.
+        """
+        value = self.b.one(ops.Constant(number, type.dtype))
+        for axis, length in enumerate(type.shape):
+            value = self.b.one(ops.Insert(axis), value)
+            value = self.b.one(ops.Expand(axis, self._length(length)), value)
+        return value

@@ -1,0 +1,127 @@
+"""Inputs that a graph needs only for their lengths.
+
+A length is told by an axis of an input, alone or beside others that are told: of
+`past + m` rows somebody must say how many are `m`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Input, Value
+
+
+def collect_value_symbols(values: Iterable[Value]) -> set[str]:
+    """The symbols in the lengths of some values."""
+    return {s for v in values for d in v.type.shape for s in d.symbols()}
+
+
+def find_determined_symbols(
+    values: Iterable[Value], facts: Mapping[str, Dim] | None = None
+) -> set[str]:
+    """The symbols that the shapes of some values tell."""
+    dims = {d for v in values for d in v.type.shape if d.symbols()}
+    found = set[str]()
+    # A length may be told by another that is told: `past + m` once `m` is.
+    while True:
+        more = {s for d in dims if (s := _find_solved_symbol(d, found))}
+        more |= _find_implied_symbols(facts or {}, found)
+        if more <= found:
+            return found
+        found |= more
+
+
+def _find_implied_symbols(facts: Mapping[str, Dim], known: set[str]) -> set[str]:
+    """The symbols that are facts of those that are known."""
+    return {name for name, dim in facts.items() if dim.symbols() <= known}
+
+
+def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
+    """The one symbol that a length tells where these are known."""
+    unknown = length.symbols() - known
+    if len(unknown) != 1:
+        return None
+    (name,) = unknown
+    # Only a symbol that stands alone in a sum can be taken out of it; in a product or a
+    # minimum it may not.
+    rest = [m for m, _ in length.terms if m != ((name, 1),)]
+    inside = Dim(dict.fromkeys(rest, 1)).symbols()
+    return name if len(rest) < len(length.terms) and name not in inside else None
+
+
+def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
+    """Without inputs that nothing reads; a length may be read off any that is left."""
+    read = {a for node, _ in graph.nodes for a in node.args if a}
+    read |= set(graph.outputs.values())
+    kept = {n for n, v in graph.inputs.items() if v in read or n in always}
+    kept |= {
+        *_find_length_inputs(
+            {n: v for n, v in graph.inputs.items() if n not in kept},
+            [graph.inputs[n] for n in kept],
+            collect_value_symbols(read) | collect_computed_symbols(graph),
+            graph.facts,
+        )
+    }
+    return replace(
+        graph,
+        inputs={n: v for n, v in graph.inputs.items() if n in kept},
+        input_facts={n: f for n, f in graph.input_facts.items() if n in kept},
+    )
+
+
+def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:
+    """With those of the inputs `fixed` of the whole graph that alone tell a length
+    which is computed with, `x / float(length(memory))`, or a part of one, of `past + m`.
+    """
+    needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
+    there = {n: Value(whole.input_facts[n].type) for n in fixed if n not in graph.inputs}
+    given = [*graph.inputs.values()]
+    for name in _find_length_inputs(there, given, needed, graph.facts):
+        graph = add_graph_input(graph, name, whole.input_facts[name])
+    return graph
+
+
+def _find_length_inputs(
+    there: Mapping[str, Value], given: list[Value], needed: set[str], facts: Mapping[str, Dim]
+) -> list[str]:
+    """The inputs that tell a length which those that are given do not."""
+    found: list[str] = []
+    known = find_determined_symbols(given, facts)
+    for name, value in there.items():
+        more = find_determined_symbols([*given, value], facts)
+        # An input that tells nothing new is not asked for.
+        if (more - known) & needed:
+            given, known = [*given, value], more
+            found.append(name)
+    return found
+
+
+def collect_computed_symbols(graph: Graph) -> set[str]:
+    """The symbols of the lengths that nodes make or say, in the bodies of loops too."""
+    found = set[str]()
+    for node, results in graph.nodes:
+        found |= collect_value_symbols(results) | _collect_attribute_symbols(
+            node.op.attributes().values()
+        )
+    return found
+
+
+def _collect_attribute_symbols(attributes: Iterable[object]) -> set[str]:
+    found = set[str]()
+    for value in attributes:
+        if isinstance(value, Dim):
+            found |= value.symbols()
+        elif isinstance(value, tuple):
+            found |= _collect_attribute_symbols(value)
+        elif isinstance(value, Graph):
+            found |= collect_computed_symbols(value)
+    return found
+
+
+def add_graph_input(graph: Graph, name: str, facts: Input) -> Graph:
+    """With one more input, of which only the lengths are read."""
+    return replace(
+        graph,
+        inputs={**graph.inputs, name: Value(facts.type)},
+        input_facts={**graph.input_facts, name: facts},
+    )

@@ -1,0 +1,265 @@
+"""Compute how many earlier positions of each value the next step needs.
+
+On entry: a graph that is causal along a symbol, and its `TimeFlow`, which says which axes
+of each value are rows of that symbol ("time axes"). Nothing is built here.
+
+A need is a number of rows: 0 for the new rows alone, `inf` for all that were ever
+there, and `NEWEST_ONLY` where even of the new rows only the last is wanted. Needs flow
+backwards, from the results that are asked for to the inputs: an op that looks back `hi`
+rows adds `hi`. All consumers of a value are joined before anything is built.
+
+A text of which only the newest result is asked for, through an average over a window of
+three. The convolution looks back 2 rows, so the map before it is wanted for 2 rows more
+than the newest, and the query beside it for the newest alone:
+
+    $ demand x y=newest
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    parameter "w" %1: f32[4, 4] initial="zeros" made_by="linear"
+    parameter "k" %2: f32[4, 4, 3] initial="zeros" made_by="conv"
+    %3: f32[b, n, 4] = linear(%0, %1)
+    %4: f32[b, n, 4] = conv(%3, %2) {kernel=(3), stride=(1), dilation=(1), pads=(2, 0), groups=<1>}
+    %5: f32[b, n, 4] = pointwise(%3) {fn="tanh"}
+    %6: f32[b, n, 4] = arith(%4, %5) {fn="mul"}
+    output "y" %6
+    end
+    gives
+    %0 axis 1: 2 more
+    %3 axis 1: 2 more
+    %4 axis 1: the newest row
+    %5 axis 1: the newest row
+    %6 axis 1: the newest row
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import ceil, inf
+
+from specc.analysis.time_axis_strides import PREFIX_READ, count_positions_ahead, is_prefix_slice
+from specc.analysis.time_dataflow import TimeFlow, resolve_dependence
+from specc.incremental.cross_axis_loops import CrossAxisLoop
+from specc.incremental.demand_types import (
+    NEWEST_ONLY,
+    AxisName,
+    Demand,
+    DemandContext,
+    PositionNeeds,
+    assign_axis_names,
+    get_stateful_axis,
+    round_up_to_chunks,
+)
+from specc.ir import ops
+from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.time_axis import TimeAxis, TimeAxisLayout
+
+
+def compute_position_demand(
+    setting: DemandContext, outputs: Mapping[Value, float]
+) -> dict[Value, dict[int, float]]:
+    """The need of every live value along each of its time axes, for these needs of the
+    outputs' rows.
+
+    A second time axis of an output, the keys of an attention map, is wanted whole.
+    """
+    # From the last node to the first: when a node is met, all that use its results have
+    # said what they need.
+    needs: dict[Value, dict[int, float]] = {}
+    for value, rows in outputs.items():
+        for n, axis in enumerate(setting.times(value)):
+            _merge_need(needs, value, axis, inf if n else rows)
+    live = collect_step_nodes(outputs, setting.flow)
+    _propagate_demand(setting, setting.graph, live, needs)
+    return needs
+
+
+def _propagate_demand(
+    setting: DemandContext,
+    graph: Graph,
+    live: Collection[Node],
+    needs: dict[Value, dict[int, float]],
+) -> None:
+    """Join into `needs` what the nodes of a graph, or of a body, ask of their operands."""
+    for node, results in reversed(graph.nodes):
+        if node not in live or is_fixed_prefix_slice(node, setting.flow):
+            continue
+        if node in setting.flow.inside:
+            _propagate_into_body(setting, node, results, needs)
+        asked = compute_node_demand(setting, node, results, needs)
+        for operand, axes in zip(node.args, asked.operands, strict=True):
+            for axis, name in axes.items():
+                if operand is not None:
+                    _merge_need(needs, operand, axis, asked.rows[name])
+
+
+def _propagate_into_body(
+    setting: DemandContext,
+    node: Node,
+    results: tuple[Value, ...],
+    needs: dict[Value, dict[int, float]],
+) -> None:
+    """Join into `needs` what the body of a loop over another axis needs of its own values,
+    and of those of the graph around it.
+    """
+    loop = CrossAxisLoop.of(setting, node)
+    live = collect_step_nodes(loop.outputs, setting.flow)
+    before: list[Mapping[int, float]] = []
+    while True:
+        rows = loop.rows(results, needs)
+        for value, axes in zip(loop.outputs, rows, strict=True):
+            for axis, need in axes.items():
+                _merge_need(needs, value, axis, need)
+        # What a turn needs of a carry, the turn before it must give: again, until
+        # nothing is added.
+        if rows == before:
+            return
+        before = rows
+        _propagate_demand(setting, loop.body, live, needs)
+
+
+def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
+    """Every node that `values` are made from in a step. What an `extent` only measures is
+    not looked at, nor what rows of a head were picked from, which a step cannot make.
+    """
+    return collect_needed_nodes(values, reads=lambda node: not _is_operand_free(node, flow))
+
+
+def _is_operand_free(node: Node, flow: TimeFlow) -> bool:
+    """Whether a step does not read the operands of a node."""
+    return isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
+
+
+def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
+    """Whether a node makes what stays the same of what grows, from rows of its head."""
+    if not is_prefix_slice(node, flow.clock):
+        return False
+    x = node.first
+    return x is not None and len(flow.state(x).axes) == 1
+
+
+def compute_node_demand(
+    setting: DemandContext, node: Node, results: tuple[Value, ...], needs: PositionNeeds
+) -> Demand:
+    """The rows that a node works on, by axis name, to give what is needed of its results."""
+    if node in setting.flow.inside:
+        return CrossAxisLoop.of(setting, node).asked(results, needs)
+    names = assign_axis_names(node, results)
+    if isinstance(node.op, ops.Extent):
+        # What is measured is not read: no rows of it are wanted.
+        names = [{}], names[1]
+    operands = _select_time_axes(setting, node.args, names[0])
+    made = _select_time_axes(setting, results, names[1])
+    rows = _get_result_demand(setting, results, made, needs)
+    for axes in operands:
+        for name in axes.values():
+            rows.setdefault(name, NEWEST_ONLY)
+    fold = setting.folds(node, results)
+    tracks = _collect_axis_layouts(setting, node.args, operands)
+    # What is asked of the results, before any operand has been joined: a link adds its
+    # reach to that, not to what another link asked for.
+    given = dict(rows)
+    for link in find_dependences(node, results):
+        name = operands[link.operand].get(link.operand_axis)
+        if name is None or link.kind == "extent":
+            continue
+        asked = _get_operand_demand(node, link, made, given, fold, setting.flow.clock)
+        if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
+            asked = inf
+        rows[name] = max(rows[name], round_up_to_chunks(asked, tracks[name]))
+        rows |= _count_windows(link, made, rows[name], tracks[name])
+    if fold and "rows" in rows:
+        # It goes on from a state: never more than the new rows, never fewer.
+        rows["rows"] = 0.0
+    return Demand(rows, operands, made)
+
+
+def _select_time_axes(
+    setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
+) -> tuple[dict[int, AxisName], ...]:
+    """Of the names of all axes those of time axes, value by value."""
+    found = []
+    for value, axes in zip(values, names, strict=True):
+        times = setting.times(value)
+        found.append({axis: name for axis, name in axes.items() if axis in times})
+    return tuple(found)
+
+
+def _collect_axis_layouts(
+    setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
+) -> dict[AxisName, TimeAxisLayout]:
+    """The rows that the axes of operands have, by their names."""
+    return {
+        name: setting.track(value, axis)
+        for value, axes in zip(values, names, strict=True)
+        for axis, name in axes.items()
+        if value is not None
+    }
+
+
+def _get_result_demand(
+    setting: DemandContext,
+    results: Sequence[Value],
+    names: Sequence[Mapping[int, AxisName]],
+    needs: PositionNeeds,
+) -> dict[AxisName, float]:
+    """The rows that the results are to have; of one that is kept the new rows are made,
+    those of before are there.
+    """
+    rows: dict[AxisName, float] = {}
+    for value, axes in zip(results, names, strict=True):
+        for axis, name in axes.items():
+            need = needs.get(value, {}).get(axis, NEWEST_ONLY)
+            need = 0.0 if value in setting.kept else need
+            rows[name] = max(rows.get(name, NEWEST_ONLY), need)
+    return rows
+
+
+def _get_operand_demand(
+    node: Node,
+    link: Dependence,
+    made: tuple[Mapping[int, AxisName], ...],
+    given: Mapping[AxisName, float],
+    fold: bool,
+    clock: TimeAxis,
+) -> float:
+    """What a link asks of its operand's rows."""
+    if fold and get_stateful_axis(node, link.operand) == link.operand_axis:
+        return 0.0  # it goes on from a state
+    to, reach = resolve_dependence(node, link, clock)
+    if (to, reach) == PREFIX_READ:
+        return inf  # rows of the head are there only where all are
+    # A link to no time axis of the result, as of `last`, is asked for the newest row.
+    name = made[link.result].get(to) if to is not None else None
+    need = given[name] if name is not None else NEWEST_ONLY
+    if link.kind == "strided":
+        return _count_window_inputs(node, link, need, clock)
+    if reach.empty or reach.hi <= 0:
+        return need
+    # Row t is made of rows down to t - hi. That is counted from the first of the new
+    # rows, also where the newest alone is wanted: how many are new is not known here.
+    return max(need, 0.0) + reach.hi
+
+
+def _count_windows(
+    link: Dependence, made: tuple[Mapping[int, AxisName], ...], rows: float, track: TimeAxisLayout
+) -> dict[AxisName, float]:
+    """How many rows windows with a stride make of so many: of those that are not asked
+    for the oldest are dropped. Nothing where rows stay as many as they were.
+    """
+    if link.kind != "strided" or link.result_axis is None:
+        return {}
+    head = track.head.number or 0
+    return {made[link.result][link.result_axis]: (rows - head) / link.stride}
+
+
+def _count_window_inputs(node: Node, link: Dependence, need: float, clock: TimeAxis) -> float:
+    """The rows that windows are made of: with every row that is needed `stride` more,
+    and as many windows more in front as reach before the first of them.
+    """
+    head = count_positions_ahead(node, link, clock)
+    assert head is not None, "what has a step has rows in whole chunks"
+    return (max(need, 0.0) + ceil(link.hi / link.stride)) * link.stride + head
+
+
+def _merge_need(needs: dict[Value, dict[int, float]], value: Value, axis: int, rows: float) -> None:
+    axes = needs.setdefault(value, {})
+    axes[axis] = max(axes.get(axis, NEWEST_ONLY), rows)

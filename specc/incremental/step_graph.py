@@ -1,0 +1,324 @@
+"""Build the graph of one decode step.
+
+Row numbers begin at the number of the first row that is asked for. A concatenation that
+puts rows before what grows passes on the new rows as they are, and puts its head in front
+again where earlier rows are asked for. A length that is said is the length of now.
+
+On entry: a `StepPlan`, by which every need can be met. On leaving: ordinary IR, which every
+backend runs and shape inference checks.
+
+No op has an incremental form of its own but the folds. Every other op runs as it is on
+the new rows and as many before them as it looks back, and the rows nobody needs are
+dropped.
+
+The delay runs on the row that was kept and the new ones behind it, and its first row,
+which belongs to the one that was kept, is dropped. The running sum is a fold: it sums
+the new rows, adds what the state says the sum was, and its last row is the state after:
+
+    $ step x y=new
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    %1: f32[b, n, 4] = delay(%0) {axis=1, by=1, first=0.0}
+    %2: f32[b, n, 4] = cum_sum(%1) {axis=1}
+    output "y" %2
+    end
+    gives
+    graph "g step"
+    least new 1
+    input "x" %0: f32[b, new, 4]
+    input "past.x" %1: f32[b, kept, 4]
+    input "past.cum_sum" %2: f32[b, 4]
+    %3: f32[b, kept + new, 4] = concat(%1, %0) {axis=1}
+    %4: f32[b, min(1, kept + new), 4] = slice(%3) {axis=1, start=<kept - min(1, kept + new) + new>, stop=<kept + new>}
+    %5: f32[b, kept + new, 4] = delay(%3) {axis=1, by=1, first=0.0}
+    %6: f32[b, new, 4] = slice(%5) {axis=1, start=<kept>, stop=<kept + new>}
+    %7: f32[b, new, 4] = cum_sum(%6) {axis=1}
+    %8: f32[b, 1, 4] = insert(%2) {axis=1}
+    %9: f32[b, new, 4] = arith(%7, %8) {fn="add"}
+    %10: f32[b, 4] = last(%9) {axis=1}
+    output "y" %9
+    output "next.x" %4
+    output "next.cum_sum" %10
+    end
+"""  # noqa: E501 (a graph is printed with one node per line)
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import TypeAlias
+
+from specc.incremental.batch_blocks import find_batch_blocks
+from specc.incremental.cross_axis_loop_steps import build_loop_step
+from specc.incremental.cross_axis_loops import CrossAxisLoop
+from specc.incremental.demand_types import NEWEST_ONLY, Demand, get_stateful_operand
+from specc.incremental.encoder_graph import pad_topk_keys
+from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
+from specc.incremental.state_selection import select_encoder_values
+from specc.incremental.step_plan import StepDraft, StepPlan, resize_type
+from specc.incremental.step_states import StateNames, StepStates, select_first_position
+from specc.ir import ops
+from specc.ir.graph import Graph, Input, Node, Value
+from specc.ir.op import Op
+
+SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
+"""Ops that put rows before what grows, or leave some away there."""
+
+
+def build_position_ids(
+    states: StepStates, node: Node, result: Value, asked: Demand
+) -> tuple[Value, ...]:
+    """Numbers of rows, which do not begin at 0 unless all rows are there."""
+    draft, plan = states.draft, states.draft.plan
+    (name,) = asked.results[0].values()
+    need, track = asked.rows[name], plan.setting.track(result, 0)
+    rows = draft.add(node, ops.Range(plan.rows(need, track)))
+    if plan.most == inf and need == inf:
+        return rows
+    return draft.add(node, ops.Arith("add"), *rows, states.first_row(need, track))
+
+
+def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: Demand) -> Value:
+    """Rows that are put in front of what grows, or left away there: new rows pass as
+    they are, and those of before have the head in front of them again.
+    """
+    plan = draft.plan
+    assert isinstance(node.op, SPLICE_OPS), "nothing else splices rows"
+    axis = node.op.axis
+    need = asked.rows[asked.results[0][axis]]
+    track = plan.setting.track(result, axis)
+    grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
+    put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
+    operands = draft.operands(node, asked, without=put_before)
+    x, made = node.args[grows], operands[grows]
+    assert x is not None, "what grows is there"
+    assert made is not None, "its rows are asked for"
+    before = plan.setting.track(x, axis)
+    total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
+    if need > 0 and not isinstance(node.op, ops.Slice):
+        # Where not all rows of `x` are wanted, some may be missing between the head and
+        # them; then nothing of the head is among the last.
+        (made,) = draft.add(node, node.op, *operands)
+        total += track.head - before.head
+    return draft.last(made, axis, total, plan.rows(need, track))
+
+
+def resize_op(plan: StepPlan, node: Node, results: tuple[Value, ...], asked: Demand) -> Op:
+    """An op with the lengths that its attributes say, at as many rows as are asked for."""
+    match op := node.op:
+        case ops.Expand(axis=axis) if axis in asked.results[0]:
+            # The length that is repeated to is that of a time axis.
+            track = plan.setting.track(results[0], axis)
+            need = asked.rows[asked.results[0][axis]]
+            return ops.Expand(axis, plan.rows(need, track))
+        case ops.Stride(axis=axis) if axis in asked.results[0]:
+            # Every step-th row of those that are there, which are whole steps of them.
+            (x,) = (a for a in node.args if a)
+            need = asked.rows[asked.operands[0][axis]]
+            stop = plan.rows(need, plan.setting.track(x, axis))
+            return replace(op, stop=stop)
+    return op
+
+
+Results: TypeAlias = tuple[Value, ...]
+"""What stands in the step for the results of a node."""
+
+
+class StepGraphBuilder:
+    """A step graph while it is built.
+
+    `handed` are the values that `encode` or the caller hands over, by the inputs that
+    take them.
+    """
+
+    def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
+        self.plan = plan
+        self.names = names or StateNames.of(plan.graph, plan.setting.flow.inside)
+        self.draft = StepDraft(plan)
+        self.states = StepStates(draft=self.draft, names=self.names)
+        self.handed: dict[str, Value] = {}
+
+    def build(self) -> Graph:
+        """Inputs first, then every live node in order, then the outputs and the next states."""
+        plan, graph = self.plan, self.plan.graph
+        self._inputs()
+        for node, results in graph.nodes:
+            if node in plan.live:
+                self.node(node, results)
+        outputs = {}
+        for name, rows in plan.outputs.items():
+            need = NEWEST_ONLY if rows == "newest" else 0.0
+            outputs[name] = self.draft.output(graph.outputs[name], need)
+        self.states.count_new_rows()
+        least, facts = plan.known_lengths()
+        least[str(plan.new)] = 1
+        outputs |= self.states.nexts()
+        name = f"{graph.name} step"
+        return self.draft.b.finish(name, outputs, least=least, facts=facts)
+
+    def _inputs(self) -> None:
+        """Declare what a step is given: rows of what moves, weights, and what is handed."""
+        plan, draft, facts = self.plan, self.draft, self.plan.graph.input_facts
+        for name, value in plan.graph.inputs.items():
+            wanted = name == plan.growing or value in plan.needs
+            if plan.moves(value) and wanted:
+                self._moving_input(name, value, facts[name])
+        for name, value in plan.graph.parameters.items():
+            draft.now[value] = draft.b.parameter(plan.graph.parameter_facts[name])
+        own = {v: facts[n] for n, v in plan.graph.inputs.items()}
+        used = _iterate_constant_operands(plan)
+        for value in select_encoder_values(plan.graph, plan.setting.flow, used):
+            name = self.names.of_value(value)
+            self.handed[name] = value
+            # An input of the spec is handed over as it is.
+            blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
+            type = blocks.outward(value.type) if blocks else value.type
+            given = draft.b.input(name, own.get(value, Input(type)))
+            draft.now[value] = blocks.together(draft.b, given) if blocks else given
+
+    def _moving_input(self, name: str, value: Value, facts: Input) -> None:
+        """An input along the growing axis: whole where it is looked back at, else its
+        new rows, before which those that are kept are put.
+        """
+        plan, draft = self.plan, self.draft
+        times = plan.setting.times(value)
+        need = inf if name in plan.whole else 0.0
+        rows_of = {axis: plan.rows(need, plan.setting.track(value, axis)) for axis in times}
+        type = resize_type(value.type, rows_of)
+        rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
+        if name == plan.growing and value in plan.setting.kept:
+            draft.now[value] = self.states.keep(value, rows)
+            return
+        draft.now[value] = rows
+        plan.needs[value] = dict.fromkeys(times, need)
+
+    def _fixed(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What stays the same is computed in the step, unless it was handed over or is
+        known to `encode` alone.
+        """
+        now = self.draft.now
+        if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
+            return
+        if any(a and a not in now for a in node.args):
+            if isinstance(node.op, ops.Extent):  # only the length is read
+                (length,) = results[0].type.shape
+                now[results[0]] = self.draft.add(node, ops.Range(length))[0]
+            return
+        again = self.draft.add(node, node.op, *(a and now[a] for a in node.args))
+        for old, new in zip(results, again, strict=True):
+            now.setdefault(old, new)
+
+    def node(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What stands in the step for the results of a node."""
+        moves = self.plan.moves(results[0])
+        (self._moving if moves else self._fixed)(node, results)
+
+    def _moving(self, node: Node, results: tuple[Value, ...]) -> None:
+        """What moves, on as many rows as it is asked for; each result is then cut to
+        what is needed of it, or put behind the rows that are kept.
+        """
+        plan = self.plan
+        asked = compute_node_demand(plan.setting, node, results, plan.needs)
+        folds = plan.setting.folds(node, results)
+        work = self._fold if folds else self._plain
+        built = work(node, results, asked)
+        for axes, old, new in zip(asked.results, results, built, strict=True):
+            # Of what is kept only the new rows are made: those of before are a state.
+            kept = old in plan.setting.kept
+            needs = plan.needs.get(old, {})
+            for axis, name in axes.items():
+                need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
+                track = plan.setting.track(old, axis)
+                new = self.draft.tail(new, axis, track, asked.rows[name], need)
+            self.draft.now[old] = self.states.keep(old, new) if kept else new
+
+    def _plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+        """The same op on as many rows as are asked for."""
+        counted = _build_counted_op(self.states, node, results, asked)
+        if counted is not None:
+            return counted
+        if node in self.plan.setting.flow.inside:
+            loop = CrossAxisLoop.of(self.plan.setting, node)
+            inner = StepGraphBuilder(self.plan.within(loop.body), self.names)
+            return build_loop_step(self, inner, loop, asked, results)
+        assert not isinstance(node.op, ops.Scan), (
+            "a loop along the growing axis goes on from a state"
+        )
+        op = resize_op(self.plan, node, results, asked)
+        return self.draft.add(node, op, *self.draft.operands(node, asked))
+
+    def _fold(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+        """A fold goes on from a state: `asked` is the new rows."""
+        draft = self.draft
+        if isinstance(node.op, ops.Slice | ops.Index):
+            (rows,) = (x for x in draft.operands(node, asked) if x)
+            return select_first_position(self.states, node, results[0], rows)
+        if isinstance(node.op, ops.CumSum):
+            (sums,) = draft.add(node, node.op, *draft.operands(node, asked))
+            return self.states.running_sum(node, get_stateful_operand(node)[1], results[0], sums)
+        starts = _map_start_operands(self.plan, node, results)
+        operands = draft.operands(node, asked, without=starts)
+        # First states that the node lacks stand behind its last operand.
+        operands += [None] * (max(starts, default=-1) + 1 - len(operands))
+        held = {}
+        for operand, r in starts.items():
+            first = node.args[operand] if operand < len(node.args) else None
+            held[r], operands[operand] = self.states.carry(node, results[r], first)
+        built = draft.add(node, node.op, *operands)
+        self.states.after |= {state.next: built[r] for r, state in held.items()}
+        return built
+
+
+def _build_counted_op(
+    states: StepStates, node: Node, results: tuple[Value, ...], asked: Demand
+) -> Results | None:
+    """What stands for ops that say how many rows there are, or take so many of them;
+    None for others.
+    """
+    match node.op:
+        case ops.Extent() | ops.Range():
+            return build_position_ids(states, node, results[0], asked)
+        case ops.Concat(axis=n) | ops.Slice(axis=n) | ops.Pad(axis=n) if n in asked.results[0]:
+            return (build_spliced_positions(states.draft, node, results[0], asked),)
+        case ops.TopK(axis=n) as op if n in asked.operands[0]:
+            (keys,) = (x for x in states.draft.operands(node, asked) if x)
+            return states.draft.add(node, op, pad_topk_keys(states.draft.b, op, keys))
+    return None
+
+
+def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
+    """The values that stay the same and that a step uses: not those that a fold begins
+    with, since it goes on from a state, nor what is only measured.
+    """
+    for node, results in plan.graph.nodes:
+        used = node in plan.live and plan.moves(results[0])
+        if used and not isinstance(node.op, ops.Extent):
+            skipped = {*_map_start_operands(plan, node, results)}
+            if _is_passed_through(plan, node, results):
+                skipped = {*range(len(node.args))}
+            for n, a in enumerate(node.args):
+                if a and n not in skipped and not plan.moves(a):
+                    yield a
+
+
+def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> bool:
+    """Whether a step passes on what grows without the rows that are put before it."""
+    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.times(results[0]):
+        return False
+    asked = compute_node_demand(plan.setting, node, results, plan.needs)
+    return asked.rows[asked.results[0][node.op.axis]] <= 0
+
+
+def _map_start_operands(
+    plan: StepPlan, node: Node, results: tuple[Value, ...]
+) -> Mapping[int, int]:
+    """Operands that are the first state of a fold, with the result that is the state after."""
+    if not plan.setting.folds(node, results):
+        return {}
+    if isinstance(node.op, ops.Scan):
+        first = node.op.first + node.op.scanned
+        return {first + n: n for n in range(node.op.carries)}
+    if isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
+        # The first result is all rows; the states after the last one stand behind it.
+        states = enumerate(node.op.first_states, start=1)
+        return {state.place: result for result, state in states}
+    return {}

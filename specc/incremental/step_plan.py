@@ -1,0 +1,341 @@
+"""Plan a decode step: cached values, positions per value, length symbols; and the
+graph under construction.
+
+On entry: a graph that was proved causal for the outputs that are asked for. On leaving,
+every live value has a need along each of its time axes, and every need can be met: from
+a value that is kept, from an input that is given whole, or from rows made again.
+
+A delay by 2 looks two rows back, so two rows of `x` are kept, and no more ever are. The
+length of what is kept is therefore not `past`, the number of all rows before, but a
+length of its own, `kept`, which a caller may let grow to 2:
+
+    $ plan x y=new
+    graph "g"
+    input "x" %0: f32[b, n, 4]
+    %1: f32[b, n, 4] = delay(%0) {axis=1, by=2, first=0.0}
+    output "y" %1
+    end
+    gives
+    lengths: new, and kept from before
+    %0 axis 1: 2 more, kept
+    %1 axis 1: the new rows
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from typing import Literal
+
+from specc.analysis.time_axis_strides import is_first_position_slice
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.incremental.demand_types import NEWEST_ONLY, Demand, DemandContext
+from specc.incremental.position_demand import collect_step_nodes, compute_position_demand
+from specc.incremental.state_selection import (
+    find_free_values,
+    iterate_flow_nodes,
+    select_kept_values,
+)
+from specc.ir import ops
+from specc.ir.dim import Dim, min_dims
+from specc.ir.graph import Builder, Graph, Node, NodeOrigin, Value
+from specc.ir.op import Op
+from specc.ir.time_axis import TimeAxisLayout
+from specc.ir.types import Type
+
+OutputPositions = Literal["newest", "new"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """The decisions for one graph that grows along `symbol`.
+
+    `needs` says how many rows before the new ones each value has
+    (`specc.incremental.position_demand`), `whole` which inputs along the growing axis are
+    given with all their rows. `new` is how many chunks of rows a step is given, `base`
+    how many there are from before: all, or where no more are ever kept, at most `most`.
+    A chunk is one row where nothing moves by a stride. `batch` is the length of the
+    growing input's first axis.
+    """
+
+    graph: Graph
+    symbol: str
+    growing: str
+    outputs: Mapping[str, OutputPositions]
+    setting: DemandContext
+    needs: dict[Value, dict[int, float]]
+    whole: tuple[str, ...]
+    most: float
+    base: Dim
+    new: Dim
+    batch: Dim | None
+    live: set[Node] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        symbol: str,
+        growing: str,
+        outputs: Mapping[str, OutputPositions],
+        bounded: bool = True,
+        chunk: int = 1,
+    ) -> "StepPlan":
+        """Cut, then count: the needs are those of the values that are kept."""
+        found = trace_time_dataflow(graph, symbol, chunk)
+        asked = {
+            graph.outputs[n]: NEWEST_ONLY if rows == "newest" else 0.0
+            for n, rows in outputs.items()
+        }
+        open_ = DemandContext(
+            graph, found, (), frozenset(find_free_values(graph, found, growing)), bounded
+        )
+        kept = frozenset(select_kept_values(open_, asked))
+        setting, needs, whole = _count_needs(open_, kept, asked, growing)
+        most, firsts = _max_input_chunks(setting, needs, whole), _count_firsts(setting)
+        lacking = _find_max_chunks(setting, needs, needs) > most
+        # A first row that is kept tells whether there was one.
+        if lacking or not (firsts >= most or _is_length_known(setting, needs, most)):
+            # Nothing that is kept has as many rows as are looked back at, or tells how
+            # many there are: the growing input itself is kept.
+            token = graph.inputs[growing]
+            setting, needs, whole = _count_needs(open_, kept | {token}, asked, growing)
+            needs[token], most = dict.fromkeys(setting.times(token), inf), inf
+        most = max(most, firsts)
+        base, new = _make_length_symbols(graph, most)
+        return cls(
+            graph=graph,
+            symbol=symbol,
+            growing=growing,
+            outputs=outputs,
+            setting=setting,
+            needs=needs,
+            whole=whole,
+            most=most,
+            base=base,
+            new=new,
+            batch=_find_batch_length(graph.inputs[growing]),
+            live=collect_step_nodes(asked, found),
+        )
+
+    def within(self, body: Graph) -> "StepPlan":
+        """The same plan for the body of a loop."""
+        live = collect_step_nodes(body.outputs.values(), self.setting.flow)
+        return replace(self, graph=body, outputs={}, live=live)
+
+    def rows(self, need: float, track: TimeAxisLayout) -> Dim:
+        """How many rows a value of this need has on such a track."""
+        if need < 0:
+            return Dim.of(1)
+        return self.before(need, track) + self.new * track.rate
+
+    def before(self, need: float, track: TimeAxisLayout) -> Dim:
+        """How many of them are from before, or of the head."""
+        chunks = _count_chunks(self.setting, need, track)
+        known = track.head.number is not None
+        all_ = need == inf or (chunks >= self.most > 0 and known)
+        return self._of(self.base, need, track, all_)
+
+    def after(self, need: float, track: TimeAxisLayout) -> Dim:
+        """How many there are from before when the new rows have become such."""
+        return self._of(self.base + self.new, need, track, need == inf)
+
+    def _of(self, there: Dim, need: float, track: TimeAxisLayout, all_: bool) -> Dim:
+        """As many rows as are needed, of those that so many chunks brought, or of `all_`
+        of these what each was kept of.
+        """
+        head, rate = track.head, track.rate
+        if need == inf:
+            return there * rate + head
+        lacking = _count_lacking_positions(self.setting, need, head)
+        if lacking <= 0:
+            return Dim.of(max(int(need), 0))
+        if rate == 1:
+            return there + head if all_ else min_dims(there + head, int(need))
+        # Of one chunk as many rows as are wanted, of several all (`whole_chunks`).
+        chunks = there if all_ else min_dims(there, ceil(lacking / rate))
+        return chunks * int(min(lacking, rate)) + head
+
+    def moves(self, value: Value) -> bool:
+        """Whether a value depends on what grows."""
+        return self.setting.flow.state(value).moves
+
+    def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
+        """Bounds and equations of lengths other than the growing one."""
+        least = {n: m for n, m in self.graph.least.items() if n != self.symbol}
+        facts = {
+            n: d
+            for n, d in self.graph.facts.items()
+            if self.symbol not in d.symbols() and n != self.symbol
+        }
+        return least, facts
+
+
+def _count_needs(
+    open_: DemandContext, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
+) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
+    """The needs when these values are kept; an input that is looked back at is given whole."""
+    setting = replace(open_, kept=kept)
+    needs = compute_position_demand(setting, asked)
+    inputs = {
+        n: v for n, v in open_.graph.inputs.items() if n != growing and open_.flow.state(v).moves
+    }
+    whole = tuple(
+        n for n, v in inputs.items() if max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
+    )
+    for name in whole:
+        needs[inputs[name]] = dict.fromkeys(setting.times(inputs[name]), inf)
+    return setting, needs, whole
+
+
+def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> float:
+    """How many rows of what grows are needed at most, beside those of a head."""
+    if need <= 0 or need == inf:
+        return max(need, 0.0)
+    if head.number is not None:
+        return max(need - head.number, 0.0)
+    return 0.0 if setting.flow.clock.sure(head - int(need)) else need
+
+
+def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
+    """How many chunks bring the rows that are needed beside those of a head."""
+    lacking = _count_lacking_positions(setting, need, track.head)
+    return lacking if lacking == inf else float(ceil(lacking / track.rate))
+
+
+def _find_max_chunks(
+    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], values: Iterable[Value]
+) -> float:
+    """The most chunks of what grows that any of some values needs from before."""
+    found = (
+        _count_chunks(setting, need, setting.track(v, axis))
+        for v in values
+        for axis, need in needs.get(v, {}).items()
+    )
+    return max(found, default=0.0)
+
+
+def _max_input_chunks(
+    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], whole: tuple[str, ...]
+) -> float:
+    """The most chunks of what grows from before that any input of a step has."""
+    return inf if whole else _find_max_chunks(setting, needs, setting.kept)
+
+
+def _count_firsts(setting: DemandContext) -> float:
+    """How many first rows are kept: one, where any is picked."""
+    nodes = iterate_flow_nodes(setting.graph, setting.flow)
+    clock = setting.flow.clock
+    return float(any(is_first_position_slice(n, clock) and setting.folds(n, r) for n, r in nodes))
+
+
+def _is_length_known(
+    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], most: float
+) -> bool:
+    """Whether the length of what is kept tells how many rows of what grows that are: of
+    `min(past + m, 3)` rows it does not, nobody knows of which there were fewer.
+    """
+    if most in (0.0, inf):
+        return True
+    tracks = (
+        (setting.track(v, axis), need)
+        for v in setting.kept
+        for axis, need in needs.get(v, {}).items()
+    )
+    return any(
+        track.head.number is not None and _count_chunks(setting, need, track) == most
+        for track, need in tracks
+    )
+
+
+def _find_batch_length(growing: Value) -> Dim | None:
+    """The length of the batch, where what grows has one."""
+    shape = growing.type.shape
+    return shape[0] if len(shape) > 1 else None
+
+
+def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
+    """Names for the number of rows from before and of new ones, which are no others'."""
+    inputs = graph.inputs.values()
+    taken = {s for v in inputs for d in v.type.shape for s in d.symbols()}
+    before = "past" if most == inf else "kept"
+    base, new = (_make_unused_name(n, {*taken, *graph.facts}) for n in (before, "new"))
+    return Dim.symbol(base), Dim.symbol(new)
+
+
+def _make_unused_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+@dataclass
+class StepDraft:
+    """`now` holds the values that are built, each with the rows that `plan.needs` says:
+    so many from before, and the new ones behind them.
+    """
+
+    plan: StepPlan
+    b: Builder = field(default_factory=Builder)
+    now: dict[Value, Value] = field(default_factory=dict)
+
+    def add(self, node: Node, op: Op, *args: Value | None) -> tuple[Value, ...]:
+        """A node of the step, which remembers where `node` of the whole graph came from."""
+        results = self.b.add(op, *args)
+        known, maker = self.plan.graph.made.get(node), results[0].node
+        if known and maker:
+            old = self.b.made.get(maker, NodeOrigin())
+            self.b.made[maker] = NodeOrigin(
+                tuple(dict.fromkeys((*old.scopes, *known.scopes))),
+                tuple(dict.fromkeys((*old.spans, *known.spans))),
+            )
+        return results
+
+    def tail(
+        self, value: Value, axis: int, track: TimeAxisLayout, has: float, need: float
+    ) -> Value:
+        """The last rows of a value, as many as are needed: rows end where the new ones
+        do, so what is left over stands in front.
+        """
+        if has == need:
+            return value
+        assert need < has, f"{need} rows before are needed, {has} are there"
+        total, rows = self.plan.rows(has, track), self.plan.rows(need, track)
+        return self.last(value, axis, total, rows)
+
+    def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
+        """The last rows of `total`."""
+        if total == rows:
+            return value
+        return self.b.one(ops.Slice(axis, total - rows, total), value)
+
+    def operands(
+        self, node: Node, asked: Demand, without: Collection[int] = ()
+    ) -> list[Value | None]:
+        """The operands of a node, cut to the rows it is asked for, but for some."""
+        cut: list[Value | None] = []
+        for n, (value, axes) in enumerate(zip(node.args, asked.operands, strict=True)):
+            if value is None or n in without:
+                cut.append(None)
+                continue
+            new = self.now[value]
+            for axis, name in axes.items():
+                has = self.plan.needs[value][axis]
+                track = self.plan.setting.track(value, axis)
+                new = self.tail(new, axis, track, has, asked.rows[name])
+            cut.append(new)
+        return cut
+
+    def output(self, value: Value, need: float) -> Value:
+        """An output with the rows that are asked for: of its first time axis; a second
+        one, the keys of an attention map, stays whole.
+        """
+        new = self.now[value]
+        for axis in self.plan.setting.times(value)[:1]:
+            track = self.plan.setting.track(value, axis)
+            new = self.tail(new, axis, track, self.plan.needs[value][axis], need)
+        return new
+
+
+def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
+    """A type with other lengths along some axes."""
+    return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))

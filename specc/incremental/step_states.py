@@ -1,0 +1,306 @@
+"""States of a decode step: cached positions, carries, running sums; and their names.
+
+On entry to each function: a draft in which the operands are built. Each state is an
+input of the step, `past.…`, and an output, `next.…`, that takes its place in the next
+step; it starts as zeros, without rows where it has an axis of them, or as what `encoder_graph`
+computes.
+
+    x[:, 0:1]    →    first = concat(past.first, new rows of x)[:, 0:1]    next.first = first
+
+It is kept behind all that was made of rows as they come; what is made of it alone is made
+again in each step, of one row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from specc.analysis.value_ranges import is_zero_everywhere
+from specc.incremental.batch_blocks import find_batch_blocks, split_batch
+from specc.incremental.demand_types import get_stateful_operand
+from specc.incremental.encoder_graph import InitialValue
+from specc.incremental.step_plan import StepDraft, resize_type
+from specc.ir import ops
+from specc.ir.derived_graphs import PAST_LENGTH_INPUT, DecodeState, StateRole
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
+from specc.ir.time_axis import TimeAxisLayout
+from specc.ir.types import Type
+
+RECURRENT_OPS = (ops.Scan, ops.Rnn, ops.Gru, ops.Lstm)
+
+
+@dataclass(kw_only=True)
+class StateNames:
+    """Hands out names, each once; `entering` are those of what enters a loop's body."""
+
+    graph: Graph
+    made: Mapping[Node, NodeOrigin]
+    entering: Mapping[Value, str]
+    users: Mapping[Value, tuple[str, StateRole, int]]
+    loops: Mapping[Node, int]
+    taken: set[str]
+    others: int = 0
+
+    @classmethod
+    def of(cls, graph: Graph, inside: Mapping[Node, Graph]) -> "StateNames":
+        """For one graph and the bodies of its loops, `inside`; attentions and loops are
+        counted in its order.
+        """
+        users: dict[Value, tuple[str, StateRole, int]] = {}
+        loops: dict[Node, int] = {}
+        attentions = 0
+        made = {n: m for g in (graph, *inside.values()) for n, m in g.made.items()}
+        nodes = [n for g in (graph, *inside.values()) for n, _ in g.nodes]
+        for node in nodes:
+            if isinstance(node.op, ops.Attend):
+                scope = _get_last_scope(made, node) or f"attention.{attentions}"
+                roles: dict[StateRole, Value] = {
+                    "key": node.op.key(node),
+                    "value": node.op.values(node),
+                }
+                for role, value in roles.items():
+                    users.setdefault(value, (f"{scope}.{role}", role, attentions))
+                attentions += 1
+            elif isinstance(node.op, RECURRENT_OPS):
+                loops[node] = len(loops)
+        entering = {
+            value: f"scan.{loops[node]}.{name.replace(' ', '_')}"
+            for node, body in inside.items()
+            for name, value in body.inputs.items()
+        }
+        return cls(
+            graph=graph,
+            made=made,
+            entering=entering,
+            users=users,
+            loops=loops,
+            taken={*graph.inputs, *graph.outputs},
+        )
+
+    def of_kept(self, value: Value) -> tuple[StateRole, int, str]:
+        """Role, layer and name of rows that are kept."""
+        if value in self.users:
+            name, role, layer = self.users[value]
+            return role, layer, self._once(name)
+        self.others += 1
+        return "rows", self.others - 1, self.of_value(value)
+
+    def of_value(self, value: Value) -> str:
+        """The name of a value: an input's own, its user's, or its maker's."""
+        own = next((n for n, v in self.graph.inputs.items() if v is value), "")
+        if own:
+            return own
+        if value in self.users:
+            return self._once(self.users[value][0])
+        if value in self.entering:
+            return self._once(self.entering[value])
+        node = value.node
+        assert node is not None
+        scope = _get_last_scope(self.made, node)
+        return self._once(f"{scope}.{node.op.name}" if scope else node.op.name)
+
+    def of_carry(self, node: Node, result: Value) -> str:
+        """The name of what a loop carries."""
+        scope = _get_last_scope(self.made, node) or f"{node.op.name}.{self.loop(node)}"
+        word = "state"
+        if isinstance(node.op, ops.Lstm) and result.index == node.op.cell_result:
+            word = "cell"
+        return self._once(f"{scope}.{word}")
+
+    def loop(self, node: Node) -> int:
+        """The number of a loop in the order of the graph."""
+        return self.loops.get(node, 0)
+
+    def _once(self, name: str) -> str:
+        made, n = name, 1
+        while made in self.taken:
+            n += 1
+            made = f"{name}_{n}"
+        self.taken.add(made)
+        return made
+
+
+def _get_last_scope(made: Mapping[Node, NodeOrigin], node: Node) -> str:
+    known = made.get(node)
+    return known.scopes[0] if known and known.scopes else ""
+
+
+@dataclass(kw_only=True)
+class StepStates:
+    """States in the order in which they were met.
+
+    `starts` say what some begin as, by the names that `encode` gives it; `after` the
+    values that take their place, by output.
+    """
+
+    draft: StepDraft
+    names: StateNames
+    met: list[DecodeState] = field(default_factory=list)
+    starts: dict[str, InitialValue] = field(default_factory=dict)
+    after: dict[str, Value] = field(default_factory=dict)
+    offset: Value | None = None
+
+    def first_row(self, need: float, track: TimeAxisLayout) -> Value:
+        """The number of the first row of a value of this need on such a track, i64[].
+
+        A row's number is how many stand before it. Where all earlier rows are kept their
+        count is a length of an input, and the number follows from lengths. Where they
+        are not, it is counted from step to step.
+        """
+        plan, b = self.draft.plan, self.draft.b
+        # The newest row alone stands behind the other new ones; any other value begins
+        # with its rows from before.
+        rate = track.rate
+        own = plan.new * rate - 1 if need < 0 else -plan.before(need, track)
+        behind = track.head + own
+        if plan.most == inf:
+            return b.one(ops.Size(plan.base * rate + behind))
+        return add_length(b, multiply_count(b, self._chunks_before(), rate), behind)
+
+    def _chunks_before(self) -> Value:
+        """How many chunks there were, as a state: no length of an input tells."""
+        if self.offset is None:
+            self.offset = self.draft.b.input(PAST_LENGTH_INPUT, Input(Type("i64", ())))
+            self.met.append(
+                DecodeState(
+                    name=PAST_LENGTH_INPUT,
+                    next="next.rows",
+                    type=Type("i64", ()),
+                    batch=None,
+                    rows=None,
+                    most=0,
+                    initial="",
+                    role="carry",
+                    layer=0,
+                )
+            )
+        return self.offset
+
+    def count_new_rows(self) -> None:
+        """The next number of chunks, where anything asked for it."""
+        if self.offset is not None:
+            new = self.draft.plan.new
+            self.after["next.rows"] = add_length(self.draft.b, self.offset, new)
+
+    def keep(self, value: Value, fresh: Value) -> Value:
+        """Rows of before, from a state, and the new ones behind; what will be looked
+        back at is the next state.
+        """
+        plan = self.draft.plan
+        (axis,) = plan.setting.times(value)
+        need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
+        plan.needs.setdefault(value, {})[axis] = need
+        if need == 0:
+            return fresh
+        role, layer, name = self.names.of_kept(value)
+        track = plan.setting.track(value, axis)
+        initial = "" if track.head == 0 else f"first.{name}"
+        if initial:
+            self.starts[initial] = InitialValue(value, axis, need)
+        type = resize_type(value.type, {axis: plan.before(need, track)})
+        like = replace(self.carried(name, type, initial, layer), rows=axis, most=need, role=role)
+        both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
+        # All rows, or of the last ones as many as anything looks back at.
+        total, after = plan.rows(need, track), plan.after(need, track)
+        self.after[like.next] = self.draft.last(both, axis, total, after)
+        return both
+
+    def carry(self, node: Node, result: Value, first: Value | None) -> tuple[DecodeState, Value]:
+        """The state of a loop, which starts as `first`, or as zeros; behind a head, as
+        the rows of the head leave it.
+        """
+        name = self.names.of_carry(node, result)
+        head = self.draft.plan.setting.head(*get_stateful_operand(node))
+        start = first if head == 0 else result
+        initial = ""
+        if start is not None and not is_zero_everywhere(start):
+            initial = f"first.{name}"
+            self.starts[initial] = InitialValue(start)
+        like = self.carried(name, result.type, initial, self.names.loop(node))
+        return like, self.given(like)
+
+    def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> tuple[Value, ...]:
+        """Sums of the new rows, with what the sum was before them; its last row is the
+        state after.
+        """
+        shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
+        name, initial = self.names.of_value(result), ""
+        if self.draft.plan.setting.head(result, axis) != 0:
+            initial, summed = f"first.{name}", node.first
+            assert summed is not None, "a running sum has rows"
+            self.starts[initial] = InitialValue(summed, axis, total=True)
+        like = self.carried(name, Type(result.type.dtype, shape), initial, 0)
+        before = self.draft.add(node, ops.Insert(axis), self.given(like))
+        whole = self.draft.add(node, ops.Arith("add"), sums, *before)
+        self.after[like.next] = self.draft.add(node, ops.Last(axis), *whole)[0]
+        return whole
+
+    def carried(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
+        """A state without an axis of rows."""
+        return DecodeState(
+            name=f"past.{name}",
+            next=f"next.{name}",
+            type=type,
+            batch=self._batch(type),
+            rows=None,
+            most=0,
+            initial=initial,
+            role="carry",
+            layer=layer,
+        )
+
+    def given(self, state: DecodeState) -> Value:
+        """The input of a state that was not met before, as the step works on it."""
+        blocks = find_batch_blocks(state.type, self.draft.plan.batch)
+        if blocks is not None:
+            rows = None if state.rows is None else blocks.place(state.rows)
+            type = blocks.outward(state.type)
+            state = replace(state, type=type, batch=blocks.axis, rows=rows)
+        self.met.append(state)
+        given = self.draft.b.input(state.name, Input(state.type))
+        return blocks.together(self.draft.b, given) if blocks else given
+
+    def nexts(self) -> Mapping[str, Value]:
+        """What takes the place of each state, by output."""
+        b, batch = self.draft.b, self.draft.plan.batch
+        return {name: split_batch(b, value, batch) for name, value in self.after.items()}
+
+    def _batch(self, type: Type) -> int | None:
+        """The axis of the batch."""
+        batch = self.draft.plan.batch
+        return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def multiply_count(b: Builder, number: Value, factor: int) -> Value:
+    """A number of rows, of which each stands for several."""
+    if factor == 1:
+        return number
+    return b.one(ops.Arith("mul"), number, b.one(ops.Constant(factor, "i64")))
+
+
+def add_length(b: Builder, number: Value, length: Dim) -> Value:
+    """A number of rows and a length."""
+    return b.one(ops.Arith("add"), number, b.one(ops.Size(length)))
+
+
+def select_first_position(
+    states: StepStates, node: Node, result: Value, rows: Value
+) -> tuple[Value, ...]:
+    """What a node that picks the first row gives: of the state, or of the new `rows`
+    where nothing has grown yet.
+    """
+    draft, none = states.draft, Dim.of(0)
+    x, axis = get_stateful_operand(node)
+    track = draft.plan.setting.track(x, axis)
+    name = states.names.of_value(result)
+    type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, head=none))})
+    carried = states.carried(name, type, "", 0)
+    like = replace(carried, rows=axis, most=1, role="rows")
+    both = draft.b.one(ops.Concat(axis), states.given(like), rows)
+    (first,) = draft.add(node, ops.Slice(axis, none, Dim.of(1)), both)
+    # It is its own next state.
+    states.after[like.next] = first
+    if isinstance(node.op, ops.Index):
+        return draft.add(node, ops.Squeeze(axis), first)
+    return (first,)

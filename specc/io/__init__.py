@@ -1,0 +1,1 @@
+"""Safe file input and output: size limits on reads, strict JSON, atomic writes."""

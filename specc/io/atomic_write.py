@@ -1,0 +1,349 @@
+"""Write files and directories atomically: after any failure the previous output is complete
+and unchanged, or absent.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io import platform, temporary_files
+from specc.io.output_paths import (
+    describe_os_error,
+    normalize_output_path,
+    raise_not_a_file,
+    raise_os_error,
+    resolve_output_link,
+)
+from specc.io.safe_read import escape_text
+
+
+class WriteProgress(Protocol):
+    """Is told how many bytes are to be written, and of every piece that is."""
+
+    def expect(self, size: int) -> None:
+        """So many bytes come."""
+
+    def wrote(self, size: int) -> None:
+        """So many more are on the disk."""
+
+
+WRITE_PROGRESS: ContextVar[WriteProgress | None] = ContextVar("watch", default=None)
+
+
+Chunk = bytes | bytearray | memoryview
+
+_FILE_COUNTER = count()
+"""Of temporary files. No two threads get one: each would clean up what is the other's."""
+
+MAX_STEM_LENGTH = 150
+"""Bytes of a name that parts are named after; with hash and ending the longest fits
+every file system.
+"""
+
+
+def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
+    """The chunks, one after the other, as the whole content of `path`. Fails with E0810
+    to E0815.
+    """
+    path = resolve_output_link(normalize_output_path(path))
+    with OutputDirectory(path.parent) as out:
+        out.entry(path.name, chunks)
+
+
+def sanitize_file_stem(name: str) -> str:
+    """What the parts of a file of that name are named after: text that a model can hold
+    and every system can bear.
+    """
+    clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
+    return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
+
+
+def check_free_disk_space(folder: str | Path, size: int) -> None:
+    """Refuses to begin what cannot end: E0813 where the disk has fewer than `size` bytes left."""
+    if (watch := WRITE_PROGRESS.get()) is not None:
+        watch.expect(size)
+    free = platform.get_free_disk_space(folder)
+    if free is not None and free < size:
+        raise_error(
+            "E0813",
+            f"there is no space left for `{escape_text(str(folder))}`: {size / 1e9:.3g} GB "
+            "are to be written",
+            notes=[
+                f"the disk has {free / 1e9:.3g} GB left",
+                "nothing was written; what was there before is unchanged",
+            ],
+            helps=["free some space, or write to another disk with -o"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """What tells a file from another one under the same name."""
+
+    bytes: int
+    sha256: str
+
+
+class OutputDirectory:
+    """A set of files that appears in a folder together.
+
+    Used as a context: `hashed` and `entry` write temporary files; leaving without an
+    exception gives them their names. Entries take theirs in the order given, so the one
+    that readers open first comes last; one that replaces a file has its mode. `facts`
+    are those of every file written so far. The folder is made if there is none, and
+    those it lies in, and goes again if nothing comes of it. `superseded` are removed
+    when the new set stands.
+    """
+
+    def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
+        self.path = normalize_output_path(path)
+        self.facts: dict[str, FileDigest] = {}
+        self._new_folders: list[Path] = []
+        self._superseded = tuple(superseded)
+        self._parts: dict[str, Path] = {}
+        self._entries: dict[str, Path] = {}
+        self._temporary: list[Path] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> "OutputDirectory":
+        try:
+            self._make_folders()
+            if not stat.S_ISDIR(os.stat(self.path).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory")
+            _remove_stale_files(self.path)
+        except (OSError, ValueError) as error:
+            self._discard()
+            raise_os_error(error, self.path)
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def _make_folders(self) -> None:
+        """Makes the folder, and first those above it that are missing."""
+        missing, at = [], self.path
+        while not os.path.lexists(at):
+            missing.append(at)
+            at = at.parent
+        for folder in reversed(missing):
+            # someone was faster, or it is another name of one above
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+                self._new_folders.append(folder)
+
+    def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file whose name holds the hash of its content, and gives the name.
+
+        16 hexadecimal digits of SHA-256: no two versions of a file share a name, so a
+        reader that has the old entry file still finds the old parts.
+        """
+        temporary, facts = self._write(f"{stem}{suffix}", chunks)
+        name = f"{stem}-{facts.sha256[:16]}{suffix}"
+        self._parts[name] = temporary
+        self.facts[name] = facts
+        return name
+
+    def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
+        """Writes a file that gets exactly this name, and gives the SHA-256 of its content."""
+        target = self.path / name
+        former: int | None = None
+        try:
+            former = os.lstat(target).st_mode
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise_os_error(error, target)
+        if former is not None and not stat.S_ISREG(former):
+            kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link"))
+            known = (what for test, what in kinds if test(former))
+            raise_not_a_file(target, next(known, "a device or a pipe"))
+        temporary, facts = self._write(name, chunks, former)
+        self._entries[name] = temporary
+        self.facts[name] = facts
+        return facts.sha256
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._publish()
+        except (OSError, ValueError) as fault:
+            self._discard()
+            raise_os_error(fault, self.path)
+        except BaseException:
+            self._discard()
+            raise
+        else:
+            if error is not None:
+                self._discard()
+
+    def _write(
+        self, name: str, chunks: Iterable[Chunk], former: int | None = None
+    ) -> tuple[Path, FileDigest]:
+        """A temporary file with that content, safely on the disk, and the facts of the
+        content.
+
+        Its mode is that of the former file, if there was one, else what the umask
+        leaves.
+        """
+        temporary = self._reserve()
+        digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
+        try:
+            fd = os.open(temporary, platform.get_create_flags(), 0o666)
+            try:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += memoryview(chunk).nbytes
+                    _write_all(fd, chunk)
+                    if watch is not None:
+                        watch.wrote(memoryview(chunk).nbytes)
+                if former is not None:
+                    platform.copy_file_mode(fd, stat.S_IMODE(former) & 0o777)
+                os.fsync(fd)
+            except BaseException:
+                _close_quietly(fd)
+                raise
+            os.close(fd)
+        except OSError as error:
+            raise_os_error(error, self.path / name)
+        return temporary, FileDigest(size, digest.hexdigest())
+
+    def _reserve(self) -> Path:
+        """A new temporary name, remembered before the file exists so that it is always
+        cleaned up.
+        """
+        number = next(_FILE_COUNTER)
+        while os.path.lexists(
+            path := self.path / f".{temporary_files.get_temporary_prefix()}{number}"
+        ):
+            number = next(_FILE_COUNTER)
+        self._temporary.append(path)
+        return path
+
+    def _publish(self) -> None:
+        """Names in order: parts, then entries; the disk is told between the two."""
+        for name, temporary in self._parts.items():
+            target = self.path / name
+            if not os.path.lexists(target):
+                self._made.append(target)
+            platform.replace_file(temporary, target)
+        if self._parts:
+            platform.sync_directory(self.path)
+        self._publish_entries()
+        # What the new set has under the same name stays, and nothing outside the folder
+        # goes, whatever a former index says.
+        for name in self._superseded:
+            inside = name == os.path.basename(name)
+            if inside and name not in {*self._parts, *self._entries}:
+                _unlink_quietly(self.path / name)
+        for second in self._temporary:  # names of former entries
+            _unlink_quietly(second)
+
+    def _publish_entries(self) -> None:
+        """One entry changes in one step; several are put back if a later one fails.
+
+        Once an entry may stand, the parts it refers to stay, whatever fails behind it.
+        """
+        if len(self._entries) == 1:
+            self._publish_one(*self._entries.items())
+            return
+        former: dict[Path, Path | None] = {}
+        try:
+            for name, temporary in self._entries.items():
+                target = self.path / name
+                former[target] = self._second_name(target)
+                platform.replace_file(temporary, target)
+            platform.sync_directory(self.path)
+        except BaseException:
+            for target, kept in former.items():
+                if kept is not None:
+                    platform.replace_file(kept, target)
+                else:
+                    _unlink_quietly(target)
+            raise
+        self._made = []
+
+    def _publish_one(self, entry: tuple[str, Path]) -> None:
+        """The last step of a set with one entry."""
+        name, temporary = entry
+        made, self._made = self._made, []
+        try:
+            platform.replace_file(temporary, self.path / name)
+        except OSError:
+            self._made = made
+            raise
+        _sync_last(self.path)
+
+    def _second_name(self, target: Path) -> Path | None:
+        """A second name for a former entry, or nothing if there was none."""
+        if not os.path.lexists(target):
+            return None
+        kept = self._reserve()
+        platform.link_or_copy_file(target, kept)
+        return kept
+
+    def _discard(self) -> None:
+        """Removes everything this run made."""
+        for path in (*self._temporary, *self._made):
+            _unlink_quietly(path)
+        for folder in reversed(self._new_folders):
+            with suppress(OSError):  # not empty: someone else has put something there
+                os.rmdir(folder)
+
+
+def _write_all(fd: int, chunk: Chunk) -> None:
+    """`os.write` may take less than it was given, and never more than 2 GiB."""
+    view = memoryview(chunk).cast("B")
+    while view:
+        written = os.write(fd, view)
+        view = view[written:]
+
+
+def _sync_last(path: Path) -> None:
+    """The last sync, when the only entry already has its name and nothing can be taken back."""
+    try:
+        platform.sync_directory(path)
+    except OSError as error:
+        raise_error(
+            "E0815",
+            f"the output in `{escape_text(str(path))}` is complete, but not confirmed by "
+            f"the disk: {describe_os_error(error)}",
+            helps=["check the disk, then run the same command again"],
+        )
+
+
+def _close_quietly(fd: int) -> None:
+    with suppress(OSError):
+        os.close(fd)
+
+
+def _unlink_quietly(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _remove_stale_files(folder: Path) -> None:
+    """Removes temporary files of processes that are gone."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return  # a folder we may write into but not list
+    for name in names:
+        if name.startswith("."):
+            with suppress(OSError):  # someone else has cleared it
+                if temporary_files.is_abandoned_name(name, os.lstat(folder / name).st_mtime):
+                    _unlink_quietly(folder / name)

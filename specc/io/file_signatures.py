@@ -1,0 +1,281 @@
+"""Recognize files by content: files written by specc (which it may overwrite), and files
+that are not what their suffix says (Git LFS pointers, HTML pages, pickles).
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from pathlib import Path
+
+from specc.io.safe_read import UnreadableFile, open_regular_file
+
+_SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
+"""What stands behind the name of a checkpoint that is cut into several files."""
+
+_FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer: the file itself was not downloaded",
+        "run `git lfs pull` in the repository it came from",
+    ),
+    (
+        b"<!doctype",
+        "a web page: the download gave a page instead of the file",
+        "download it again, from the link to the raw file; gated files need you to be logged in",
+    ),
+    (
+        b"<html",
+        "a web page: the download gave a page instead of the file",
+        "download it again, from the link to the raw file; gated files need you to be logged in",
+    ),
+    (
+        b"pk\x03\x04",
+        "a zip archive, probably a PyTorch checkpoint that torch.save wrote",
+        "convert it to safetensors: {convert}",
+    ),
+    (
+        b"\x80\x02",
+        "a Python pickle, which can run code when it is read",
+        "convert it to safetensors: {convert}",
+    ),
+    (
+        b"\x80\x03",
+        "a Python pickle, which can run code when it is read",
+        "convert it to safetensors: {convert}",
+    ),
+    (
+        b"\x80\x04",
+        "a Python pickle, which can run code when it is read",
+        "convert it to safetensors: {convert}",
+    ),
+    (
+        b"\x80\x05",
+        "a Python pickle, which can run code when it is read",
+        "convert it to safetensors: {convert}",
+    ),
+    (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip FILE"),
+    (b"\x93numpy", "a NumPy array", "specc reads weights from safetensors files"),
+    (b"\x89hdf", "an HDF5 file", "specc reads weights from safetensors files"),
+    (b"gguf", "a GGUF file", "specc reads weights from safetensors files"),
+)
+
+CONVERSION_COMMAND = (
+    'python -c "import sys, torch, safetensors.torch as s; '
+    "s.save_file({k: v.clone().contiguous() for f in sys.argv[2:] "
+    "for k, v in torch.load(f, weights_only=True).items()}, "
+    'sys.argv[1])" {target} {source}'
+)
+"""The one command that turns a PyTorch checkpoint, of one file or several, into
+safetensors; it unpickles data only, no code.
+"""
+
+
+def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
+    """What a file with these first bytes is, and what to do about it; nothing if it is
+    no known impostor.
+    """
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
+    for mark, what, help in _FOREIGN_SIGNATURES:
+        if start.startswith(mark):
+            return what, help.replace("{convert}", format_conversion_command(name))
+    return None
+
+
+def format_conversion_command(*names: str) -> str:
+    """The conversion command for a file of that name, or for those that a checkpoint
+    is cut into.
+    """
+    stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
+    whole = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
+    sources = " ".join(map(shlex.quote, names))
+    target = shlex.quote(f"{whole}.safetensors")
+    return CONVERSION_COMMAND.replace("{source}", sources).replace("{target}", target)
+
+
+PRODUCER_NAME = "specc"
+SIDE_FILE_SUFFIXES = (".data", ".tokenizer.json")
+"""How the files that lie beside a model, under its name and their content's hash, end."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PRODUCER, _METADATA = 2, 14
+"""Fields of a model: who made it, and texts that it carries."""
+_MADE_BY, _HEAD = b"<!-- specc -->", 2048
+"""What drawings and pages say of themselves, and how far from their beginning."""
+_LONGEST_HEADER = 100_000_000
+_MOST_FIELDS = 10_000
+"""A model of ours has a few; a file of any content may look like many."""
+
+
+def is_specc_model(path: Path) -> bool:
+    """Whether a file is an ONNX model with our manifest in it."""
+    return _has_content(path, _is_model_content)
+
+
+def is_specc_png(path: Path) -> bool:
+    """Whether a file is a PNG of ours."""
+    return _has_content(path, _is_png_content)
+
+
+def is_specc_drawing(path: Path) -> bool:
+    """Whether a file is an SVG, a page or a PNG of ours."""
+    return is_specc_png(path) or _has_content(path, _is_drawing_content)
+
+
+def is_specc_arrays(path: Path) -> bool:
+    """Whether a file holds arrays that `run -o` wrote."""
+    return _has_content(
+        path, lambda data: data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
+    )
+
+
+def is_specc_weights(path: Path) -> bool:
+    """Whether a file is a safetensors file of ours."""
+    return _has_content(path, _is_weights_content)
+
+
+def is_package_index(path: Path) -> bool:
+    """Whether a file describes a package of ours, whole or damaged."""
+    return _has_content(
+        path,
+        lambda data: (
+            data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
+        ),
+    )
+
+
+def find_unused_side_files(path: Path) -> list[str]:
+    """Files that specc wrote beside the model `path` and that no other model in the
+    folder reads.
+    """
+    shape = re.compile(
+        rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDE_FILE_SUFFIXES))})", re.DOTALL
+    )
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return []
+    found = [
+        (n, m[1])
+        for n in names
+        if (m := shape.fullmatch(n)) and n.isprintable() and _is_referenced(path, n)
+    ]
+    ours = [
+        name for name, digest in found if (_hash_file(path.parent / name) or "").startswith(digest)
+    ]
+    return filter_unreferenced_files(path.parent, ours, but={path.name})
+
+
+def filter_unreferenced_files(
+    folder: Path, names: Collection[str], *, but: Collection[str]
+) -> list[str]:
+    """Those of `names` that no model in the folder reads, whatever the model is called;
+    `but` are not looked into.
+    """
+    left = list(names)
+    try:
+        # Nothing is looked for in folders that may be large where nothing is asked.
+        there = os.listdir(folder) if left else []
+    except OSError:
+        return []
+    for other in [folder / n for n in there if n not in {*but, *names}]:
+        if other.suffix.lower() == ".onnx" or is_specc_model(other):
+            left = [name for name in left if not _is_referenced(other, name)]
+    return left
+
+
+def _has_content(path: Path, test: Callable[[mmap.mmap], bool]) -> bool:
+    """Whether the content of a regular file passes a test."""
+    try:
+        with (
+            os.fdopen(open_regular_file(path), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            return test(data)
+    except (UnreadableFile, OSError, ValueError, IndexError, RecursionError):
+        return False
+
+
+def _is_referenced(path: Path, name: str) -> bool:
+    return _has_content(path, lambda data: data.find(name.encode()) >= 0)
+
+
+def _hash_file(path: Path) -> str | None:
+    try:
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (UnreadableFile, OSError):
+        return None
+
+
+def _is_model_content(data: mmap.mmap) -> bool:
+    made = described = False
+    key = PRODUCER_NAME.encode()
+    for number, begin, end in islice(_iterate_protobuf_fields(data), _MOST_FIELDS):
+        made |= number == _PRODUCER and data[begin:end] == key
+        described |= (
+            number == _METADATA
+            and data[begin : begin + 2 + len(key)] == bytes([10, len(key)]) + key
+        )
+    return made and described
+
+
+def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+    """The fields of a protobuf message with their places. ValueError or IndexError
+    where it is none.
+    """
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        begin, kind = at, tag & 7
+        if kind == 2:
+            length, begin = _read_varint(data, at)
+            at = begin + length
+        elif kind == 0:
+            _, at = _read_varint(data, at)
+        else:
+            at += {1: 8, 5: 4}.get(kind, len(data))
+        if at > len(data):
+            raise ValueError("cut short")
+        yield tag >> 3, begin, at
+
+
+def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+    raise ValueError("no number")
+
+
+def _is_png_content(data: mmap.mmap) -> bool:
+    at = len(_PNG)
+    while data[: len(_PNG)] == _PNG and at + 8 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        kind, body = data[at + 4 : at + 8], at + 8
+        if kind == b"tEXt" and data[body : body + length] == b"Software\0" + PRODUCER_NAME.encode():
+            return True
+        at = body + length + 4
+    return False
+
+
+def _is_drawing_content(data: mmap.mmap) -> bool:
+    """An SVG or a page that says who made it before anything that a user wrote."""
+    head = data[:_HEAD]
+    return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
+
+
+def _is_weights_content(data: mmap.mmap) -> bool:
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
+        return False
+    header = json.loads(data[8 : 8 + length])
+    about = header.get("__metadata__")
+    return isinstance(about, dict) and PRODUCER_NAME in about

@@ -1,0 +1,313 @@
+"""Parse JSON strictly with limits, convert records to JSON, and read the fields of untrusted
+JSON objects with type and range checks.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import NoReturn, TypeAlias
+
+from specc.diagnostics.diagnostic import raise_error
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+INTEGER_BOUND = 2**64
+"""Integers of our own files stay below this: the largest are seeds, of 64 bits."""
+MAX_DEPTH = 100
+"""So deep are lists and objects of our own files nested at most."""
+
+
+class InvalidJson(ValueError):
+    """What is wrong with a text, as the end of a sentence."""
+
+
+class DuplicateKey(InvalidJson):
+    """One object has a name twice; which one would hold is anybody's guess."""
+
+
+class NonFiniteNumber(InvalidJson):
+    """`NaN` or an infinity, which JSON does not have."""
+
+
+class NestingTooDeep(InvalidJson):
+    """Lists or objects are nested deeper than is granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLimits:
+    """How deep values may be nested, and below what whole numbers stay; None: any."""
+
+    depth: int | None = MAX_DEPTH
+    below: int | None = INTEGER_BOUND
+
+
+DEFAULT_LIMITS = JsonLimits()
+NO_LIMITS = JsonLimits(depth=None, below=None)
+"""For texts whose reader has limits of its own, with words of its own."""
+
+
+def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
+    """What a JSON text says. Raises NotJson, or json.JSONDecodeError with the place of
+    a slip; both are ValueErrors.
+    """
+    if text.startswith("\ufeff"):  # nobody sees it, so it is named
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
+    try:
+        value: Json = STRICT_DECODER.decode(text)
+    except RecursionError:
+        raise NestingTooDeep("it is nested too deep") from None
+    if limits.depth is not None or limits.below is not None:
+        _check_limits(value, limits)
+    return value
+
+
+def to_json_value(value: object) -> Json:
+    """A value of ours as JSON: a record as an object of its fields, a tuple as a list."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case list() | tuple():
+            return [to_json_value(item) for item in value]
+        case Mapping():
+            return {str(key): to_json_value(item) for key, item in value.items()}
+    return _record_to_json(value)
+
+
+def replace_non_finite(value: object) -> object:
+    """Return a value with texts for the numbers that JSON lacks: `inf`, `-inf`, `nan`."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {str(k): replace_non_finite(v) for k, v in value.items()}
+        case list() | tuple():
+            return [replace_non_finite(v) for v in value]
+    return value
+
+
+def to_tagged_json(kind: str, record: object) -> dict[str, Json]:
+    """A record of ours as an object that says of which kind it is."""
+    return {"kind": kind, **_record_to_json(record)}
+
+
+def _record_to_json(record: object) -> dict[str, Json]:
+    assert is_dataclass(record), f"{type(record).__name__} has no form in JSON"
+    return {f.name: to_json_value(getattr(record, f.name)) for f in fields(record)}
+
+
+def as_exact_integer(value: object) -> int | None:
+    """A whole number, or None for anything else: `true` is not 1, and 3.0 is not 3."""
+    return value if type(value) is int else None
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise DuplicateKey("a name is given twice in one object")
+    return found
+
+
+def _reject_non_finite(text: str) -> NoReturn:
+    raise NonFiniteNumber(f"{text} is not a number")
+
+
+STRICT_DECODER = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_non_finite
+)
+"""Made once: a file of rows has millions of texts."""
+
+
+def _check_digits(level: Iterable[Json], below: int) -> None:
+    numbers = [n for item in level if (n := as_exact_integer(item)) is not None]
+    if any(abs(n) >= below for n in numbers):
+        raise InvalidJson("it holds a number with too many digits")
+
+
+def _check_limits(value: Json, limits: JsonLimits) -> None:
+    """Limits hold at every depth. Walks with a list, not with calls: the text decides
+    how deep.
+    """
+    level, depth = [value], 0
+    while level:
+        if limits.below is not None:
+            _check_digits(level, limits.below)
+        holders = [item for item in level if isinstance(item, dict | list)]
+        inner = [
+            one for item in holders for one in (item.values() if isinstance(item, dict) else item)
+        ]
+        # a list with nothing in it is a level too, but nothing can hide below it
+        depth += 1
+        if limits.depth is not None and depth > limits.depth and inner:
+            raise NestingTooDeep("it is nested too deep")
+        level = inner
+
+
+FieldPath: TypeAlias = tuple[str, ...]
+RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
+MAX_NUMBER = 1e30
+"""The greatest size of a number: it leaves room for every scale there is, and its square
+is still a float.
+"""
+
+
+def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
+    """The complaint about a record that a model file carries. Fails with E0915."""
+    raise_error(
+        "E0915",
+        "the model file says in a way specc does not understand how its inputs are read",
+        notes=[f"`{'.'.join(path)[:200]}` {what}"],
+        helps=["compile the spec again with this version of specc"],
+    )
+
+
+class JsonFields:
+    """The fields of one JSON object, read once each."""
+
+    def __init__(
+        self, value: object, path: FieldPath = (), complain: RaiseFieldError = raise_damaged_record
+    ) -> None:
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            complain(path, "is not an object")
+        self._values: dict[str, object] = value
+        self._unread = set(value)
+        self.path = path
+        self.complain = complain
+
+    def refuse(self, key: str, what: str) -> NoReturn:
+        """Complain about field `key`."""
+        self.complain((*self.path, key), what)
+
+    def has(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        self._unread.discard(key)
+        return self._values.get(key) is not None
+
+    def get(self, key: str) -> object:
+        """The field as it stands."""
+        if key not in self._values:
+            self.refuse(key, "is missing")
+        self._unread.discard(key)
+        return self._values[key]
+
+    def get_optional(self, key: str) -> object:
+        """The field as it stands, None where it is not there."""
+        return self.get(key) if key in self._values else None
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all fields, in order."""
+        return tuple(self._values)
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        """An integer from `low` to `high`, both included."""
+        return _integer(self, key, self.get(key), low, high)
+
+    def integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
+        """A list of exactly `count` such integers."""
+        values = self.items(key, count)
+        if len(values) != count:
+            self.refuse(key, f"holds {len(values)} values where {count} are due")
+        return tuple(
+            _integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
+        )
+
+    def identity(self, key: str, below: int) -> int | None:
+        """The id of a token, from 0 to `below` - 1, or nothing."""
+        return self.integer(key, 0, below - 1) if self.has(key) else None
+
+    def number(self, key: str, most: float = MAX_NUMBER) -> float:
+        """A finite number, of a size of at most `most`."""
+        return _number(self, key, self.get(key), most)
+
+    def numbers(self, key: str, most: int) -> tuple[float, ...]:
+        """A list of at most `most` finite numbers."""
+        return tuple(
+            _number(self, f"{key}[{i}]", value) for i, value in enumerate(self.items(key, most))
+        )
+
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self.get(key)
+        if not isinstance(value, bool):
+            self.refuse(key, "is neither true nor false")
+        return value
+
+    def choice(self, key: str, options: Sequence[str]) -> str:
+        """One of the texts `options`."""
+        value = self.get(key)
+        if not isinstance(value, str) or value not in options:
+            self.refuse(key, f"is none of {', '.join(options)}")
+        return value
+
+    def texts(self, key: str, most: int, longest: int) -> tuple[str, ...]:
+        """A list of at most `most` texts of at most `longest` characters each."""
+        values = self.items(key, most)
+        for i, value in enumerate(values):
+            if not isinstance(value, str) or len(value) > longest:
+                self.refuse(f"{key}[{i}]", f"is not a text of at most {longest} characters")
+            if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+                self.refuse(f"{key}[{i}]", "holds half of a character pair")
+        return tuple(str(value) for value in values)
+
+    def items(self, key: str, most: int) -> list[object]:
+        """A list of at most `most` values."""
+        value = self.get(key)
+        if not isinstance(value, list | tuple):
+            self.refuse(key, "is not a list")
+        if len(value) > most:
+            self.refuse(key, f"holds {len(value)} values; at most {most} are allowed")
+        return list(value)
+
+    def text(self, key: str) -> str:
+        """A text."""
+        value = self.get_optional(key)
+        if not isinstance(value, str):
+            self.refuse(key, "is missing")
+        return value
+
+    def listed(self, key: str) -> list[object]:
+        """A list of anything."""
+        value = self.get_optional(key)
+        if not isinstance(value, list):
+            self.refuse(key, "is no list")
+        return value
+
+    def table(self, key: str) -> dict[str, object]:
+        """An object as it stands, by the names in it."""
+        value = self.get_optional(key)
+        if not isinstance(value, dict):
+            self.refuse(key, "is missing")
+        return value
+
+    def string_map(self, key: str) -> dict[str, str]:
+        """An object of nothing but texts."""
+        found = self.table(key)
+        texts = {name: value for name, value in found.items() if isinstance(value, str)}
+        if len(texts) < len(found):
+            self.refuse(key, "holds something that is no text")
+        return texts
+
+    def child(self, key: str) -> "JsonFields":
+        """An object inside this one."""
+        return JsonFields(self.get(key), (*self.path, key), self.complain)
+
+    def done(self) -> None:
+        """Complain about fields that no one asked for."""
+        for key in sorted(self._unread):
+            self.refuse(key, "is not known")
+
+
+def _integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        fields.refuse(key, "is not a whole number")
+    if not low <= value <= high:
+        fields.refuse(key, f"is not between {low} and {high}")
+    return value
+
+
+def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBER) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fields.refuse(key, "is not a number")
+    if not abs(value) <= most or not math.isfinite(value):
+        fields.refuse(key, "is too large or not a number")
+    return float(value)

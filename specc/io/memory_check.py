@@ -1,0 +1,111 @@
+"""Measure free memory (machine and cgroup limits) and raise E0804 where a model does not fit."""
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP_FILES = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (
+        Path("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+"""Where Linux says what a container may use and uses, in its two versions; of that what
+only caches files is given back.
+"""
+
+
+def get_free_memory() -> int | None:
+    """Bytes that this process can still have, swap included; None where nobody tells."""
+    free = _get_machine_memory()
+    limits = [left for group in _CGROUP_FILES if (left := _get_cgroup_memory(*group)) is not None]
+    known = [amount for amount in (free, *limits) if amount is not None]
+    return min(known, default=None)
+
+
+def _get_machine_memory() -> int | None:
+    """What the machine has free."""
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        facts = {key: int(rest.split()[0]) for key, _, rest in _split_fields(lines)}
+        return (facts["MemAvailable"] + facts.get("SwapFree", 0)) * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None  # Windows has no such call, macOS no such name
+
+
+def _split_fields(lines: list[str]) -> list[tuple[str, str, str]]:
+    return [line.partition(":") for line in lines]
+
+
+def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int | None:
+    """What is left of a container's share; None where it has no bound."""
+    try:
+        most = int((folder / limit).read_text(encoding="ascii"))
+        used = int((folder / usage).read_text(encoding="ascii"))
+        lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        files = dict(line.split(" ", 1) for line in lines).get(cached, "0")
+        return max(most - used + int(files), 0)
+    except (OSError, ValueError):
+        return None  # no such file, or the word `max`
+
+
+def check_free_memory(what: str, held: int, stored: int, numbers: int) -> None:
+    """E0804 where `held` bytes are more than are free, before any is taken. `stored` is
+    what the same `numbers` take in their files.
+    """
+    free = get_free_memory()
+    if free is None or held <= free:
+        return
+    _raise_not_enough_memory(what, held, stored, numbers, free)
+
+
+def _raise_not_enough_memory(
+    what: str, held: int, stored: int, numbers: int, free: int
+) -> NoReturn:
+    raise_error(
+        "E0804",
+        f"`{escape_text(what)}` needs about {format_gigabytes(held)} of memory, and "
+        f"{format_gigabytes(free)} are free",
+        notes=[describe_weight_memory(held, stored, numbers)],
+        helps=[
+            describe_fitting_model(numbers, free),
+            f"or run it on a machine with {format_gigabytes(held)} free",
+        ],
+    )
+
+
+def describe_weight_memory(held: int, stored: int, numbers: int) -> str:
+    """What weights take, stored and at work."""
+    return (
+        f"its weights are {numbers / 1e9:.2f} billion numbers: {format_gigabytes(stored)} as "
+        f"they are stored, {format_gigabytes(held)} as the runtime computes with them"
+    )
+
+
+def describe_fitting_model(numbers: int, free: int) -> str:
+    """What memory of that size could hold of such a model."""
+    narrow = [bits for bits in (8, 4) if numbers * bits // 8 <= free]
+    most = f"{free / 4e9:.2f} billion numbers of 32 bits"
+    if not narrow:
+        return f"what fits is a model of at most {most}"
+    taken = format_gigabytes(numbers * narrow[0] // 8)
+    return (
+        f"what fits is a model of at most {most}, or this one with weights of "
+        f"{narrow[0]} bits ({taken})"
+    )
+
+
+def format_gigabytes(count: int) -> str:
+    """Bytes as a person reads them: `13.5 GB`."""
+    return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

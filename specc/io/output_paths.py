@@ -1,0 +1,277 @@
+"""Decide whether an output path may be written: suffix, existing files, inputs, links,
+portable names. Raises E0810 to E0815, E0833 and E0958.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io import file_signatures
+from specc.io.platform import explain_unportable_name
+from specc.io.safe_read import escape_text
+
+NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputKind:
+    """What is written: in words, how its name ends, and how one that specc wrote is
+    recognized, if it can be.
+    """
+
+    what: str
+    endings: tuple[str, ...]
+    is_ours: Callable[[Path], bool] | None = None
+    folder: str = ""
+    """What makes a folder of the same."""
+
+
+MODEL_OUTPUT = OutputKind(
+    "an ONNX model",
+    (".onnx",),
+    file_signatures.is_specc_model,
+    "or say what a folder is to hold: `--for all` for a model that writes, else `--for score`",
+)
+IMAGE_OUTPUT = OutputKind("a picture", (".png",), file_signatures.is_specc_png)
+ATTENTION_PLOT_OUTPUT = OutputKind(
+    "a picture of attention", (".svg", ".html", ".png"), file_signatures.is_specc_drawing
+)
+DRAWING_OUTPUT = OutputKind("a drawing", (".svg",), file_signatures.is_specc_drawing)
+HTML_OUTPUT = OutputKind("a page", (".html",), file_signatures.is_specc_drawing)
+ARRAYS_OUTPUT = OutputKind("arrays", (".npz",), file_signatures.is_specc_arrays)
+WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
+INDEX_OUTPUT = OutputKind("the index of a package", (".json",), file_signatures.is_package_index)
+SPEC_OUTPUT = OutputKind("a spec", (".specc", ".yaml", ".yml"))
+NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
+TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
+"""What is named without an option: a new spec on its command line, weights in Python."""
+VOCABULARY_OUTPUT = OutputKind("a list of words", (".vocab",))
+
+
+def resolve_output_path(
+    path: str | Path,
+    kind: OutputKind,
+    *,
+    inputs: Iterable[str | Path] = (),
+    force: bool = False,
+    content: bytes = b"",
+) -> Path:
+    """The file that is to be written for the output `path`: itself, or what it is a
+    link to.
+
+    What there is may be `content` already. Fails with E0811 (no place for a file),
+    E0814 (an input), E0816 (another ending), E0833 (someone else's file).
+    """
+    if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
+        # what a `Path` forgets
+        raise_not_a_file(Path(path), "the name of a folder")
+    path = normalize_output_path(path)
+    reject_unportable_name(path)
+    reject_input_overwrite(path, inputs)
+    real = resolve_output_link(path)
+    if path.suffix.lower() not in kind.endings:
+        usual = str(path.with_name(f"{path.stem or 'name'}{kind.endings[0]}"))
+        raise_error(
+            "E0816",
+            f"{kind.what} cannot be written as `{escape_text(str(path))}`",
+            notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING_WRITTEN],
+            helps=[
+                f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
+                if kind
+                in (
+                    IMAGE_OUTPUT,
+                    ATTENTION_PLOT_OUTPUT,
+                    DRAWING_OUTPUT,
+                    HTML_OUTPUT,
+                    NEW_SPEC_OUTPUT,
+                    TRAINED_WEIGHTS_OUTPUT,
+                )
+                else f"write `-o {escape_text(usual)}`",
+                # a name without an ending is one of a folder
+                *([kind.folder] if kind.folder and not path.suffix else []),
+            ],
+        )
+    if not force and not _is_replaceable(real, kind, content):
+        raise_not_replaceable(
+            path,
+            f"it is not {kind.what} that specc wrote",
+            "say --force to replace it, or give another name",
+        )
+    return real
+
+
+def _explain_suffix(path: Path, kind: OutputKind) -> str:
+    """What speaks for the ending that is proposed."""
+    if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
+        return ", which is as sharp; a browser prints it as PDF"
+    return ""
+
+
+def reject_unportable_name(path: Path) -> None:
+    """E0958 for a name that some system cannot hold, wherever it is written: models are
+    carried from one to another.
+    """
+    if why := explain_unportable_name(path.name):
+        raise_error(
+            "E0958",
+            f"`{escape_text(path.name)[:60]}` is a name that not every system can hold",
+            notes=[why, NOTHING_WRITTEN],
+            helps=["give another name with -o"],
+        )
+
+
+def normalize_output_path(path: str | Path) -> Path:
+    """A path without steps into folders that are not there and back: `new/../m.onnx` is
+    `m.onnx`, where no system would find it.
+    """
+    at = Path()
+    for part in Path(path).parts:
+        at = at.parent if part == ".." and not os.path.lexists(at) else at / part
+    return at
+
+
+def raise_not_replaceable(path: Path, why: str, mend: str) -> NoReturn:
+    """E0833: what lies there is not ours to replace."""
+    raise_error(
+        "E0833",
+        f"`{escape_text(str(path))}` would be replaced",
+        notes=[why, NOTHING_WRITTEN],
+        helps=[mend],
+    )
+
+
+def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> None:
+    """Fails with E0814 if the output is, by whatever name, one of the files that are read."""
+    for given in inputs:
+        try:
+            same = os.path.samefile(path, given)
+        except (OSError, ValueError):
+            same = False
+        if same:
+            raise_error(
+                "E0814",
+                f"the output `{escape_text(str(path))}` is one of the inputs",
+                notes=[
+                    f"it is the same file as `{escape_text(str(given))}`",
+                    "nothing was written",
+                ],
+                helps=["give another name with -o"],
+            )
+
+
+def resolve_output_link(path: Path) -> Path:
+    """The regular file, there or not, that a path means. E0811 for anything else."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except (OSError, ValueError) as error:
+        raise_os_error(error, path)
+    if not stat.S_ISLNK(mode):
+        _check_regular_file(path, mode, "")
+        return path
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        mode = os.stat(real).st_mode
+    except OSError:
+        raise_not_a_file(path, "a link that leads nowhere")
+    _check_regular_file(path, mode, "a link to ")
+    return real
+
+
+def _check_regular_file(path: Path, mode: int, through: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise_not_a_file(
+            path, through + ("a folder" if stat.S_ISDIR(mode) else "a device or a pipe")
+        )
+
+
+def raise_not_a_file(path: Path, what: str) -> NoReturn:
+    """E0811: what lies there is something else than a file."""
+    title = f"the output `{escape_text(str(path))}` is {what}"
+    raise_error("E0811", title, notes=["nothing was written"], helps=["give the name of a file"])
+
+
+def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
+    """Whether there is nothing to lose: no file, an empty one, that content, or one
+    that specc wrote.
+    """
+    try:
+        size = os.stat(path).st_size
+    except (OSError, ValueError):
+        return True  # what is wrong with the place, writing will tell
+    if size == 0 or (kind.is_ours is not None and kind.is_ours(path)):
+        return True
+    return bool(content) and size == len(content) and path.read_bytes() == content
+
+
+def _is_existing_directory(folder: Path) -> bool:
+    """Whether a folder is there; the one that a command works in may have been removed,
+    and has no name any more.
+    """
+    return folder.is_dir() and folder.stat().st_nlink > 0
+
+
+def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
+    """The coded form of what the system said: E0810 to E0815."""
+    number = error.errno if isinstance(error, OSError) else None
+    name = f"`{escape_text(str(path))}`"
+    if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
+        raise_error(
+            "E0812",
+            f"the output {name} cannot be written: this folder takes no files",
+            notes=["it shows what the system does, and is on no disk", NOTHING_WRITTEN],
+            helps=["choose a folder you may write to with -o"],
+        )
+    if number == errno.ENOENT:
+        raise_error(
+            "E0810",
+            f"there is no folder for the output {name}",
+            notes=[
+                "a part of its path is a link that leads nowhere, or was removed just now",
+                NOTHING_WRITTEN,
+            ],
+            helps=["make the folder that the link means, or give another path"],
+        )
+    if number in (errno.ENOTDIR, errno.EISDIR):
+        raise_error(
+            "E0811",
+            f"{name} is not a folder",
+            notes=[NOTHING_WRITTEN],
+            helps=["give a path in a folder with -o"],
+        )
+    if number in _DENIED:
+        raise_error(
+            "E0812",
+            f"the output {name} cannot be written: {describe_os_error(error)}",
+            notes=[NOTHING_WRITTEN],
+            helps=["choose a folder you may write to with -o"],
+        )
+    if number in _FULL:
+        raise_error(
+            "E0813",
+            f"there is no space left for {name}",
+            notes=[f"the system says: {describe_os_error(error)}", NOTHING_WRITTEN],
+            helps=["free some space, or write to another disk with -o"],
+        )
+    raise_error(
+        "E0815",
+        f"writing {name} failed: {describe_os_error(error)}",
+        notes=[NOTHING_WRITTEN],
+        helps=["check the name and the disk, or write somewhere else with -o"],
+    )
+
+
+def describe_os_error(error: OSError | ValueError) -> str:
+    """What the system said, in lower case."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return "the name holds a NUL character" if isinstance(error, ValueError) else "unknown error"

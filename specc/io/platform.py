@@ -1,0 +1,151 @@
+"""Differences between operating systems: open flags, file modes, atomic replace, hard links,
+process ids, portable file names.
+"""
+
+import errno
+import os
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+IS_WINDOWS = os.name == "nt"
+REPLACE_ATTEMPTS = 5
+"""How often a file takes its name, where another program may have it open."""
+RETRY_SECONDS = 0.2
+"""Seconds between two tries."""
+
+
+def _get_open_flag(name: str) -> int:
+    """A flag of opening, 0 where the system has none of that name."""
+    return int(vars(os).get(name, 0))
+
+
+def get_read_flags() -> int:
+    """Flags for reading: the bytes as they are, and no wait for a pipe that nobody writes."""
+    plain = os.O_RDONLY | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
+    # on regular files it means nothing
+    return plain | _get_open_flag("O_NONBLOCK")
+
+
+def get_create_flags() -> int:
+    """Flags for a new file: never into one, or through a link, that someone else put there."""
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
+
+
+_SEEKING = threading.Lock()
+"""A descriptor has one place to read from, where it cannot be told another each time."""
+
+
+def read_at_offset(fd: int, size: int, offset: int) -> bytes:
+    """At most `size` bytes from `offset` on, wherever the descriptor stands."""
+    if "pread" in vars(os):
+        return os.pread(fd, size, offset)
+    with _SEEKING:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def read_into_buffer(fd: int, view: memoryview, offset: int) -> int:
+    """Fill `view` from `offset` on, as far as one call does; gives how far that is."""
+    if "preadv" in vars(os):
+        return os.preadv(fd, [view], offset)
+    data = read_at_offset(fd, len(view), offset)
+    view[: len(data)] = data
+    return len(data)
+
+
+def copy_file_mode(fd: int, mode: int) -> None:
+    """Give a file the mode of another one, where there are modes."""
+    if "fchmod" in vars(os):
+        with suppress(OSError):  # a file system without them
+            os.fchmod(fd, mode)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Give a file its name, in one step. On Windows another program that has the old one
+    open refuses that for as long; most have it for a moment.
+    """
+    for turn in range(REPLACE_ATTEMPTS):
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            if not IS_WINDOWS or turn == REPLACE_ATTEMPTS - 1:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+def link_or_copy_file(path: Path, name: Path) -> None:
+    """A second name for a file; a copy where the file system has no such thing."""
+    try:
+        if os.link in os.supports_follow_symlinks:
+            os.link(path, name, follow_symlinks=False)
+        else:
+            os.link(path, name)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        shutil.copyfile(path, name)
+
+
+def sync_directory(path: Path) -> None:
+    """Make new names last. Some file systems cannot, and say EINVAL; Windows opens no folder."""
+    if IS_WINDOWS:
+        return
+    fd = os.open(path, os.O_RDONLY | _get_open_flag("O_CLOEXEC"))
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        with suppress(OSError):
+            os.close(fd)
+
+
+def is_process_alive(pid: int) -> bool:
+    """Whether a process may still be there. Windows would end it when asked, so there it is."""
+    if IS_WINDOWS:
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def get_host_name() -> str:
+    """The name that this machine has for others; empty where none is to be had."""
+    return os.uname().nodename if "uname" in vars(os) else ""
+
+
+def get_free_disk_space(folder: str | Path) -> int | None:
+    """Bytes that are left on a disk; None for a file system that counts none."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except (OSError, ValueError):
+        return None  # what is wrong with the folder, writing will tell
+    return usage.free if usage.total else None
+
+
+WINDOWS_DEVICE_NAMES = frozenset(
+    {"con", "prn", "aux", "nul", "conin$", "conout$"}
+    | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
+)
+"""Names that are devices on Windows, whatever ending they have."""
+
+
+def explain_unportable_name(name: str) -> str:
+    """Why another system cannot hold a file of that name; empty where every one can."""
+    stem = name.partition(".")[0].rstrip(" ").casefold()
+    if stem in WINDOWS_DEVICE_NAMES:
+        return f"`{stem}` is a device on Windows, with any ending"
+    if name.rstrip(". ") != name and name not in (".", ".."):
+        return "Windows drops points and spaces at the end of a name"
+    return ""

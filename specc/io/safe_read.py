@@ -1,0 +1,114 @@
+"""Open and read regular files with a size limit: no pipe or device can block the compiler."""
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from specc.io.platform import get_read_flags
+
+
+class Closeable(ABC):
+    """Closed when the block that opened it is left, whatever happened there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is held. Closing twice does no more than closing once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class UnreadableFile(Exception):
+    """Why a file cannot be read, as the end of a sentence. Callers turn it into a coded
+    diagnostic.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class FileTooLarge(UnreadableFile):
+    """A file had `size` bytes before it was read: more than are granted, or fewer, and
+    it grew while it was read.
+    """
+
+    size: int
+
+
+def escape_text(text: str, keep: str = "") -> str:
+    """A text from outside as it is printed: control characters, but those in `keep`,
+    and lone surrogates escaped.
+    """
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> int:
+    """A descriptor for a regular file. Raises Unreadable for anything else."""
+    try:
+        # opening a FIFO without a writer must not wait for ever
+        fd = os.open(path, get_read_flags())
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            # what the hub's cache looks like where part of it was deleted
+            gone = escape_text(os.readlink(path))
+            raise UnreadableFile(f"it is a link to `{gone}`, which is not there") from None
+        raise UnreadableFile(_describe_read_error(error)) from None
+    except (OSError, ValueError) as error:
+        raise UnreadableFile(_describe_read_error(error)) from None
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise UnreadableFile(
+        "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device, not a file"
+    )
+
+
+def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """All bytes of a regular file of at most `most` bytes. Raises Unreadable."""
+    fd = open_regular_file(path)
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        try:
+            data = file.read(most + 1) if size <= most else b""
+        except OSError as error:
+            raise UnreadableFile(_describe_read_error(error)) from None
+    # what grows while it is read is as large as what was
+    if max(size, len(data)) > most:
+        raise FileTooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
+    return data
+
+
+def resolve_links(path: Path) -> Path:
+    """Where a path leads through links. Raises Unreadable where they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        # RuntimeError: Python 3.11 for links in a circle
+        raise UnreadableFile(
+            _describe_read_error(error)
+            if not isinstance(error, RuntimeError)
+            else "its links lead in a circle"
+        ) from None
+
+
+def _describe_read_error(error: OSError | ValueError) -> str:
+    """The system's words, in lower case, without number and path."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return (
+        "the name holds a NUL character" if isinstance(error, ValueError) else "it cannot be opened"
+    )

@@ -1,0 +1,64 @@
+"""Turn termination signals into an exception, so that temporary files are removed on exit."""
+
+import signal
+from types import FrameType
+
+SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
+"""Signals by which others end a process: a supervisor, a terminal that is closed."""
+
+
+RECEIVED_SIGNALS: list[int] = []
+"""The signals that came. Code that is being loaded when one comes may make another
+exception of it: a library in C then says that it could not be initialized.
+"""
+
+
+class ProcessTerminated(KeyboardInterrupt):
+    """The process was told to end; `status` is what it ends with.
+
+    Who listens for Ctrl-C listens for this.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """128 and the number of the signal, as shells count."""
+        return 128 + self.number
+
+
+def install_termination_handlers() -> None:
+    """Has the signals to end raise `ProcessTerminated` in the main thread, from which this is
+    called.
+
+    One that somebody has already decided about, as `nohup` does, stays as it is.
+    """
+    for name in SIGNAL_NAMES:
+        # not every system has all of them
+        number = vars(signal).get(name)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _raise_terminated)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raise_interrupted)
+
+
+def get_pending_termination() -> KeyboardInterrupt | None:
+    """What the last signal raised, if one came, whatever became of it on its way."""
+    if not RECEIVED_SIGNALS:
+        return None
+    number = RECEIVED_SIGNALS[-1]
+    return KeyboardInterrupt() if number == signal.SIGINT else ProcessTerminated(number)
+
+
+def _raise_terminated(number: int, _: FrameType | None) -> None:
+    RECEIVED_SIGNALS.append(number)
+    # who asks a second time does not want to wait
+    signal.signal(number, signal.SIG_DFL)
+    raise ProcessTerminated(number)
+
+
+def _raise_interrupted(number: int, frame: FrameType | None) -> None:
+    RECEIVED_SIGNALS.append(number)
+    signal.default_int_handler(number, frame)

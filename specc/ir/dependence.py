@@ -1,0 +1,207 @@
+"""Which positions of its operands a result depends on, for every node including loops.
+
+An element of a result depends on row `u` of an operand's axis only if one of the links
+between the two allows it. A link that names a result axis allows `u` where `t - u` lies
+in its interval, `t` being the element's row along that axis. An operand axis without a
+link to a result is not read by it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.interval import (
+    EMPTY_INTERVAL,
+    FUTURE_POSITIONS,
+    PAST_POSITIONS,
+    SAME_POSITION,
+    Interval,
+)
+from specc.ir.op import Op
+from specc.ir.op_dependence import (
+    GATE_OPERANDS,
+    Dependence,
+    DependenceGate,
+    DependenceKind,
+    iterate_op_dependences,
+    make_dependence,
+)
+from specc.ir.ops import Scan
+from specc.ir.types import Type
+
+__all__ = [
+    "GATE_OPERANDS",
+    "AxisTrace",
+    "Dependence",
+    "DependenceGate",
+    "DependenceKind",
+    "find_dependences",
+    "find_op_dependences",
+    "trace_axes",
+]
+
+
+def find_dependences(node: Node, results: Sequence[Value]) -> tuple[Dependence, ...]:
+    """Every link between the operands and the results of a node."""
+    return find_op_dependences(
+        node.op, tuple(a.type if a else None for a in node.args), tuple(r.type for r in results)
+    )
+
+
+@lru_cache(maxsize=4096)
+def find_op_dependences(
+    op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
+) -> tuple[Dependence, ...]:
+    """The links of an op applied to these types; the layers of a model ask for the same
+    ones again and again.
+    """
+    return tuple(
+        _iterate_scan_dependences(op, args, results)
+        if isinstance(op, Scan)
+        else iterate_op_dependences(op, args, results)
+    )
+
+
+# A loop: its own axis is read in order; any other axis is followed through the body.
+
+
+@dataclass
+class AxisTrace:
+    """What one axis of one value has become in another: rows along axes, or every row of it."""
+
+    axes: dict[int, Interval] = field(default_factory=dict)
+    all: bool = False
+
+    def join(self, other: "AxisTrace") -> bool:
+        """Take over what `other` says; whether anything changed."""
+        before = dict(self.axes), self.all
+        self.all = self.all or other.all
+        for axis, reach in other.axes.items():
+            self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
+        # Who reads every row reads those of each axis: there is nothing left to add.
+        if self.all:
+            self.axes.clear()
+        return before != (self.axes, self.all)
+
+    @property
+    def read(self) -> bool:
+        """Whether anything of the axis is read."""
+        return self.all or bool(self.axes)
+
+
+def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
+    """Follow axes of some values of `graph` to every value that reads them."""
+    found: dict[Value, AxisTrace] = {v: AxisTrace(dict(t.axes), t.all) for v, t in start.items()}
+    for node, results in graph.nodes:
+        if not any(a in found for a in node.args if a):
+            continue
+        for link in find_dependences(node, results):
+            operand = node.args[link.operand]
+            source = found.get(operand) if operand else None
+            # How long an axis is does not tell what stands in its rows.
+            if source is None or not source.read or link.kind == "extent":
+                continue
+            into = found.setdefault(results[link.result], AxisTrace())
+            into.join(_extend_trace(link, source))
+    return found
+
+
+def _extend_trace(link: Dependence, source: AxisTrace) -> AxisTrace:
+    """What an axis has become behind a link. Two windows in a row reach as far as both
+    together; behind anything else any row may have been read.
+    """
+    reach = source.axes.get(link.operand_axis)
+    if reach is None:
+        return AxisTrace(all=source.all)
+    if link.kind in ("same", "window") and link.result_axis is not None:
+        return AxisTrace({link.result_axis: reach + link.reach}, source.all)
+    return AxisTrace(all=True)
+
+
+def _iterate_scan_dependences(
+    op: Scan, args: Sequence[Type | None], results: Sequence[Type]
+) -> Iterator[Dependence]:
+    if op.masked:
+        # Operand 0 is then [batch, row]: what a step keeps depends on the flags before.
+        yield from _iterate_scanned_axis(op, 0, 1, len(results))
+        for r in range(len(results)):
+            yield make_dependence(
+                0, 0, r, _to_outer_axis(op, 0, r >= op.carries), "same", SAME_POSITION
+            )
+    for n in range(op.first, len(args)):
+        arg = args[n]
+        assert arg is not None, "a scan has no optional operands"
+        scanned = n - op.first < op.scanned
+        for axis in range(arg.rank):
+            if scanned and axis == op.axis:
+                yield from _iterate_scanned_axis(op, n, axis, len(results))
+            else:
+                inner = axis - (axis > op.axis) if scanned else axis
+                yield from _iterate_body_dependences(op, n, axis, n - op.first, inner)
+
+
+def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
+    """The loop's own axis."""
+    for r in range(count):
+        if r < op.carries:
+            # What a carry is at the end has seen every row; only forward is the newest
+            # row the last it saw.
+            if op.reverse:
+                yield make_dependence(operand, axis, r, None, "all")
+            else:
+                yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
+        elif op.carries:
+            # A collected row may hold what the carry had gathered until then.
+            yield make_dependence(
+                operand,
+                axis,
+                r,
+                op.axis,
+                "window",
+                FUTURE_POSITIONS if op.reverse else PAST_POSITIONS,
+            )
+        else:
+            yield make_dependence(operand, axis, r, op.axis, "same", SAME_POSITION)
+
+
+def _to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
+    """An axis of a body's result, counted outside."""
+    return axis + (collected and axis >= op.axis)
+
+
+def _iterate_body_dependences(
+    op: Scan, operand: int, axis: int, number: int, inner: int
+) -> Iterator[Dependence]:
+    """Another axis, followed through the body until what the carries read no longer grows."""
+    inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
+    carried = op.inner().starts
+    start = {v: AxisTrace() for v in carried}
+    start.setdefault(inputs[number], AxisTrace()).join(AxisTrace({inner: SAME_POSITION}))
+    turn = 0
+    while True:
+        found = trace_axes(op.body, {v: t for v, t in start.items() if t.read})
+        changed = [
+            start[v].join(found.get(after, AxisTrace()))
+            for v, after in zip(carried, outputs, strict=False)
+        ]
+        if not any(changed):
+            break
+        turn += 1
+        # What still reads further after three turns, as a carry does each row of which
+        # takes its left neighbor's, goes on doing so with every step.
+        if turn >= 3:
+            for v, grew in zip(carried, changed, strict=True):
+                start[v].join(AxisTrace(all=grew))
+    for r, value in enumerate(outputs):
+        state = AxisTrace()
+        state.join(found.get(value, AxisTrace()))
+        if r < op.carries:
+            state.join(start[carried[r]])
+        if state.all:
+            yield make_dependence(operand, axis, r, None, "all")
+        for a, reach in state.axes.items():
+            kind: DependenceKind = "same" if reach == SAME_POSITION else "window"
+            yield make_dependence(
+                operand, axis, r, _to_outer_axis(op, a, r >= op.carries), kind, reach
+            )

@@ -1,0 +1,329 @@
+"""Parse graphs from the textual IR.
+
+The text may come out of a model that nobody vouches for. Its size and depth are
+bounded, only the ops of `specc.ir.op.OPS_BY_NAME` exist, attributes have the types the ops
+declare, every node is checked by its own shape rule, and nothing in the text is run.
+Every fault fails with E0927 (no IR text of this version, or too much of it) or E0928 (a
+line that is wrong).
+"""
+
+from dataclasses import dataclass
+
+import specc.ir.ops  # noqa: F401  (fills the table of ops)
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source, Span
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph, Input, Node, NodeOrigin, Parameter, Value
+from specc.ir.ir_lexer import (
+    DIM_PATTERN,
+    KEYWORD_PATTERN,
+    NAME_PATTERN,
+    REST_OF_LINE_PATTERN,
+    TYPE_PATTERN,
+    VALUE_PATTERN,
+    IrLineReader,
+)
+from specc.ir.ir_printer import IR_HEADER
+from specc.ir.op_attributes import build_op
+from specc.ir.types import ShapeError, Type
+
+MAX_IR_TEXT_LENGTH = 64 * 2**20
+MAX_IR_NODES = 200_000
+MAX_BODY_NESTING = 8
+
+OP_BUILD_ERRORS = (
+    ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
+)  # fmt: skip
+"""What building an op raises of wrong attributes or operands: the ops assert what the
+compiler guarantees, and a text guarantees nothing."""
+
+
+def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
+    """The graphs of a text by name. `name` is what messages call the text."""
+    if len(text) > MAX_IR_TEXT_LENGTH:
+        raise_error(
+            "E0927", f"`{name}` holds more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text"
+        )
+    lines = IrLineReader(Source(name, text))
+    if lines.line != IR_HEADER:
+        raise_error(
+            "E0927",
+            f"`{name}` is no graph text this version can read",
+            notes=[f"its first line should be `{IR_HEADER}`"],
+            helps=["compile the model again with this version of specc"],
+        )
+    lines.column = len(IR_HEADER)
+    lines.advance()
+    graphs: dict[str, Graph] = {}
+    while lines.line:
+        graph = _GraphParser(lines, 0).read()
+        if graph.name in graphs:
+            lines.wrong(f"two graphs are called `{graph.name}`")
+        graphs[graph.name] = graph
+    if lines.at != len(text):
+        lines.wrong("nothing may follow an empty line")
+    return graphs
+
+
+@dataclass
+class _GraphParser:
+    """Reads one graph, from its `graph` line to its `end`."""
+
+    lines: IrLineReader
+    depth: int
+
+    def __post_init__(self) -> None:
+        self.values: list[Value] = []
+        self.inputs: dict[str, Value] = {}
+        self.input_facts: dict[str, Input] = {}
+        self.parameters: dict[str, Value] = {}
+        self.parameter_facts: dict[str, Parameter] = {}
+        self.nodes: dict[Node, tuple[Value, ...]] = {}
+        self.made: dict[Node, NodeOrigin] = {}
+        self.names: dict[str, Value] = {}
+        self.outputs: dict[str, Value] = {}
+        self.least: dict[str, int] = {}
+        self.facts: dict[str, Dim] = {}
+
+    def read(self) -> Graph:
+        """The graph. Lines of one kind follow those of the kind before, as `write` orders them."""
+        lines = self.lines
+        # A body within a body is read by a call: the text must not decide how deep.
+        if self.depth > MAX_BODY_NESTING:
+            lines.wrong(f"bodies are nested more than {MAX_BODY_NESTING} deep")
+        lines.expect("graph ")
+        name = lines.text()
+        lines.advance()
+        readers = (
+            ("least ", self.read_least),
+            ("fact ", self.read_fact),
+            ("input ", self.read_input),
+            ("parameter ", self.read_parameter),
+            ("%", self.read_node),
+            ("name ", self.read_name),
+            ("output ", self.read_output),
+        )
+        # One order, as it is written: a text that is read is the text that would be
+        # written.
+        for word, reader in readers:
+            while lines.peek(word):
+                reader()
+        lines.expect("end")
+        lines.advance()
+        return Graph(
+            name=name,
+            inputs=self.inputs,
+            input_facts=self.input_facts,
+            parameters=self.parameters,
+            parameter_facts=self.parameter_facts,
+            nodes=tuple(self.nodes.items()),
+            outputs=self.outputs,
+            names=self.names,
+            made=self.made,
+            least=self.least,
+            facts=self.facts,
+        )
+
+    def read_least(self) -> None:
+        """`least seq 1`"""
+        self.lines.expect("least ")
+        name = self.lines.match(NAME_PATTERN, "a name").group()
+        self.lines.expect(" ")
+        bound = self.lines.number()
+        if isinstance(bound, float) or name in self.least:
+            self.lines.wrong(f"one whole number for `{name}` is expected")
+        self.least[name] = bound
+        self.lines.advance()
+
+    def read_fact(self) -> None:
+        """`fact size = 4*half`"""
+        self.lines.expect("fact ")
+        name = self.lines.match(NAME_PATTERN, "a name").group()
+        self.lines.expect(" = ")
+        if name in self.facts:
+            self.lines.wrong(f"`{name}` is stated twice")
+        self.facts[name] = self.lines.dim(
+            self.lines.match(REST_OF_LINE_PATTERN, "a length").group()
+        )
+        self.lines.advance()
+
+    def read_input(self) -> None:
+        """`input "ids" %0: i64[batch, seq] below=vocab`"""
+        lines = self.lines
+        lines.expect("input ")
+        name = self.unique(self.inputs)
+        lines.expect(" ")
+        type = self.defined()
+        keep = lines.text() if lines.skip(" keep=") else ""
+        below = (
+            lines.dim(lines.match(REST_OF_LINE_PATTERN, "a length").group())
+            if lines.skip(" below=")
+            else None
+        )
+        match keep:
+            case "" | "left" | "right" | "any":
+                self.input_facts[name] = Input(type, keep, below)
+            case _:
+                lines.wrong(f"`{keep}` is no side of padding")
+        self.inputs[name] = Value(type)
+        self.values.append(self.inputs[name])
+        lines.advance()
+
+    def read_parameter(self) -> None:
+        """`parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`"""
+        lines = self.lines
+        lines.expect("parameter ")
+        name = self.unique(self.parameters)
+        lines.expect(" ")
+        type = self.defined()
+        lines.expect(" initial=")
+        initial = lines.text()
+        lines.expect(" made_by=")
+        self.parameter_facts[name] = Parameter(
+            name=name, type=type, initial=initial, made_by=lines.text()
+        )
+        self.parameters[name] = Value(type)
+        self.values.append(self.parameters[name])
+        lines.advance()
+
+    def read_node(self) -> None:
+        """`%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body where it ends in `body`."""
+        lines = self.lines
+        lines.nodes += 1
+        if lines.nodes > MAX_IR_NODES:
+            lines.wrong(f"more than {MAX_IR_NODES} nodes")
+        place = lines.here()
+        said = [self.result(0)]
+        while lines.skip(", "):
+            said.append(self.result(len(said)))
+        lines.expect(" = ")
+        node, types, scopes = self.asked(place)
+        # The text says each type, and the op infers it again: so a damaged text is seen
+        # where it is damaged.
+        if [str(t) for t in types] != said:
+            gives = ", ".join(map(str, types))
+            lines.wrong(f"{node.op.name} gives {gives}", place)
+        # Equal nodes are one in a graph; twice the same would be two values of one.
+        if node in self.nodes:
+            lines.wrong("this node stands here twice", place)
+        self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
+        self.values += self.nodes[node]
+        if scopes:
+            self.made[node] = NodeOrigin(scopes)
+
+    def asked(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
+        """The node behind the `=`, the types that its op gives, and its scopes."""
+        lines = self.lines
+        name = lines.match(KEYWORD_PATTERN, "the name of an op").group()
+        args = self.arguments()
+        attributes = self.attributes() if lines.skip(" {") else {}
+        scopes = self.scopes() if lines.skip(" @ ") else ()
+        has_body = lines.skip(" body")
+        lines.advance()
+        body = _GraphParser(lines, self.depth + 1).read() if has_body else None
+        try:
+            node = Node(build_op(name, attributes, body), args)
+            types = node.op.infer(*(a.type if a else None for a in args))
+        except OP_BUILD_ERRORS as error:
+            why = f"{name}: {error}"
+            unsaid = f"`{name}` cannot be built like this"
+            lines.wrong(why if str(error) else unsaid, place)
+        return node, types, scopes
+
+    def read_name(self) -> None:
+        """`name "layers.0:weights" %7`"""
+        self.lines.expect("name ")
+        name = self.unique(self.names)
+        self.lines.expect(" ")
+        self.names[name] = self.known()
+        self.lines.advance()
+
+    def read_output(self) -> None:
+        """`output "logits" %9`"""
+        self.lines.expect("output ")
+        name = self.unique(self.outputs)
+        self.lines.expect(" ")
+        self.outputs[name] = self.known()
+        self.lines.advance()
+
+    def unique(self, taken: dict[str, Value]) -> str:
+        """A quoted name that is not in `taken`."""
+        name = self.lines.text()
+        if name in taken:
+            self.lines.wrong(f"`{name}` stands here twice")
+        return name
+
+    def defined(self) -> Type:
+        """`%4: f32[n]`, where 4 is the next number."""
+        self.number_is(len(self.values))
+        return self.lines.type()
+
+    def result(self, n: int) -> str:
+        """`%4: f32[n]` for result `n` of a node; its type as text, to be compared with
+        the shape rule's.
+        """
+        self.number_is(len(self.values) + n)
+        return self.lines.match(TYPE_PATTERN, "a type").group()
+
+    def number_is(self, expected: int) -> None:
+        """Step over `%n: `."""
+        if int(self.lines.match(VALUE_PATTERN, "a value").group(1)) != expected:
+            self.lines.wrong(f"the next value is %{expected}")
+        self.lines.expect(": ")
+
+    def known(self) -> Value:
+        """A value that was made before."""
+        number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
+        if number >= len(self.values):
+            self.lines.wrong(f"%{number} is not made before it is used")
+        return self.values[number]
+
+    def arguments(self) -> tuple[Value | None, ...]:
+        """`(%0, _, %3)`"""
+        self.lines.expect("(")
+        args: list[Value | None] = []
+        while not self.lines.skip(")"):
+            if args:
+                self.lines.expect(", ")
+            args.append(None if self.lines.skip("_") else self.known())
+        return tuple(args)
+
+    def attributes(self) -> dict[str, object]:
+        """`axis=1, fn="sum"}`"""
+        found: dict[str, object] = {}
+        while True:
+            name = self.lines.match(KEYWORD_PATTERN, "the name of an attribute").group()
+            self.lines.expect("=")
+            if name in found:
+                self.lines.wrong(f"`{name}` stands here twice")
+            found[name] = self.attribute(0)
+            if self.lines.skip("}"):
+                return found
+            self.lines.expect(", ")
+
+    def attribute(self, depth: int) -> object:
+        """A number, a text, `true`, `false`, `<length>` or a tuple of these."""
+        lines = self.lines
+        if lines.skip("true"):
+            return True
+        if lines.skip("false"):
+            return False
+        if lines.peek('"'):
+            return lines.text()
+        if lines.peek("<"):
+            return lines.dim(lines.match(DIM_PATTERN, "a length").group(1))
+        if depth or not lines.skip("("):
+            return lines.number()
+        items: list[object] = []
+        while not lines.skip(")"):
+            if items:
+                lines.expect(", ")
+            items.append(self.attribute(depth + 1))
+        return tuple(items)
+
+    def scopes(self) -> tuple[str, ...]:
+        """`"layers.0", "layers.1"`"""
+        found = [self.lines.text()]
+        while self.lines.skip(", "):
+            found.append(self.lines.text())
+        return tuple(found)

@@ -1,0 +1,105 @@
+"""Verify the invariants of a graph; used in tests, between passes and after parsing."""
+
+from collections.abc import Iterator, Mapping
+
+from specc.ir.dim import DimError
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.ops import Extent, Range, Route, Scan, Size
+from specc.ir.types import ShapeError, Type
+
+
+def find_graph_errors(graph: Graph) -> list[str]:
+    """What is wrong with `graph`; nothing, for a sound one. Every node is inferred again."""
+    return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
+
+
+def _iterate_errors(graph: Graph) -> Iterator[str]:
+    inputs = {name: facts.type for name, facts in graph.input_facts.items()}
+    parameters = {name: facts.type for name, facts in graph.parameter_facts.items()}
+    yield from _iterate_input_errors("input", graph.inputs, inputs)
+    yield from _iterate_input_errors("parameter", graph.parameters, parameters)
+    known = {*graph.inputs.values(), *graph.parameters.values()}
+    seen: set[Node] = set()
+    for n, (node, results) in enumerate(graph.nodes):
+        where = f"node {n} ({node.op.name})"
+        if node in seen:
+            yield f"{where} stands there twice"
+        seen.add(node)
+        for fault in _iterate_node_errors(node, results, known):
+            yield f"{where}: {fault}"
+        known.update(results)
+    yield from _iterate_undefined("output", graph.outputs, known)
+    yield from _iterate_undefined("name", graph.names, known)
+    for node in graph.made:
+        if node not in seen:
+            yield f"something is said about a node that is not there: {node.op.name}"
+
+
+def _iterate_undefined(what: str, values: Mapping[str, Value], known: set[Value]) -> Iterator[str]:
+    for name, value in values.items():
+        if value not in known:
+            yield f"the {what} `{name}` is made by no node of the graph"
+
+
+def _iterate_input_errors(
+    what: str, values: Mapping[str, Value], types: Mapping[str, Type]
+) -> Iterator[str]:
+    """What is wrong with inputs or parameters, whose facts say that they have these types."""
+    if values.keys() != types.keys():
+        differ = sorted(values.keys() ^ types.keys())
+        yield f"the {what}s and what is known of them differ: {differ}"
+    for name, value in values.items():
+        if value.node:
+            yield f"{what} `{name}` is made by a node"
+        if name in types and types[name] != value.type:
+            yield f"{what} `{name}` is {value.type} and {types[name]}"
+
+
+def is_length_dependent(node: Node) -> bool:
+    """Whether a node holds the rows of a run-time length: their numbers, or how many they are."""
+    match node:
+        case Node(Extent(axis=axis), (Value() as x,)):
+            return x.type.shape[axis].number is None
+        case Node(Range(length=length) | Size(length=length)):
+            return length.number is None
+    return False
+
+
+def _iterate_node_errors(
+    node: Node, results: tuple[Value, ...], known: set[Value]
+) -> Iterator[str]:
+    for n, a in enumerate(node.args):
+        if a and a not in known:
+            yield f"operand {n + 1} is not made before it is used"
+    yield from _iterate_result_errors(node, results)
+    if isinstance(node.op, Scan | Route):
+        yield from _iterate_body_errors(node.op.body)
+
+
+def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[str]:
+    """What is wrong with what a node gives: the shape rule is asked again."""
+    for n, r in enumerate(results):
+        if r.node is not node and r.node != node:
+            yield "a result belongs to another node"
+        if r.index != n:
+            yield f"result {n + 1} says that it is result {r.index + 1}"
+    try:
+        types = node.op.infer(*(a.type if a else None for a in node.args))
+    except (ShapeError, DimError) as error:
+        yield str(error)
+        return
+    recorded = tuple(r.type for r in results)
+    if types != recorded:
+        said, known = ", ".join(map(str, types)), ", ".join(map(str, recorded))
+        yield f"gives {said}, {known} is recorded"
+
+
+def _iterate_body_errors(body: Graph) -> Iterator[str]:
+    if body.parameters:
+        yield "the body of a loop has parameters of its own"
+    if any(is_length_dependent(n) for n, _ in body.nodes):
+        yield (
+            "the body of a loop makes row numbers, which would begin anew where "
+            "it is run on a part of the rows"
+        )
+    yield from _iterate_errors(body)

@@ -1,0 +1,279 @@
+"""Constraints on lengths: tables that bound position ids, slices that need enough
+positions, divisions without remainder; and a search for lengths that meet them.
+
+Whoever tries a model at lengths of his own choice asks here first: `x[:, 0:30]` has no
+value where there are eleven rows, nor has `split(x, into=[n / 2, 2], axis=1)`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, DimFunction, min_dims
+from specc.ir.graph import Graph, Node, Value
+
+ROPE_TABLE = "--context"
+"""What stands for a table where frequencies are those of texts up to some length."""
+
+
+@dataclass(frozen=True)
+class TableLimit:
+    """`length` rows are asked for by `node`, and there are `most`: of `table`, None where
+    they are frequencies.
+    """
+
+    node: Node
+    length: Dim
+    most: int
+    table: Value | None
+
+
+def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
+    """All of a graph whose length is known only when it runs."""
+    for node, _ in graph.nodes:
+        found = find_table_limit(node)
+        if found is None:
+            continue
+        length = found.length.substitute(graph.facts)
+        if length.symbols():
+            yield TableLimit(node, length, found.most, found.table)
+
+
+def find_table_limit(node: Node) -> TableLimit | None:
+    """What a node asks a table for; None where it does not, or nobody knows how much."""
+    match node:
+        case Node(ops.Embedding(), (Value() as ids, Value() as table)):
+            return _make_table_limit(node, ids, table.type.shape[0].number, table)
+        case Node(ops.RopeAngles(most=most), (Value() as ids,)) if most:
+            return _make_table_limit(node, ids, most, None)
+    return None
+
+
+def _make_table_limit(
+    node: Node, ids: Value, most: int | None, table: Value | None
+) -> TableLimit | None:
+    greatest = _find_largest_index(ids)
+    if most is None or greatest is None:
+        return None
+    return TableLimit(node, greatest + 1, most, table)
+
+
+def _find_largest_index(value: Value) -> Dim | None:
+    """The greatest number in `value`, where its numbers are row numbers."""
+    match value.node:
+        # rows are counted from 0, so the last one is one less than how many there are
+        case Node(ops.Extent(axis=axis), (Value() as x,)):
+            return x.type.shape[axis] - 1
+        case Node(ops.Range(length=length), ()):
+            return length - 1
+        case Node(ops.Size(length=length), ()):
+            return length
+        # how many rows are kept up to each, at most all
+        case Node(ops.CumSum(axis=axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
+            return x.type.shape[axis] if keep.type.dtype == "bool" else None
+        case Node(ops.Arith(fn="add" | "sub" as fn), (Value() as x, Value() as y)):
+            return _shift_largest_index(fn, _find_largest_index(x), y)
+        # the number that padded rows are given is a small one: `max(cumsum(keep) - 1, 0)`
+        case Node(ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant())))):
+            return _find_largest_index(x)
+        case Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,)):
+            return _find_largest_index(x)
+        # the last rows are the greatest: those of a step are behind those before it
+        case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
+            return _find_largest_index(x) if stop == x.type.shape[axis] else None
+        case Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant())))):
+            return _find_largest_index(x)
+        case _:
+            return None
+
+
+def _shift_largest_index(fn: str, greatest: Dim | None, by: Value) -> Dim | None:
+    """Row numbers moved by a number, or by a length, as those of a step are."""
+    match by.node:
+        case _ if greatest is None:
+            return None
+        case Node(ops.Constant(value=c)):
+            return greatest + int(c if fn == "add" else -c)
+        case Node(ops.Size(length=length)):
+            return greatest + length if fn == "add" else greatest - length
+        case _:
+            return None
+
+
+SEARCH_RADII = (4, 16, 64, 600)
+"""How far lengths are moved from the wanted ones, tried one after the other."""
+
+MAX_TRIES = 1_500
+"""In each reach."""
+
+
+@dataclass(frozen=True)
+class LengthConstraint:
+    """A length that must have a value, and where it counts rows one that is not below 0."""
+
+    length: Dim
+    rows: bool
+
+    def met(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is so where symbols have these values."""
+        try:
+            return self.length.at(sizes) >= 0 or not self.rows
+        except DimError:
+            return False
+
+
+def find_valid_lengths(
+    graph: Graph,
+    wanted: Mapping[str, int],
+    most: Mapping[str, int] | None = None,
+    apart: Collection[int] = (),
+) -> dict[str, int] | None:
+    """Lengths near the wanted ones at which all demands are met; None where none are
+    found.
+
+    No length becomes more than `most` says, or less than the graph promises, or is
+    moved to a number in `apart`.
+    """
+    open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]
+    if all(d.met(wanted) for d in open_):
+        return dict(wanted)
+    moved = {s for d in open_ for s in d.length.symbols()}
+    symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
+    # Near numbers first, in all lengths: a far one in the first length would be found
+    # before a near one in the last.
+    for reach in SEARCH_RADII:
+        tries = dict[str, list[int]]()
+        for s in symbols:
+            largest = (most or {}).get(s, wanted[s] + reach)
+            near = _iterate_nearby_lengths(wanted[s], reach, graph.least.get(s, 1), largest)
+            tries[s] = [n for n in near if n == wanted[s] or n not in apart]
+        if found := _search_lengths(symbols, tries, open_):
+            return {**wanted, **found}
+    return None
+
+
+def find_total_strides(graph: Graph) -> dict[str, int]:
+    """How many rows of a length become one behind all strides; of lengths that some
+    quotient has.
+    """
+    found: dict[str, int] = {}
+    lengths = (d for _, results in graph.nodes for r in results for d in r.type.shape)
+    for part in (p for length in lengths for p in _iterate_quotients(length)):
+        divided, by = part.args
+        for symbol in divided.symbols():
+            found[symbol] = max(found.get(symbol, 1), by.number or 1)
+    return found
+
+
+def _iterate_quotients(length: Dim) -> Iterator[DimFunction]:
+    for monomial, _ in length.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, DimFunction) and atom.fn == "//":
+                yield atom
+
+
+def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
+    """What lengths must have a value, of symbols that are no facts."""
+    found = {LengthConstraint(d, True) for d in graph.facts.values()} | _collect_node_constraints(
+        graph
+    )
+    found |= {
+        LengthConstraint(room.most - room.length, True) for room in iterate_table_limits(graph)
+    }
+    found = {LengthConstraint(d.length.substitute(graph.facts), d.rows) for d in found}
+    # A number is no question, and a symbol by itself may be anything.
+    return {d for d in found if d.length.number is None and d.length.name is None}
+
+
+def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
+    """Those of its nodes, and of nodes in bodies of loops."""
+    found: set[LengthConstraint] = set()
+    for node, results in iterate_nested_nodes(graph):
+        made = [d for r in results for d in r.type.shape]
+        found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
+        # An attribute need not count rows: it must only have a value.
+        found |= {LengthConstraint(d, False) for d in _iterate_dims(node.op.attributes().values())}
+    return found
+
+
+def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
+    """Its nodes, and those in bodies of loops, whose symbols are the same."""
+    for node, results in graph.nodes:
+        yield node, results
+        if isinstance(node.op, ops.Scan):
+            yield from iterate_nested_nodes(node.op.body)
+
+
+def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
+    """Lengths that must not be below 0, so that every row is there that a node takes."""
+    match node:
+        case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
+            return start, stop - start, x.type.shape[axis] - stop
+        case Node(ops.Stride(axis=axis, start=start, stop=stop, step=step), (Value() as x,)):
+            return start, stop - start, x.type.shape[axis] - stop, step - 1
+        case Node(ops.TopK(axis=axis, k=k), (Value() as x,)):
+            return k, x.type.shape[axis] - k
+        case Node(ops.Pad(axis=axis) as op, (Value() as x,)):
+            return op.rooms(x.type.shape[axis])
+        case Node(ops.Resize(axis=axis, sizes=sizes), (Value() as x,)):
+            changed = x.type.shape[axis : axis + len(sizes)]
+            return tuple(d - 1 for d in (*sizes, *changed))
+        case Node(ops.Index(axis=axis, at=at), (Value() as x,)):
+            return at, x.type.shape[axis] - at - 1
+        case Node(ops.Conv() | ops.MaxPool() | ops.AveragePool() as op, (Value() as x, *_)):
+            # Rows are the second axis, those of a picture the third and fourth.
+            moved = x.type.shape[len(op.kernel) :]
+            return tuple(op.spare(moved[n], n) for n in range(len(op.kernel)))
+        case Node(ops.KeepRows() as op, (Value() as x,)):
+            length = x.type.shape[1]
+            return (op.rows(length) - min_dims(length, 1),)
+    return ()
+
+
+def _iterate_dims(attributes: Iterable[object]) -> Iterator[Dim]:
+    for value in attributes:
+        if isinstance(value, Dim):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _iterate_dims(value)
+
+
+def _is_coupled(symbol: str, open_: Iterable[LengthConstraint]) -> bool:
+    """Whether a demand has this symbol and others: it is chosen after those that stand alone."""
+    read = [d.length.symbols() for d in open_]
+    return any(symbol in symbols and len(symbols) > 1 for symbols in read)
+
+
+def _iterate_nearby_lengths(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
+    """The number itself, then those above it, then those below."""
+    yield from range(wanted, min(wanted + reach, most) + 1)
+    yield from range(wanted - 1, max(wanted - reach, least) - 1, -1)
+
+
+def _search_lengths(
+    symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[LengthConstraint]
+) -> dict[str, int] | None:
+    """The first choice that meets all demands, one symbol after the other; None after
+    too many tries.
+    """
+    # A demand is asked as soon as the last of its symbols has a value, so that what it
+    # refuses is not combined with every value of the symbols behind.
+    place = {s: n for n, s in enumerate(symbols)}
+    due: list[list[LengthConstraint]] = [[] for _ in symbols]
+    for demand in open_:
+        due[max(place[s] for s in demand.length.symbols())].append(demand)
+    sizes: dict[str, int] = {}
+    stack, left = [iter(tries[symbols[0]])], MAX_TRIES
+    while stack and left:
+        left -= 1
+        at = len(stack) - 1
+        number = next(stack[-1], None)
+        if number is None:
+            stack.pop()
+            continue
+        sizes[symbols[at]] = number
+        if all(d.met(sizes) for d in due[at]):
+            if at + 1 == len(symbols):
+                return sizes
+            stack.append(iter(tries[symbols[at + 1]]))
+    return None

@@ -1,0 +1,298 @@
+"""Which positions of an operand axis one op reads, from the marks of its signature.
+
+A rule such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name with a
+mark. Resolved for one node it tells, axis by axis, which axis of the result the rows are
+read along, and how far.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
+from specc.ir.op import Op
+from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Share, Weigh
+from specc.ir.signature import SignatureAxis, SignatureTerm, assign_axis_marks
+from specc.ir.types import Type
+
+DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class DependenceGate:
+    """Rows are read only where `operand` is not surely false or zero.
+
+    `query` and `key` are axes of that operand; `result_axis` is the axis of the result
+    that `query` becomes.
+    """
+
+    operand: int
+    query: int
+    key: int
+    result_axis: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependence:
+    """How axis `operand_axis` of operand `operand` is read by result `result`.
+
+    `same`: row for row. `window`: rows `t - hi` to `t - lo` of `result_axis`.
+    `strided`: rows `t · stride - hi` to `t · stride - lo`, and there are not as many in
+    the result. `band`: through any one of `gates`, all of which hold; without a gate,
+    every row. `newest`: the last row (`hi` > 0: those before it too), and `result_axis`
+    is None. `extent`: only how many there are. `all`: every row.
+    """
+
+    operand: int
+    operand_axis: int
+    result: int
+    result_axis: int | None
+    kind: DependenceKind
+    reach: Interval = FULL_INTERVAL
+    gates: tuple[DependenceGate, ...] = ()
+    stride: int = 1
+
+    @property
+    def lo(self) -> float:
+        """The lowest `t_result - t_operand`; negative where later rows are read."""
+        return self.reach.lo
+
+    @property
+    def hi(self) -> float:
+        """The highest `t_result - t_operand`: how far it looks back."""
+        return self.reach.hi
+
+
+def make_dependence(
+    operand: int,
+    axis: int,
+    result: int,
+    to: int | None,
+    kind: DependenceKind,
+    reach: Interval = FULL_INTERVAL,
+) -> Dependence:
+    """A link without gates."""
+    return Dependence(
+        operand=operand, operand_axis=axis, result=result, result_axis=to, kind=kind, reach=reach
+    )
+
+
+GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
+    Attend: Attend.mask,
+    MaskedSoftmax: MaskedSoftmax.mask,
+    Hard: Hard.mask,
+    Share: Share.mask,
+    Weigh: Weigh.weights,
+    MatMul: MatMul.left,
+}
+"""The operand that says which keys a query reads: a mask, or weights that are zero
+where a mask was false.
+"""
+
+
+AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
+"""The names of one operand's term, each with the axes that it covers."""
+
+
+@dataclass(frozen=True)
+class _AxisPositions:
+    """Where each axis name of a term stands in a tensor."""
+
+    at: Mapping[str, range]
+
+    def one(self, name: str) -> int | None:
+        """The axis of a name that stands for one axis."""
+        found = self.at.get(name)
+        return found.start if found is not None else None
+
+
+def iterate_op_dependences(
+    op: Op, args: Sequence[Type | None], results: Sequence[Type]
+) -> Iterator[Dependence]:
+    """Every link between the operands and the results of such an op."""
+    rule = op.rule()
+    places: list[AxisMarks] = [
+        assign_axis_marks(term, arg.rank, op.at_axis(), n) if arg else ()
+        for n, (term, arg) in enumerate(rule.pair(args))
+    ]
+    # How many axes `*s` stands for, an operand says; the result is read with that.
+    spreads = [(m, dims) for p in places for m, dims in p if m.spread and not m.one]
+    widths = {m.name: len(dims) for m, dims in spreads}
+    for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):
+        target = _find_result_axes(term, type.rank, widths)
+        for at in _iterate_operand_axes(op, places, target, r):
+            arg = args[at.operand]
+            assert arg is not None, "what is missing has no axes"
+            yield _build_dependence(at, arg, type)
+
+
+def _iterate_operand_axes(
+    op: Op, places: Sequence[AxisMarks], target: "_AxisPositions", result: int
+) -> Iterator["_OperandAxis"]:
+    """Every axis of every operand that a result may read."""
+    for n, marked in enumerate(places):
+        if isinstance(op, Attend) and (n, result) == (op.values.place, op.weights_result):
+            continue  # the weights do not depend on the values
+        for mark, dims in marked:
+            if isinstance(op, Extent) and mark.mark != "@":
+                continue  # nothing else is looked at
+            for axis in dims:
+                yield _OperandAxis(
+                    op=op,
+                    places=places,
+                    target=target,
+                    mark=mark,
+                    dims=dims,
+                    axis=axis,
+                    operand=n,
+                    result=result,
+                )
+
+
+def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int]) -> _AxisPositions:
+    """The axes of each name of a result; the one spread whose width nothing says takes the rest."""
+    open_ = [a.name for a in term.axes if a.spread and a.name not in widths]
+    known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
+    at: dict[str, range] = {}
+    start = 0
+    for a in term.axes:
+        width = 1
+        if a.spread:
+            width = rank - known if a.name in open_ else widths[a.name]
+        at[a.name] = range(start, start + width)
+        start += width
+    return _AxisPositions(at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OperandAxis:
+    """One axis of one operand, seen from one result.
+
+    `mark` is the name in the rule that covers it, with its mark, and `dims` all axes
+    that this name covers; `places` has the like of all operands, `target` the axes of
+    the result.
+    """
+
+    op: Op
+    places: Sequence[AxisMarks]
+    target: _AxisPositions
+    mark: SignatureAxis
+    dims: range
+    axis: int
+    operand: int
+    result: int
+
+    def to(self) -> int | None:
+        """The axis of the result that goes by the same name; None where it has none."""
+        found = self.target.at.get(self.mark.name)
+        if found is None:
+            return None
+        # Axes that may be missing are aligned from the right.
+        if self.mark.one:
+            return found.stop - (self.dims.stop - self.axis)
+        return found.start + self.axis - self.dims.start
+
+    def link(
+        self,
+        to: int | None,
+        kind: DependenceKind,
+        reach: Interval = FULL_INTERVAL,
+        gates: tuple[DependenceGate, ...] = (),
+    ) -> Dependence:
+        """A link from this axis to the axis `to` of the result."""
+        return Dependence(
+            operand=self.operand,
+            operand_axis=self.axis,
+            result=self.result,
+            result_axis=to,
+            kind=kind,
+            reach=reach,
+            gates=gates,
+        )
+
+
+def _build_dependence(at: _OperandAxis, arg: Type, result: Type) -> Dependence:
+    """How one axis of an operand is read: by its mark, and without one row for row."""
+    to, mark = at.to(), at.mark
+    repeated = mark.one and arg.shape[at.axis] == 1
+    if repeated and to is not None and result.shape[to] != 1:
+        # The one row is broadcast: every row of the result reads it.
+        return at.link(None, "all")
+    if mark.mark:
+        return _interpret_mark(at, to)
+    if to is not None:
+        return at.link(to, "same", SAME_POSITION)
+    # A name in no result is read whole; of a sum of products, where no factor is zero.
+    if isinstance(at.op, Einsum):
+        gates = _find_contraction_gates(at.places, mark.name, at.target)
+        if gates:
+            return at.link(gates[0].result_axis, "band", FULL_INTERVAL, gates)
+    return at.link(None, "all")
+
+
+def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
+    """What the mark of a rule says of the rows that are read."""
+    mark = at.mark.mark
+    match mark[0]:
+        case "@":
+            return at.link(None, "extent", EMPTY_INTERVAL)
+        case "$":
+            return at.link(None, "newest", SAME_POSITION)
+        case "~":
+            return at.link(None, "all")
+        case ">":
+            # Rows up to this one; where the result has no such axis, up to the newest.
+            return at.link(to, "newest" if to is None else "window", PAST_POSITIONS)
+        case "[":
+            low, high, *moved = mark[1:-1].split(":")
+            reach = Interval(_evaluate_bound(at.op, low), _evaluate_bound(at.op, high))
+            if not moved:
+                return at.link(to, "window", reach)
+            stride, made = moved
+            link = at.link(at.target.one(made), "strided", reach)
+            return replace(link, stride=_evaluate_bound(at.op, stride))
+    assert mark[0] == "|", f"no such mark: {mark}"
+    query = mark[1:]
+    gates = _find_gates(at.op, at.places, at.mark.name, query, at.target)
+    return at.link(at.target.one(query), "band", FULL_INTERVAL, gates)
+
+
+def _evaluate_bound(op: Op, text: str) -> int:
+    """A number of a mark: written out, or an attribute of the op."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    value: object = getattr(op, text)
+    assert isinstance(value, int), f"{op.name}.{text} is no number of rows"
+    return value
+
+
+def _find_gates(
+    op: Op, places: Sequence[AxisMarks], key: str, query: str, target: _AxisPositions
+) -> tuple[DependenceGate, ...]:
+    gate = GATE_OPERANDS[type(op)].place
+    to = target.one(query)
+    # Without a mask, or where the queries are no axis of the result, every key is read.
+    if gate >= len(places) or to is None:
+        return ()
+    at = {m.name: d for m, d in places[gate]}
+    if key not in at or query not in at:
+        return ()
+    return (DependenceGate(gate, at[query].start, at[key].start, to),)
+
+
+def _find_contraction_gates(
+    places: Sequence[AxisMarks], key: str, target: _AxisPositions
+) -> tuple[DependenceGate, ...]:
+    """Every operand that has the axis summed over and one that stays may be zero
+    outside a band of both.
+    """
+    gates = []
+    for operand, found in enumerate(places):
+        at = {m.name: d.start for m, d in found}
+        if key in at:
+            stay = [(name, axis) for name, axis in at.items() if name in target.at]
+            gates += [
+                DependenceGate(operand, axis, at[key], target.at[name].start) for name, axis in stay
+            ]
+    return tuple(gates)

@@ -1,0 +1,81 @@
+"""Storage formats of quantized weights: bits, group size, layout, activation rounding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout, count_groups
+
+ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
+"""What becomes of numbers that meet rounded weights."""
+QUANTIZED_BITS = (4, 8)
+MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
+"""Blocks are powers of two from the one to the other, as kernels have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationFormat:
+    """Numbers of `bits` bits, `block` of them to a scale; 0: one scale a result.
+
+    `turned` weights lie as `[in, out]` in the checkpoint. `rounding` is what becomes of
+    the numbers that meet the weights; `layer`: what `lstm_q` makes of them, which reads
+    both weights of a layer. Layouts are those of `specc.ir.ops.quantized`.
+    """
+
+    bits: int
+    block: int
+    layout: WeightLayout
+    rounding: ActivationRounding
+    turned: bool = False
+
+    def numbers(self, name: str) -> str:
+        """What the whole numbers of the weight `name` are called."""
+        return f"{name}:int{self.bits}"
+
+    def scales(self, name: str) -> str:
+        """What its scales are called."""
+        return f"{name}:scale"
+
+    @property
+    def dtype(self) -> str:
+        """The element type in which the numbers are stored."""
+        if self.layout == "rows":
+            return "u8" if self.block else "i8"
+        return "i4" if self.bits == 4 else "i8"
+
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the numbers and of the scales of a weight of this shape, or of a
+        stack of such.
+        """
+        *stack, out, wide = shape
+        numbers, scales = self._shapes((out, wide))
+        return (*stack, *numbers), (*stack, *scales)
+
+    def _shapes(self, shape: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        out, wide = shape[::-1] if self.turned else shape
+        count = count_groups(wide, self.block) if self.block else 0
+        if self.layout == "columns":
+            return (wide, out), ((count, out) if count else (out,))
+        if count:
+            return (out, count, self.block * self.bits // 8), (out, count)
+        return (out, wide), (out,)
+
+
+@dataclass(frozen=True, slots=True)
+class NormFold:
+    """A norm whose gain moves into the maps behind it: the parameters `gain` and `bias`
+    (empty where it has none), and each weight with whether it lies as `[in, out]`.
+    """
+
+    gain: str
+    bias: str
+    maps: tuple[tuple[str, bool], ...]
+
+
+def is_quantized_part_name(name: str) -> bool:
+    """Whether this is what the numbers or scales of a rounded weight are called."""
+    return name.endswith((":scale", *(f":int{bits}" for bits in QUANTIZED_BITS)))
+
+
+QuantizationPlan: TypeAlias = Mapping[str, QuantizationFormat]
+"""The form of each weight that is rounded, by its name."""

@@ -1,0 +1,168 @@
+"""Expand RNN, GRU and LSTM ops to a `Scan` over their cell.
+
+What the rows alone decide, `W x + b`, is computed for all of them before the loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specc.ir import ops
+from specc.ir.dim import Dim, divide_dims_exactly
+from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.ops.loop import remove_axis
+
+RecurrentOp = ops.Rnn | ops.Gru | ops.Lstm
+CellCaptures = Mapping[str, Value]
+CellFunction = Callable[["CellBuilder", Value, list[Value], CellCaptures], list[Value]]
+
+
+def expand_to_scan(
+    b: Builder, op: RecurrentOp, args: Sequence[Value | None], scope: str = ""
+) -> tuple[Value, ...]:
+    """The results of `op`, by nodes added to `b`."""
+    from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
+    rows = b.one(ops.Linear(), *from_x, scope=scope)
+    # The first result is all rows; those behind it are the states after the last.
+    kinds = op.infer(*(a.type if a else None for a in args))[1:]
+    firsts = [state.of(args) for state in op.first_states]
+    starts = [
+        first or _add_zeros(b, t.shape, t.dtype) for first, t in zip(firsts, kinds, strict=True)
+    ]
+    captures = _add_captures(b, op, args, kinds[0].shape[1])
+    body = _build_body(rows, starts, captures, _select_cell(op))
+    keep = op.keep.of(args)
+    scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
+    kept = [keep] if keep else []
+    made = b.add(scan, *kept, rows, *starts, *captures.values(), scope=scope)
+    # A loop gives its states first and the rows last; the layers the other way round.
+    return (made[-1], *made[:-1])
+
+
+def _add_captures(
+    b: Builder, op: RecurrentOp, args: Sequence[Value | None], width: Dim
+) -> CellCaptures:
+    """What a turn reads that is the same in all of them: the state's matrix `u`, its
+    bias `c`, and what an LSTM may have besides; `width` is that of the state.
+    """
+    w_hh, b_hh = op.state_weights.of(args), op.state_bias.of(args)
+    weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
+    if isinstance(op, ops.Lstm):
+        weights |= {"peep": op.peepholes.of(args), "map": op.projection.of(args)}
+    elif isinstance(op, ops.Gru):
+        weights = _split_gru_weights(b, op, w_hh, b_hh, width)
+    return {name: value for name, value in weights.items() if value}
+
+
+def _select_cell(op: RecurrentOp) -> CellFunction:
+    match op:
+        case ops.Lstm():
+            return _compute_lstm_cell
+        case ops.Gru():
+            return _make_gru_cell(op)
+        case ops.Rnn():
+            return _make_rnn_cell(op)
+
+
+@dataclass(frozen=True)
+class CellBuilder:
+    """Arithmetic on one row."""
+
+    b: Builder
+
+    def do(self, fn: str, *args: Value) -> Value:
+        """`add`, `mul`, `sub` of two values, or a function of one number."""
+        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
+
+    def linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
+        """`x @ w.T + bias`."""
+        return self.b.one(ops.Linear(), x, w, bias)
+
+    def parts(self, x: Value, count: int) -> list[Value]:
+        """The last axis in equal parts; a length that divides evenly by the ops' own rules."""
+        axis = x.type.rank - 1
+        size = divide_dims_exactly(x.type.shape[axis], count)
+        return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
+
+
+def _build_body(
+    rows: Value, starts: Sequence[Value], captures: CellCaptures, step: CellFunction
+) -> Graph:
+    inner = Builder()
+    row = inner.input("row", Input(remove_axis(rows.type, 1)))
+    carries = [inner.input(f"state {n}", Input(s.type)) for n, s in enumerate(starts)]
+    outer = {name: inner.input(name, Input(v.type)) for name, v in captures.items()}
+    after = step(CellBuilder(inner), row, carries, outer)
+    return inner.finish("step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]})
+
+
+def _make_rnn_cell(op: ops.Rnn) -> CellFunction:
+    def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
+        from_h = f.linear(states[0], w["u"], w.get("c"))
+        return [f.do(op.activation, f.do("add", row, from_h))]
+
+    return step
+
+
+def _split_gru_weights(
+    b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
+) -> dict[str, Value | None]:
+    """The state's matrix and bias; those of the new state apart where the reset gate
+    acts before them.
+    """
+    if op.reset == "after":
+        return {"u": u, "c": c}
+    made: dict[str, Value | None] = {}
+    for name, value in (("u", u), ("c", c)):
+        if value:
+            made[name] = b.one(ops.Slice(0, Dim.of(0), h * 2), value)
+            made[f"{name} new"] = b.one(ops.Slice(0, h * 2, h * 3), value)
+    return made
+
+
+def _make_gru_cell(op: ops.Gru) -> CellFunction:
+    def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
+        h = states[0]
+        r_x, z_x, n_x = f.parts(row, 3)
+        # The new state's part of the product is there only where the gate acts after it.
+        count = 3 if op.reset == "after" else 2
+        from_h = f.parts(f.linear(h, w["u"], w.get("c")), count)
+        r = f.do("sigmoid", f.do("add", r_x, from_h[0]))
+        z = f.do("sigmoid", f.do("add", z_x, from_h[1]))
+        if op.reset == "after":
+            past = f.do("mul", r, from_h[2])
+        else:
+            past = f.linear(f.do("mul", r, h), w["u new"], w.get("c new"))
+        new = f.do("tanh", f.do("add", n_x, past))
+        # z kept + (1 - z) other, with one product fewer
+        kept, other = (h, new) if op.update == "old" else (new, h)
+        return [f.do("add", other, f.do("mul", z, f.do("sub", kept, other)))]
+
+    return step
+
+
+def _compute_lstm_cell(
+    f: CellBuilder, row: Value, states: list[Value], w: CellCaptures
+) -> list[Value]:
+    h, c = states
+    from_h = f.linear(h, w["u"], w.get("c"))
+    i, forget, new, o = f.parts(f.do("add", row, from_h), 4)
+    if "peep" in w:
+        from_i, from_f, from_o = f.parts(w["peep"], 3)
+        i = f.do("add", i, f.do("mul", from_i, c))
+        forget = f.do("add", forget, f.do("mul", from_f, c))
+    taken = f.do("mul", f.do("sigmoid", i), f.do("tanh", new))
+    kept = f.do("mul", f.do("sigmoid", forget), c)
+    c = f.do("add", kept, taken)
+    # The output gate looks at the cell as it has become, the others at what it was
+    # (Gers and Schmidhuber 2000).
+    if "peep" in w:
+        o = f.do("add", o, f.do("mul", from_o, c))
+    out = f.do("mul", f.do("sigmoid", o), f.do("tanh", c))
+    return [f.linear(out, w["map"]) if "map" in w else out, c]
+
+
+def _add_zeros(b: Builder, shape: Sequence[Dim], dtype: str) -> Value:
+    made = b.one(ops.Constant(0.0, dtype))
+    for axis, length in enumerate(shape):
+        made = b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), made))
+    return made

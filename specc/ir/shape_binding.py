@@ -1,0 +1,166 @@
+"""Bind the symbolic lengths of a graph to the shapes of given inputs.
+
+Every axis of every input is an equation `dim = size`. A dim with one unknown symbol
+that stands alone in its terms is solved for it; the others are checked once all is
+known.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.dim import Dim, DimError
+from specc.ir.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class _ShapeEquation:
+    """Axis `axis` (from 0) of `name`, which should be `dim`, is `size`."""
+
+    name: str
+    axis: int
+    dim: Dim
+    size: int
+
+    def __str__(self) -> str:
+        return f"`{self.name}` has {self.size} rows along axis {self.axis + 1}"
+
+
+def bind_symbols(
+    given: Iterable[tuple[str, Type, tuple[int, ...]]],
+    facts: Mapping[str, Dim] | None = None,
+    least: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """The value of each symbol. `given` holds the name, declared type and actual shape
+    of each array.
+
+    Fails with E0911 where the number of axes is wrong, with E0912 where lengths do not
+    fit or disagree.
+    """
+    equations = [e for name, type, shape in given for e in _build_equations(name, type, shape)]
+    env: dict[str, int] = {}
+    source: dict[str, _ShapeEquation] = {}
+    facts = facts or {}
+    # One equation may give what another needs: again, until none gives anything new.
+    while _apply_facts(facts, env) or _apply_equations(equations, env, source):
+        pass
+    for equation in equations:
+        _check_equation(equation, env, source)
+    _check_facts(facts, env)
+    _check_lower_bounds(least or {}, env, source)
+    return env
+
+
+def _check_lower_bounds(
+    least: Mapping[str, int], env: Mapping[str, int], source: Mapping[str, "_ShapeEquation"]
+) -> None:
+    for symbol, bound in least.items():
+        if env.get(symbol, bound) < bound:
+            title = f"`{symbol}` is {env[symbol]}, this model needs at least {bound}"
+            reason = [str(source[symbol])] if symbol in source else []
+            raise_error("E0912", title, notes=reason)
+
+
+def _apply_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:
+    """Whether equations that the graph states gave another symbol."""
+    before = len(env)
+    for symbol, dim in facts.items():
+        if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
+            env[symbol] = number
+    return len(env) > before
+
+
+def _apply_equations(
+    equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
+) -> bool:
+    """Whether the shapes that were given told another symbol; `source` keeps which did."""
+    before = len(env)
+    for equation in equations:
+        if (solved := _solve_equation(equation, env)) is not None:
+            symbol, number = solved
+            env[symbol], source[symbol] = number, equation
+    return len(env) > before
+
+
+def _check_facts(facts: Mapping[str, Dim], env: Mapping[str, int]) -> None:
+    for symbol, dim in facts.items():
+        number = _evaluate_dim(dim, env)
+        if number is not None and env.get(symbol, number) != number:
+            raise_error(
+                "E0912",
+                f"`{symbol}` is {env[symbol]}, but `{dim}`, which it must equal, is {number}",
+            )
+
+
+def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_ShapeEquation]:
+    if len(shape) != type.rank:
+        raise_error(
+            "E0911",
+            f"`{name}` has {len(shape)} axes, {type.rank} are expected",
+            notes=[f"it is declared {type}, the shape given is {list(shape)}"],
+        )
+    return [
+        _ShapeEquation(name, n, d, s)
+        for n, (d, s) in enumerate(zip(type.shape, shape, strict=True))
+    ]
+
+
+def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
+    """Its value where known. A quotient that leaves a remainder fails with E0912."""
+    try:
+        return dim.substitute(env).number
+    except DimError as error:
+        raise_error(
+            "E0912",
+            f"these lengths do not fit the model: {error}",
+            notes=[f"the length is `{dim}`"],
+        )
+
+
+def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
+    """The one unknown symbol of an equation `c · symbol + rest = size`, and its value."""
+    unknown = equation.dim.symbols() - env.keys()
+    if len(unknown) != 1 or (name := next(iter(unknown))) == "":
+        return None
+    try:
+        dim = equation.dim.substitute(env)
+    except DimError:
+        return None
+    factor, rest = 0, 0
+    for monomial, c in dim.terms:
+        if monomial == ((name, 1),):
+            factor = c
+        elif not monomial:
+            rest = c
+        else:
+            return None
+    value, left = divmod(equation.size - rest, factor)
+    if left or value < 0:
+        raise_error("E0912", f"{equation}, which is no possible length of `{equation.dim}`")
+    return name, value
+
+
+def _check_equation(
+    equation: _ShapeEquation, env: Mapping[str, int], source: Mapping[str, _ShapeEquation]
+) -> None:
+    expected = _evaluate_dim(equation.dim, env)
+    if expected is None or expected == equation.size:
+        return
+    origins = [str(source[s]) for s in sorted(equation.dim.symbols()) if s in source]
+    name = equation.dim.name
+    if name and name in source:
+        first = source[name]
+        title = (
+            f"`{name}` is {first.size} in `{first.name}` but {equation.size} in `{equation.name}`"
+        )
+        if first.dim.name != name:
+            title = (
+                f"`{name}` is {expected} by `{first.name}` but {equation.size} in `{equation.name}`"
+            )
+    else:
+        title = f"{equation}, {expected} are expected"
+    raise_error(
+        "E0912",
+        title,
+        notes=[*origins, f"axis {equation.axis + 1} of `{equation.name}` is `{equation.dim}`"],
+    )

@@ -1,1 +1,0 @@
-"""The language: text to tree and tree to text, in two syntaxes."""

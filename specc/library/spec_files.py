@@ -1,0 +1,261 @@
+"""Find and read spec files: built-in models, user paths, used and extended files, config.json."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source, Span
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.frontend.config_json import decode_config_source, parse_config_json
+from specc.frontend.context import Context, Env, SpecModule
+from specc.frontend.hf_config import read_published_field
+from specc.frontend.json_nodes import JsonObject
+from specc.frontend.spec_modules import build_module
+from specc.io import hub_cache
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file, resolve_links
+from specc.library.std import StdLibrary, read_spec_source
+from specc.syntax import ast
+from specc.syntax.parse import parse_spec
+
+MOST_CONFIG_BYTES = 16 << 20
+CONFIG_FILE_NAME = "config.json"
+
+
+CONFIG_HELP = "give the file, or the folder with its config.json, with --config"
+
+
+def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
+    """The configuration in a file, or in the config.json of a folder. Fails with E0802,
+    whose `help` says what to give, E0410 to E0415.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            path = path / CONFIG_FILE_NAME
+        data = read_regular_file(path, MOST_CONFIG_BYTES)
+    except (UnreadableFile, OSError, ValueError) as error:
+        reason = (
+            error.reason
+            if isinstance(error, UnreadableFile)
+            else "the name is not one a file can have"
+        )
+        raise_error(
+            "E0802",
+            f"cannot read the configuration `{escape_text(str(path))}`: {reason}",
+            helps=[help],
+        )
+    return parse_config_json(decode_config_source(data, escape_text(str(path))))
+
+
+def has_config_json(folder: str) -> bool:
+    """Whether a checkpoint is a folder that holds a config.json."""
+    try:
+        return bool(folder) and Path(folder).is_dir() and (Path(folder) / CONFIG_FILE_NAME).exists()
+    except (OSError, ValueError):
+        return False
+
+
+SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
+
+
+def get_specs_directory() -> Path:
+    """The `specs/` folder: `specc/_specs` in a wheel, `<checkout>/specs` in a checkout."""
+    packaged = Path(__file__).parents[1] / "_specs"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "specs"
+
+
+@cache
+def list_builtin_specs() -> Mapping[str, Path]:
+    """Model specs that come with specc, by name, as they are when it starts."""
+    return {
+        p.stem: p
+        for p in sorted((get_specs_directory() / "models").iterdir())
+        if p.suffix in SPEC_SUFFIXES
+    }
+
+
+def is_builtin_spec(spec: str) -> bool:
+    """Return whether a SPEC argument names a built-in spec rather than a path."""
+    return spec in list_builtin_specs()
+
+
+def make_explicit_path(name: str) -> str:
+    """Return a path so that it is not read as the name of a built-in spec: `./llama`."""
+    return os.path.join(".", name) if is_builtin_spec(name) else name
+
+
+def find_shadowed_path(spec: str) -> str:
+    """Return the path to write for a file or directory that has the name of the built-in
+    spec `spec`; empty where there is none.
+    """
+    if is_builtin_spec(spec) and os.path.lexists(spec):
+        return make_explicit_path(spec)
+    return ""
+
+
+def format_shadow_note(spec: str) -> str:
+    """Return the note that a file or directory has the name of the built-in spec; empty
+    where there is none.
+    """
+    path = find_shadowed_path(spec)
+    return path and (
+        f"`{spec}` is the built-in spec; write `{path}` for the file or directory of that name"
+    )
+
+
+def _raise_missing_config(folder: str) -> NoReturn:
+    """A folder that is given as a spec, and is no checkpoint."""
+    cached = hub_cache.suggest_for_cache_directory(Path(folder))
+    raise_error(
+        "E0222",
+        f"the folder `{folder}` holds no config.json, which says what model it is",
+        helps=[cached]
+        if cached
+        else [
+            "get the config.json that belongs to the weights",
+            f"or name the spec: specc compile SPEC --weights {folder}",
+        ],
+    )
+
+
+def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
+    """A name that is no spec's and no folder's."""
+    helps = suggest_similar_name(spec, models, f"shipped specs: {', '.join(models)}")
+    if len(Path(spec).parts) > 1:
+        # a path; no spec that comes with specc has such a name
+        helps = ["check the path; it is taken relative to the folder you are in"]
+    if fetched := hub_cache.suggest_for_hub_name(spec):
+        helps.append(fetched)
+    raise_error("E0222", f"there is no spec file and no shipped spec called `{spec}`", helps=helps)
+
+
+def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
+    """Where a path leads. E0802 where its links lead in a circle."""
+    try:
+        return resolve_links(path)
+    except UnreadableFile as error:
+        raise_error("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
+
+
+def read_spec_file(path: Path, shown: str, span: Span | None = None) -> ast.File:
+    """A spec file as a tree. E0802 when it cannot be read."""
+    source = read_spec_source(path, shown, span)
+    return _parse_cached(source.name, source.text)
+
+
+@lru_cache(maxsize=256)
+def _parse_cached(name: str, text: str) -> ast.File:
+    """The tree of a text, which is made once: trees never change."""
+    return parse_spec(Source(name, text))
+
+
+@cache
+def _load_std() -> StdLibrary:
+    """std, of which all commands of a process share what they read."""
+    return StdLibrary(get_specs_directory() / "std", get_specs_directory() / "std.json")
+
+
+@dataclass
+class SpecLibrary:
+    """The library of one command: std, and files read once each.
+
+    `unsaved` are texts that an editor holds, by where they will lie; they go before what
+    lies there.
+    """
+
+    modules: dict[Path, SpecModule] = field(default_factory=dict)
+    unsaved: Mapping[Path, str] = field(default_factory=dict)
+
+    @cached_property
+    def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecModule]]:
+        return _load_std()
+
+    def standard(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+        """The std block or definition of that name."""
+        return self._std.get(name)
+
+    def standard_names(self) -> tuple[str, ...]:
+        """Every name std defines."""
+        return tuple(self._std)
+
+    def open(self, spec: str | Source) -> SpecModule:
+        """Return the module of a built-in spec's name, of a path, or of a text."""
+        if isinstance(spec, Source):
+            return self._written(spec)
+        models = list_builtin_specs()
+        if spec in models:
+            return self.module(models[spec], spec=models[spec].name)
+        path = Path(spec)
+        if path.suffix not in SPEC_SUFFIXES and not path.is_file():
+            if path.is_dir() and not (path / "config.json").exists():
+                _raise_missing_config(spec)
+            _raise_unknown_spec(spec, models)
+        return self.module(path, spec=spec)
+
+    def _written(self, source: Source) -> SpecModule:
+        """The module of a text that lies in no file; paths in it are seen from the
+        current folder.
+        """
+        made = build_module(parse_spec(source), source.name)
+        made.folder = _resolve_spec_path(Path(), source.name, None)
+        # no file is called so, whatever the text is called
+        self.modules[made.folder / "\0"] = made
+        return made
+
+    def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
+        """The module of a file, read once."""
+        key = _resolve_spec_path(path, spec, span)
+        # By where it lies, not by how it is called: `./a.specc` and `a.specc` are one
+        # module, with one set of items.
+        if key not in self.modules:
+            text = self.unsaved.get(key)
+            file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
+            made = build_module(file, spec)
+            made.folder = key.parent
+            # with texts of an editor in sight, a shipped file may use one of those
+            made.shipped = key == list_builtin_specs().get(key.stem) and not self.unsaved
+            self.modules[key] = made
+        return self.modules[key]
+
+    def used(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
+        """The file that `use` or `extends` names: a shipped spec's name, or a path
+        below the user's folder.
+        """
+        models = list_builtin_specs()
+        target = Path(path)
+        if target.suffix not in SPEC_SUFFIXES:
+            if path in models:
+                return self.module(models[path], models[path].name, span)
+            # Without an ending it may be any of ours; two files of one name are settled
+            # by the order of the endings.
+            found = [f"{path}{s}" for s in SPEC_SUFFIXES if (user.folder / f"{path}{s}").is_file()]
+            if not found:
+                helps = suggest_similar_name(path, models, f"shipped specs: {', '.join(models)}")
+                raise_error("E0222", f"there is no spec called `{path}`", span, helps=helps)
+            path, target = found[0], Path(found[0])
+        inside = _resolve_spec_path(user.folder / target, path, span)
+        # links are followed first: one could lead out of the folder
+        if target.is_absolute() or not inside.is_relative_to(user.folder):
+            helps = ["put it into that folder or below it, or use a shipped spec by its name"]
+            raise_error(
+                "E0803",
+                f"`{path}` lies outside the folder of the spec that uses it",
+                span,
+                helps=helps,
+            )
+        return self.module(inside, path, span)
+
+    def published(self, context: Context, entry: ast.Field, env: Env) -> Any:
+        """A field's value from a published config file."""
+        return read_published_field(context, entry, env)
+
+
+def list_error_pages() -> dict[str, Path]:
+    """The page of every code."""
+    packaged = Path(__file__).parents[1] / "_errors"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[2] / "docs" / "errors"
+    return {p.stem: p for p in sorted(folder.glob("[EW]*.md"))}

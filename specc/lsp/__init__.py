@@ -1,0 +1,1 @@
+"""Editor support: language server, JSON Schema and TextMate grammar."""

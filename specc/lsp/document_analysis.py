@@ -1,0 +1,168 @@
+"""Analyze one version of a document: AST, graphs, diagnostics."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from specc.analysis.analysis_report import analyze_graph
+from specc.diagnostics.diagnostic import Diagnostic, Failed, merge_duplicate_diagnostics
+from specc.diagnostics.source import Source, Span
+from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec, open_spec
+from specc.frontend.context import SpecModule
+from specc.frontend.recorded_values import RECORDED_VALUES, ElaborationRecord, RecordedValues
+from specc.library.spec_files import SpecLibrary, get_specs_directory, list_builtin_specs
+from specc.syntax import ast
+from specc.syntax.parse import detect_syntax as syntax_of
+from specc.syntax.parse import parse_spec, translate_advice
+
+Shapes = Mapping[tuple[int, int], tuple[str, ...]]
+"""What stands at places of a text, by their offsets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentAnalysis:
+    """What was found in one state of a text.
+
+    `file` is its tree, `module` that made ready for look-up, `spec` the program: each
+    where it could be made. `readings` are the elaborations, of which each says what
+    stood where.
+    """
+
+    path: Path
+    source: Source
+    syntax: str
+    library: SpecLibrary
+    file: ast.File | None = None
+    module: SpecModule | None = None
+    spec: OpenedSpec | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    readings: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """What stands where with every length a symbol. A reading that found no fault
+        comes first.
+        """
+        symbolic = [r for r in self.readings if r.symbolic]
+        return self._said(sorted(symbolic, key=lambda r: not r.whole))
+
+    @cached_property
+    def numbers(self) -> Shapes:
+        """What stands where with the numbers of the config, where it has them."""
+        return self._said([r for r in self.readings if not r.symbolic and r.whole])
+
+    def _said(self, readings: list[ElaborationRecord]) -> Shapes:
+        found: dict[tuple[int, int], tuple[str, ...]] = {}
+        for reading in readings:
+            for span, said in reading.at.items():
+                if self.is_here(span):
+                    found.setdefault((span.start, span.end), tuple(said))
+        return found
+
+    def is_here(self, span: Span) -> bool:
+        """Whether a place is in this text, and not in a file that it uses."""
+        there = span.source
+        # a tree that was read before has a source of its own, of the same name and text
+        return there is self.source or (
+            there.name == self.source.name and there.text == self.source.text
+        )
+
+    def path_of(self, span: Span) -> Path | None:
+        """The file that a place is in; None for a text that is no file."""
+        if self.is_here(span):
+            return self.path
+        name = span.source.name
+        for path, module in self.library.modules.items():
+            there = module.file.span
+            if there is not None and there.source.name == name:
+                return path
+        if name.startswith("std/"):
+            return get_specs_directory() / name
+        return next((p for p in list_builtin_specs().values() if p.name == name), None)
+
+
+def analyze_incrementally(
+    path: Path, text: str, unsaved: Mapping[Path, str] | None = None
+) -> Iterator[DocumentAnalysis]:
+    """What is known of a text that is to lie at `path`, and more of it each time: the
+    graphs of a spec one after the other, the usual one first. Never fails for what the
+    text says.
+
+    `unsaved` are the texts of other files, by their resolved paths.
+    """
+    library = SpecLibrary(unsaved={**(unsaved or {}), path.resolve(): text})
+    source = Source(str(path), text)
+    syntax = "specc" if path.suffix == ".specc" else "yaml"
+    known = DocumentAnalysis(path=path, source=source, syntax=syntax, library=library)
+    try:
+        known = replace(known, syntax=syntax_of(source), file=parse_spec(source))
+        known = replace(known, module=library.module(path, str(path)))
+        spec = open_spec(str(path), library=library)
+    except Failed as failed:
+        yield replace(known, diagnostics=tuple(translate_advice(failed.diagnostics)))
+        return
+    known = replace(known, spec=spec)
+    for graph in _graphs(spec):
+        known = _with_graph(known, spec, graph)
+        yield known
+
+
+def _graphs(spec: OpenedSpec) -> Iterator[str]:
+    """The graphs of a spec by name, first the one that `specc check` means."""
+    yield ""
+    graphs = [b for b, _ in spec.program.items(ast.Block) if b.kind == "graph"]
+    yield from (block.name for block in graphs[1:])
+
+
+def _with_graph(known: DocumentAnalysis, spec: OpenedSpec, graph: str) -> DocumentAnalysis:
+    """The same with what the check of one more graph says."""
+    notes = RecordedValues()
+    before = RECORDED_VALUES.set(notes)
+    said: list[Diagnostic] = []
+    try:
+        found = check_spec(spec, graph)
+        # warnings are about the graph that a command means when nobody names one: some
+        # of them hang on numbers that others would be given
+        said += [] if graph else _of_graph(found)
+    except Failed as failed:
+        said += failed.diagnostics
+    finally:
+        RECORDED_VALUES.reset(before)
+    new = [
+        d for d in translate_advice(merge_duplicate_diagnostics(said)) if d not in known.diagnostics
+    ]
+    return replace(
+        known, diagnostics=(*known.diagnostics, *new), readings=(*known.readings, *notes.readings)
+    )
+
+
+def _of_graph(found: CheckedSpec) -> Iterator[Diagnostic]:
+    """Warnings of a graph that checks, and what is proved to be wrong with it."""
+    model = found.model or found.trials[0].model
+    grows = model.generation
+    proved = (
+        analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
+        if grows
+        else analyze_graph(model.graph)
+    )
+    yield from found.warnings
+    yield from proved.warnings
+    yield from proved.errors
+
+
+def analyze_document(
+    path: Path, text: str, unsaved: Mapping[Path, str] | None = None
+) -> DocumentAnalysis:
+    """All that is known of a text."""
+    return list(analyze_incrementally(path, text, unsaved))[-1]
+
+
+def resolve_used_file(
+    known: DocumentAnalysis, module: SpecModule, use: ast.Use
+) -> SpecModule | None:
+    """The file that a `use` names; None where it cannot be read."""
+    with suppress(Failed):
+        return known.library.used(use.path, module, None)
+    return None

@@ -1,0 +1,172 @@
+"""Open documents and the thread that analyzes them."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
+from specc.lsp.fix_placement import FixEdit
+from specc.lsp.quick_fixes import find_quick_fixes
+
+MOST_MENDED = 20
+"""Messages of one text whose mends are tried."""
+
+Mended = tuple[Diagnostic, tuple[FixEdit, ...]]
+
+
+@dataclass(kw_only=True)
+class OpenDocument:
+    """A text that is open. `known` is what was found in this version, `good` what was
+    found in the last one that could be read.
+    """
+
+    uri: str
+    path: Path
+    text: str
+    version: int
+    known: DocumentAnalysis | None = None
+    good: DocumentAnalysis | None = None
+    mended: list[Mended] = field(default_factory=list)
+    settled: bool = False
+    """Nothing more will be found in this version."""
+
+    @property
+    def best(self) -> DocumentAnalysis | None:
+        """What is known, of this version if that could be read."""
+        readable = self.known is not None and self.known.module is not None
+        return self.known if readable else self.good or self.known
+
+
+Told = Callable[[str, int], None]
+"""Is called from the thread when something was found: address and version."""
+Broke = Callable[[str, int, Exception], None]
+"""Is called from the thread when reading a text failed: a bug of ours."""
+
+
+class OpenDocuments:
+    """The open texts. Every method may be called from any thread."""
+
+    def __init__(self, told: Told, broke: Broke) -> None:
+        self.told = told
+        self.broke = broke
+        self._documents: dict[str, OpenDocument] = {}
+        self._waiting: dict[str, None] = {}
+        self._closed = False
+        self._news = threading.Condition()
+        # a daemon: a check that is under way does not keep the process alive
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def put(self, uri: str, path: Path, text: str, version: int) -> None:
+        """A text as it is now."""
+        with self._news:
+            old = self._documents.get(uri)
+            good = old.good if old else None
+            self._documents[uri] = OpenDocument(
+                uri=uri, path=path, text=text, version=version, good=good
+            )
+            self._again(uri)
+
+    def drop(self, uri: str) -> None:
+        """A text that is no longer open."""
+        with self._news:
+            self._documents.pop(uri, None)
+            self._waiting.pop(uri, None)
+
+    def get(self, uri: str) -> OpenDocument | None:
+        """What is known of a text; None for one that is not open."""
+        with self._news:
+            return self._documents.get(uri)
+
+    def saved(self, uri: str) -> None:
+        """A file has changed: other texts that use it are read again."""
+        with self._news:
+            for other in self._documents:
+                if other != uri:
+                    self._again(other)
+
+    def wait(self, uri: str, version: int, seconds: float, *, settled: bool) -> None:
+        """Until something is known of a version, or all is; not for ever."""
+
+        def there() -> bool:
+            document = self._documents.get(uri)
+            if self._closed or document is None or document.version != version:
+                return True
+            return document.settled if settled else document.known is not None
+
+        with self._news:
+            self._news.wait_for(there, seconds)
+
+    def _again(self, uri: str) -> None:
+        self._documents[uri].settled = False
+        self._waiting[uri] = None
+        self._news.notify_all()
+
+    def _work(self) -> None:
+        """Read what waits, for ever."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: bool(self._waiting))
+                uri = next(iter(self._waiting))
+                del self._waiting[uri]
+                document = self._documents[uri]
+                others = {
+                    _resolved(d.path): d.text for d in self._documents.values() if d is not document
+                }
+            try:
+                self._read(document, others)
+            except Exception as error:
+                self.broke(uri, document.version, error)
+            with self._news:
+                if uri not in self._waiting:
+                    document.settled = True
+                self._news.notify_all()
+
+    def _read(self, document: OpenDocument, others: dict[Path, str]) -> None:
+        """All that can be found in a text, as long as it is the newest."""
+        for found in analyze_incrementally(document.path, document.text, others):
+            if not self._found(document, found):
+                return
+        known = document.known
+        for fault in known.diagnostics[:MOST_MENDED] if known else ():
+            edits = tuple(find_quick_fixes(known, fault, others)) if known else ()
+            with self._news:
+                if not self._is_newest(document):
+                    return
+                document.mended.append((fault, edits))
+
+    def _found(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
+        """Keep what was found. False where a newer text waits."""
+        with self._news:
+            newest = self._is_newest(document)
+            if newest:
+                document.known = found
+                document.mended = []
+                if found.module is not None:
+                    document.good = found
+                self._news.notify_all()
+        if newest:
+            self.told(document.uri, document.version)
+        return newest
+
+    def _is_newest(self, document: OpenDocument) -> bool:
+        current = self._documents.get(document.uri)
+        return current is document and document.uri not in self._waiting
+
+    def close(self) -> None:
+        """Nobody waits any more; what is under way is given up with the process."""
+        with self._news:
+            self._closed = True
+            self._documents.clear()
+            self._waiting.clear()
+            self._news.notify_all()
+
+
+def _resolved(path: Path) -> Path:
+    """Where a path leads; itself where nobody can say."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path

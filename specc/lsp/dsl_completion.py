@@ -1,0 +1,271 @@
+"""Completion in `.specc` files."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.driver.quantize_section import WORDS as ROUNDING
+from specc.frontend.builtins import BUILTINS
+from specc.frontend.context import SpecModule
+from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
+from specc.frontend.name_lookup import NAMED_CONSTANTS
+from specc.frontend.parameter_kinds import list_choice_words
+from specc.library.spec_files import list_builtin_specs
+from specc.lsp.ast_positions import bindings_at, config_fields, enclosing_item
+from specc.lsp.document_analysis import DocumentAnalysis, resolve_used_file
+from specc.syntax import ast
+from specc.syntax.dsl.expected_tokens import ExpectedTokens, find_expected_tokens
+from specc.syntax.dsl.expression_printer import print_type
+from specc.syntax.dsl.lexer import Token
+from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
+
+OPENING = {"LPAR", "LSQB", "LBRACE"}
+CLOSING = {"RPAR", "RSQB", "RBRACE"}
+MAY_BE_VALUES = {"NUMBER", "NAME"}
+
+ROWS = (("i", "row number of the query"), ("j", "row number of the key"))
+ABOUT = {"MASK": ROWS, "BIAS": ROWS, "SCORE": (("q", "the query"), ("k", "the key"))}
+"""The names that stand in a definition without being given there."""
+
+
+@dataclass(frozen=True)
+class CompletionItem:
+    """One thing that may be written. `kind` is what it is, in words of the protocol."""
+
+    text: str
+    kind: str
+    detail: str = ""
+    doc: str = ""
+
+
+def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
+    """What may be written at a character, of a text that may be newer than what is known."""
+    start = offset
+    while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    if start and text[start - 1] == ".":
+        return list(_members(known, _dotted(text, start - 1)))
+    here = find_expected_tokens(text, start)
+    if here is None:
+        return list(_quoted(text, start))
+    inside = any(token.kind == "LBRACE" for token in _unclosed(here.before))
+    return expected_terminals(known, here, start, begun=inside)
+
+
+def expected_terminals(
+    known: DocumentAnalysis, here: ExpectedTokens, offset: int, *, begun: bool
+) -> list[CompletionItem]:
+    """What the grammar lets stand behind some tokens, by name. `begun` says that the
+    character is in a block, which may be longer than the tree has it.
+    """
+    found: list[CompletionItem] = []
+    last = here.before[-1].kind if here.before else ""
+    if here.fits >= MAY_BE_VALUES:
+        found += _words(here.before)
+        found += _options(known, here.before, offset)
+        found += _of_definition(here.before)
+        found += _values(known, offset, begun=begun)
+    elif last in ("COLON", "ARROW") and "NAME" in here.fits:
+        found += [
+            CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
+        ]
+    elif last == "EXTENDS":
+        found += [CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs()]
+    elif "NAME" in here.fits:
+        found += _entries(known, here.before)
+    # words last: where a name may stand one is meant more often
+    found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
+    return _once(found)
+
+
+def _once(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
+    """The first of each text: a variable hides the block of its name."""
+    seen: dict[str, CompletionItem] = {}
+    for offer in offers:
+        seen.setdefault(offer.text, offer)
+    return list(seen.values())
+
+
+def _dotted(text: str, end: int) -> str:
+    """The dotted name that ends at a character."""
+    # the text before the cursor is mostly no whole spec, so no tree tells where it begins
+    start = end
+    while start and (text[start - 1].isalnum() or text[start - 1] in "_."):
+        start -= 1
+    return text[start:end]
+
+
+def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
+    """What stands behind a dot: the blocks of a used file, values inside values."""
+    user = known.module.user(head) if known.module else None
+    used = resolve_used_file(known, user[1], user[0]) if user else None
+    for name, item in used.items.items() if used else ():
+        yield CompletionItem(name, "function", doc=item.doc)
+    paths = known.spec.program.paths() if known.spec else {}
+    for path, field in paths.items():
+        above, _, name = path.rpartition(".")
+        if above and above == head.removeprefix("config."):
+            yield CompletionItem(name, "property", print_type(field.type), field.doc)
+
+
+def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
+    """Inside quotes behind `use`: shipped specs."""
+    line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
+    if line.startswith(('use "', 'extends "')):
+        yield from (CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs())
+
+
+def _options(
+    known: DocumentAnalysis, tokens: Sequence[Token], offset: int
+) -> Iterator[CompletionItem]:
+    """The options of the call that a character is in, those not given yet."""
+    opened = _open_bracket(tokens)
+    if opened is None or tokens[opened].kind != "LPAR" or opened == 0:
+        return
+    # behind `name =` a value is due, and no option
+    if tokens[-1].kind == "EQUAL":
+        return
+    given = {
+        token.text
+        for token, after in zip(tokens[opened:], tokens[opened + 1 :], strict=False)
+        if after.kind == "EQUAL"
+    }
+    for offer in call_options(known, tokens[opened - 1].text):
+        if offer.text.removesuffix("=") not in given:
+            yield offer
+
+
+def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+    """Behind `name =` in the call of a word: the words that this option may be."""
+    opened = _open_bracket(tokens)
+    if not opened or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
+        return
+    word = BUILTINS.get(tokens[opened - 1].text)
+    option = tokens[-2].text
+    for slot in word.slots if word else ():
+        if slot.name == option:
+            yield from (
+                CompletionItem(w, "constant", option) for w in list_choice_words(slot.kinds)
+            )
+
+
+def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+    """In a mask, bias or score that is being written: what it is about, and its
+    parameters.
+    """
+    # the item that was begun last is the one at the cursor
+    begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
+    head = tokens[begins[-1] :] if begins else ()
+    if not head or head[0].kind not in ABOUT:
+        return
+    for name, about in ABOUT[head[0].kind]:
+        yield CompletionItem(name, "variable", about)
+    # parameters stand between its name and the equals sign
+    ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
+    for token in head[2:ends]:
+        if token.kind == "NAME":
+            yield CompletionItem(token.text, "variable", "parameter")
+
+
+def _open_bracket(tokens: Sequence[Token]) -> int | None:
+    """The place of the last bracket that is not closed again."""
+    unclosed = _unclosed(tokens)
+    return tokens.index(unclosed[-1]) if unclosed else None
+
+
+def _unclosed(tokens: Sequence[Token]) -> list[Token]:
+    """The brackets that are not closed again, the outermost first."""
+    found: list[Token] = []
+    for token in tokens:
+        if token.kind in OPENING:
+            found.append(token)
+        elif token.kind in CLOSING and found:
+            found.pop()
+    return found
+
+
+def _entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
+    """The names that stand first in the braces of an item: values of what is extended,
+    words of rounding, inputs and results.
+    """
+    opened = _open_bracket(tokens)
+    if not opened or tokens[opened].kind != "LBRACE":
+        return
+    match tokens[opened - 1].kind:
+        case "CONFIG":
+            yield from _keys(known)
+        case "QUANTIZE":
+            yield from (CompletionItem(word, "property") for word in ROUNDING)
+        case "READING":
+            yield from _inputs(known)
+
+
+def _inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+    """The inputs and results of the graphs of a spec."""
+    blocks = known.spec.program.items(ast.Block) if known.spec else ()
+    for block, _ in blocks:
+        for param in (*block.params, *block.results) if block.kind == "graph" else ():
+            if param.name:
+                yield CompletionItem(param.name, "property", print_type(param.type))
+
+
+def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+    """The config values of what is extended."""
+    base = known.module.extended if known.module else None
+    for field in config_fields(base.root.file) if base else ():
+        yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
+
+
+def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
+    """What a word, a block or a definition takes, by name."""
+    module = known.module
+    found = (module.found(called) if module else None) or known.library.standard(called)
+    # a block of std gives way to the word of its name, one of the user does not
+    if found is not None and not (found[1].standard and called in BUILTINS):
+        for param in found[0].params or ():
+            kind = print_type(param.type) if param.type else ""
+            yield CompletionItem(f"{param.name}=", "option", kind)
+    elif called in BUILTINS:
+        for slot in BUILTINS[called].slots:
+            if not slot.many:
+                kinds = " or ".join(kind.name for kind in slot.kinds)
+                yield CompletionItem(f"{slot.name}=", "option", kinds)
+
+
+def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
+    """Every name that has a value or can be called here, the nearest first."""
+    item = enclosing_item(known.file, offset, begun=begun) if known.file else None
+    for bound in reversed(list(bindings_at(item, offset)) if item else []):
+        said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
+        yield CompletionItem(bound.name, "variable", " or ".join(said))
+    paths = known.spec.program.paths() if known.spec else {}
+    for path, field in paths.items():
+        if "." not in path:
+            yield CompletionItem(path, "property", print_type(field.type), field.doc)
+    if known.module is not None:
+        yield from _of_module(known.module)
+    yield from _standard(known)
+    yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
+
+
+def _of_module(module: SpecModule) -> Iterator[CompletionItem]:
+    """What a file gives names to besides its config."""
+    for name in module.root.dims:
+        yield CompletionItem(name, "constant", "a length")
+    for name in module.names():
+        found = module.found(name)
+        yield CompletionItem(name, "function", doc=found[0].doc if found else "")
+    for name in module.uses:
+        yield CompletionItem(name, "module", "a used file")
+
+
+def _standard(known: DocumentAnalysis) -> Iterator[CompletionItem]:
+    """What ships: words, and the blocks and definitions of std."""
+    for name, word in BUILTINS.items():
+        yield CompletionItem(name, "function", word.shown(), extract_docstring_summary(word.doc))
+    for name in known.library.standard_names():
+        found = known.library.standard(name)
+        if found is None:
+            continue
+        kind = found[0].kind
+        yield CompletionItem(name, "function", f"{kind} of std", found[0].doc)

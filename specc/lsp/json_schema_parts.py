@@ -1,0 +1,150 @@
+"""Parts of the JSON Schema: config of built-in specs, calls, mappings."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.frontend.builtins import BUILTINS
+from specc.frontend.spec_modules import Program
+from specc.library.spec_files import SpecLibrary
+from specc.syntax import ast
+from specc.syntax.dsl.expression_printer import print_expression
+from specc.syntax.yaml.yaml_config import IGNORED_KEYS
+
+Schema: TypeAlias = Mapping[str, object]
+
+
+def any_of_schemas(*schemas: Schema) -> Schema:
+    """One of several."""
+    return {"anyOf": list(schemas)}
+
+
+def describe_schema(schema: Schema, text: str) -> Schema:
+    """The same with what it is, which editors show."""
+    return {**schema, "description": text}
+
+
+def mapping_schema(
+    keys: Mapping[str, Schema], needed: Sequence[str] = (), other: Schema | None = None
+) -> Schema:
+    """A map with these keys, and others only if it is said what stands there."""
+    return {
+        "type": "object",
+        "properties": dict(keys),
+        "required": list(needed),
+        "additionalProperties": False if other is None else other,
+    }
+
+
+def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
+    """What can be called, with its options; a file may have a block of its own under
+    the same name, so that other options are not refused.
+    """
+    calls: dict[str, Schema] = {}
+    for name, options in list_callables().items():
+        keys = {"in": expression, "weights": scalar, **dict.fromkeys(options, expression)}
+        calls[name] = {"type": ["object", "null"], "properties": keys}
+    docs = {name: extract_docstring_summary(word.doc) for name, word in BUILTINS.items()}
+    return {n: describe_schema(call, docs[n]) if docs.get(n) else call for n, call in calls.items()}
+
+
+def list_callables() -> dict[str, tuple[str, ...]]:
+    """Every word and block that ships, with the names of what it takes."""
+    found = {
+        name: tuple(slot.name for slot in word.slots if not slot.many)
+        for name, word in BUILTINS.items()
+    }
+    library = SpecLibrary()
+    for name in library.standard_names():
+        item = library.standard(name)
+        assert item is not None  # it was listed
+        if isinstance(item[0], ast.Block):
+            found[name] = tuple(param.name for param in item[0].params)
+    return dict(sorted(found.items()))
+
+
+SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+COMPUTED: Schema = {"type": "string", "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]"}
+"""An expression that may give a number: neither a truth nor a text in quotes."""
+VALUES: dict[str, Schema] = {
+    "int": any_of_schemas({"type": "integer"}, COMPUTED),
+    "float": any_of_schemas({"type": "number"}, COMPUTED),
+    "bool": any_of_schemas({"type": "boolean"}, {"type": "string", "pattern": "[A-Za-z]"}),
+    "text": SCALAR,
+    "longer": {"type": "string", "pattern": r"[ .(\[]"},
+}
+"""Values of plain types, and expressions that are no single word."""
+
+
+def config_schema(program: Program) -> Schema:
+    """What `config:` of an instance may hold: values for the fields of the spec and of
+    those that it uses, and new fields with their types.
+    """
+    schema = _of(program)
+    texts = any_of_schemas(SCALAR, {"type": "array", "items": SCALAR})
+    return {
+        **schema,
+        "type": ["object", "null"],
+        "patternProperties": {"^expect ": texts},
+        "properties": {**_mapping(schema["properties"]), IGNORED_KEYS: texts},
+        "additionalProperties": schema_ref("new field"),
+    }
+
+
+def _mapping(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return value
+
+
+def _of(program: Program) -> Schema:
+    """The values of a spec that is used, or extended."""
+    fields = list(program.fields())
+    # the name of another choice may stand for a word of one
+    words = [f.name for f in fields if f.type.name == "choice"]
+    properties: dict[str, Schema] = {}
+    for part in program.parts:
+        properties[part.name] = any_of_schemas(*(_of(one) for one in part.programs), SCALAR)
+    for field in fields:
+        properties[field.name] = _described(field, words)
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _described(field: ast.Field, words: Sequence[str]) -> Schema:
+    return describe_schema(_value(field.type, words), _about(field))
+
+
+def _about(field: ast.Field) -> str:
+    """The default and the description of a config value."""
+    default = f"{print_expression(field.default)} unless said" if field.default else ""
+    return "; ".join(filter(None, (field.doc, default))) or "no default"
+
+
+def _value(kind: ast.TypeName, words: Sequence[str]) -> Schema:
+    """The values that a type takes."""
+    found = _kinds(kind, words)
+    return any_of_schemas(*found, {"enum": ["none"]}) if kind.optional else any_of_schemas(*found)
+
+
+def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
+    match kind.name:
+        case "int" | "float" | "bool" | "text":
+            return (schema_ref(kind.name),)
+        case "choice":
+            return {"enum": [*kind.names, *words]}, schema_ref("longer")
+        case "list" | "pair":
+            assert kind.of is not None  # the grammar wants it
+            item = _value(kind.of, words)
+            listed: Schema = {"type": "array", "items": item}
+            # one number stands for a pair of it
+            return listed, item if kind.name == "pair" else {"type": "string"}
+        case "record":
+            inner = {f.name: _described(f, words) for f in kind.fields}
+            record: Schema = {"type": "object", "properties": inner}
+            return {**record, "additionalProperties": False}, {"type": "string"}
+        case _:
+            return (schema_ref("value"),)
+
+
+def schema_ref(name: str) -> Schema:
+    """What a definition says."""
+    return {"$ref": f"#/definitions/{name}"}

@@ -1,0 +1,222 @@
+"""Convert positions, diagnostics, completions and edits to protocol types."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lsprotocol import types as lsp
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.render import escape_control_characters
+from specc.diagnostics.source import Span
+from specc.lsp.document_analysis import DocumentAnalysis
+from specc.lsp.dsl_completion import CompletionItem
+from specc.lsp.fix_placement import FixEdit
+from specc.syntax import ast
+
+LINE_END = re.compile(r"\r\n|\r|\n")
+UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+"""How each way to count encodes a text, and the bytes of one unit."""
+
+
+class DocumentPosition(NamedTuple):
+    """A line and a column, both from 0."""
+
+    line: int
+    column: int
+
+
+class DocumentLines:
+    """The lines of one text. Only what the protocol calls a line end is one: a form feed
+    inside a line is a character like others.
+    """
+
+    def __init__(self, text: str, encoding: str = "utf-16") -> None:
+        self.text = text
+        self.name = encoding
+        self.encoding, self.unit = UNITS.get(encoding, UNITS["utf-16"])
+
+    @cached_property
+    def _ends(self) -> list[re.Match[str]]:
+        return list(LINE_END.finditer(self.text))
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(end.end() for end in self._ends)]
+
+    def place(self, offset: int) -> DocumentPosition:
+        """Where a character stands; one past the end stands at the end."""
+        offset = max(0, min(offset, len(self.text)))
+        line = bisect_right(self._starts, offset) - 1
+        return DocumentPosition(line, self._units(self.text[self._starts[line] : offset]))
+
+    def offset(self, line: int, column: int) -> int:
+        """The character at a place; what lies past a line is its end."""
+        if line < 0:
+            return 0
+        if line >= len(self._starts):
+            return len(self.text)
+        start = self._starts[line]
+        end = self._ends[line].start() if line < len(self._ends) else len(self.text)
+        for offset in range(start, end):
+            if column <= 0:
+                return offset
+            column -= self._units(self.text[offset])
+        return end
+
+    def _units(self, text: str) -> int:
+        # half a pair may stand in a text that an editor sends
+        return len(text.encode(self.encoding, "surrogatepass")) // self.unit
+
+
+@lru_cache(maxsize=16)
+def split_document_lines(text: str, encoding: str) -> DocumentLines:
+    """The lines of a text, counted once: every request asks for them."""
+    return DocumentLines(text, encoding)
+
+
+SOURCE = "specc"
+SEVERITIES = {"error": lsp.DiagnosticSeverity.Error, "warning": lsp.DiagnosticSeverity.Warning}
+KINDS = {
+    "keyword": lsp.CompletionItemKind.Keyword,
+    "function": lsp.CompletionItemKind.Function,
+    "variable": lsp.CompletionItemKind.Variable,
+    "property": lsp.CompletionItemKind.Property,
+    "option": lsp.CompletionItemKind.Field,
+    "constant": lsp.CompletionItemKind.Constant,
+    "type": lsp.CompletionItemKind.Class,
+    "module": lsp.CompletionItemKind.Module,
+    "file": lsp.CompletionItemKind.File,
+}
+SYMBOLS = {
+    "graph": lsp.SymbolKind.Module,
+    "block": lsp.SymbolKind.Function,
+    "config": lsp.SymbolKind.Namespace,
+    "generate": lsp.SymbolKind.Event,
+    "stream": lsp.SymbolKind.Event,
+}
+"""Anything else is a definition."""
+
+
+def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
+    """A piece of a text."""
+    first, last = lines.place(start), lines.place(max(start, end))
+    return lsp.Range(lsp.Position(*first), lsp.Position(*last))
+
+
+def to_diagnostics(known: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
+    """Every message of a text, where it is shown."""
+    return [to_diagnostic(known, lines, d) for d in known.diagnostics]
+
+
+def to_diagnostic(
+    known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
+) -> lsp.Diagnostic:
+    """One message. What is about another file stands where this one names it."""
+    start, end = diagnostic_span(known, said)
+    texts = [said.title]
+    if said.primary and said.primary.text:
+        texts.append(said.primary.text)
+    texts += said.notes
+    texts += [f"help: {text}" for text in said.helps]
+    related = list(_related(known, lines, said))
+    return lsp.Diagnostic(
+        range=to_range(lines, start, end),
+        message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
+        severity=SEVERITIES[said.severity],
+        code=said.code,
+        source=SOURCE,
+        related_information=related or None,
+    )
+
+
+def diagnostic_span(known: DocumentAnalysis, said: Diagnostic) -> tuple[int, int]:
+    """The characters of this text that a message stands at."""
+    labels = (*((said.primary,) if said.primary else ()), *said.others)
+    for label in labels:
+        if known.is_here(label.span):
+            return label.span.start, label.span.end
+    for span in _names_of_files(known):
+        return span.start, span.end
+    end = known.source.text.find("\n")
+    return 0, end if end >= 0 else len(known.source.text)
+
+
+def _names_of_files(known: DocumentAnalysis) -> Iterator[Span]:
+    """Where this text names another file, first the one that it extends."""
+    if known.file is None:
+        return
+    if known.file.extends_span is not None:
+        yield known.file.extends_span
+    for item in known.file.items:
+        if isinstance(item, ast.Use) and item.span is not None:
+            yield item.span
+
+
+def _related(
+    known: DocumentAnalysis, lines: DocumentLines, said: Diagnostic
+) -> Iterator[lsp.DiagnosticRelatedInformation]:
+    """The other places of a message, those in other files too."""
+    labels: list[Label] = list(said.others)
+    if said.primary is not None and not known.is_here(said.primary.span):
+        labels.insert(0, said.primary)
+    for label in labels:
+        place = to_location(known, lines, label.span)
+        if place is not None:
+            text = escape_control_characters(label.text) or "here"
+            yield lsp.DiagnosticRelatedInformation(location=place, message=text)
+
+
+def to_location(known: DocumentAnalysis, lines: DocumentLines, span: Span) -> lsp.Location | None:
+    """A place, in this text or in a file; None for a text that is none."""
+    path = known.path_of(span)
+    if path is None:
+        return None
+    if known.is_here(span):
+        there = lines
+    else:
+        text = known.library.unsaved.get(path)
+        there = DocumentLines(span.source.text if text is None else text, lines.name)
+    return lsp.Location(path_to_uri(path), to_range(there, span.start, span.end))
+
+
+def path_to_uri(path: Path) -> str:
+    """The address of a file."""
+    return path.absolute().as_uri()
+
+
+def to_completion_items(
+    offers: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
+) -> list[lsp.CompletionItem]:
+    """What may be written in place of the characters of a word, in this order: editors
+    would sort by the alphabet.
+    """
+    place = to_range(lines, start, end)
+    return [
+        lsp.CompletionItem(
+            label=escape_control_characters(offer.text).rstrip(" :="),
+            kind=KINDS[offer.kind],
+            detail=escape_control_characters(offer.detail) or None,
+            documentation=escape_control_characters(offer.doc) or None,
+            text_edit=lsp.TextEdit(place, offer.text),
+            filter_text=offer.text,
+            sort_text=f"{number:04}",
+        )
+        for number, offer in enumerate(offers)
+    ]
+
+
+def to_code_action(
+    uri: str, lines: DocumentLines, said: lsp.Diagnostic, edit: FixEdit
+) -> lsp.CodeAction:
+    """A mend as an edit."""
+    change = lsp.TextEdit(to_range(lines, edit.start, edit.end), edit.text)
+    return lsp.CodeAction(
+        title=escape_control_characters(edit.title),
+        kind=lsp.CodeActionKind.QuickFix,
+        diagnostics=[said],
+        edit=lsp.WorkspaceEdit(changes={uri: [change]}),
+    )

@@ -1,0 +1,167 @@
+"""Completion in YAML specs."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from specc.library.spec_files import get_specs_directory, list_builtin_specs
+from specc.lsp.document_analysis import DocumentAnalysis
+from specc.lsp.dsl_completion import CompletionItem, call_options, expected_terminals
+from specc.syntax.dsl.dsl_parser import EXPR
+from specc.syntax.dsl.expected_tokens import find_expected_tokens
+
+KEY = re.compile(r"""(?P<blank>[ ]*(?:-[ ]+)*)(?P<key>[\w .]+|"[^"]*"|'[^']*')[ ]*:(?=[ ]|$)""")
+DASHES = re.compile(r"[ ]*(?:-[ ]*)*")
+Schema = Mapping[str, object]
+
+
+@cache
+def load_schema() -> Schema:
+    """The schema that ships."""
+    data = json.loads((get_specs_directory() / "schema.json").read_text(encoding="utf-8"))
+    assert isinstance(data, dict)
+    return data
+
+
+def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
+    """What may be written at a character, of a text that may be newer than what is known."""
+    start = text.rfind("\n", 0, offset) + 1
+    line = text[start:offset]
+    above = text[:start].splitlines()
+    found = KEY.match(line)
+    if found is None:
+        dashes = DASHES.match(line)
+        column = len(dashes.group()) if dashes else 0
+        path = _path(above, column)
+        return list(_keys(text, path))
+    column = len(found["blank"])
+    path = (*_path(above, column), found["key"].strip("\"' "))
+    value = line[found.end() :].lstrip()
+    return [*_words(text, path), *_in_expression(known, path, value, offset)]
+
+
+def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
+    """The keys that a line at a column stands below, the outermost first."""
+    keys: list[str] = []
+    for line in reversed(above):
+        found = KEY.match(line)
+        if found is None or line.lstrip().startswith("#"):
+            continue
+        dashes = found["blank"]
+        at = len(dashes)
+        # entries of a list may stand in the column of its key
+        if at < column or (at == column and "-" not in dashes and _is_list(above, line)):
+            keys.append(found["key"].strip("\"' "))
+            column = len(dashes) - len(dashes.lstrip())
+        if column == 0:
+            break
+    return tuple(reversed(keys))
+
+
+def _is_list(above: Sequence[str], line: str) -> bool:
+    """Whether what follows a line is its list: it ends with the colon of its key."""
+    return line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
+
+
+def _keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
+    """The keys that a map at a path has."""
+    for made in _at(text, path):
+        for key, value in _properties(made).items():
+            yield CompletionItem(f"{key}: ", "property", doc=_doc(value))
+
+
+def _words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
+    """The words that a value at a path may be."""
+    if tuple(path) == ("extends",):
+        yield from (CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs())
+    for made in _at(text, path):
+        words = made.get("enum", ())
+        for word in words if isinstance(words, list) else ():
+            yield CompletionItem(
+                str(word).lower() if isinstance(word, bool) else str(word), "constant"
+            )
+
+
+def _doc(value: object) -> str:
+    text = value.get("description", "") if isinstance(value, dict) else ""
+    return str(text)
+
+
+def _properties(made: Schema) -> Mapping[str, object]:
+    found = made.get("properties", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _at(text: str, path: Sequence[str]) -> list[Schema]:
+    """The schemas of what stands at a path."""
+    here = _spread([load_schema()], text)
+    for key in path:
+        below = [
+            inner
+            for made in here
+            for inner in [_properties(made).get(key, made.get("additionalProperties"))]
+            if isinstance(inner, dict)
+        ]
+        here = _spread(below, text)
+    return here
+
+
+def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
+    """Schemas with all that they may be: alternatives, references, entries of lists.
+    Each once, for they name each other in circles.
+    """
+    found: dict[int, Schema] = {}
+    waiting = list(reversed(schemas))
+    while waiting:
+        made = waiting.pop()
+        if id(made) in found:
+            continue
+        found[id(made)] = made
+        waiting += reversed(list(_inside(made, text)))
+    return list(found.values())
+
+
+def _inside(made: Schema, text: str) -> Iterator[Schema]:
+    """What a schema names as what it may be."""
+    reference = made.get("$ref")
+    if isinstance(reference, str):
+        target = load_schema()["definitions"]
+        assert isinstance(target, dict)
+        yield target[reference.rpartition("/")[2]]
+    for key in ("anyOf", "allOf"):
+        several = made.get(key, ())
+        yield from several if isinstance(several, list) else ()
+    if isinstance(items := made.get("items"), dict):
+        yield items
+    if isinstance(then := made.get("then"), dict) and _holds(made.get("if"), text):
+        yield then
+
+
+def _holds(condition: object, text: str) -> bool:
+    """Whether the rule about a spec that is extended is for this text; what an item or a
+    statement is, its other keys would tell.
+    """
+    said = json.dumps(condition)
+    if '"extends"' not in said:
+        return True
+    extends = re.search(r"""^extends:[ ]*["']?([\w.-]+)""", text, re.MULTILINE)
+    return extends is not None and f'"const": "{extends[1]}"' in said
+
+
+def _in_expression(
+    known: DocumentAnalysis, path: Sequence[str], value: str, offset: int
+) -> Iterator[CompletionItem]:
+    """What the language has for a value, where the keys above say that one stands here."""
+    if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
+        return
+    if value.startswith(("{", "[")):
+        called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
+        if called:
+            for offer in call_options(known, called[-1]):
+                yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
+            return
+    plain = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
+    here = find_expected_tokens(plain, len(plain), EXPR.symbol)
+    if here is not None:
+        yield from expected_terminals(known, here, offset, begun=True)

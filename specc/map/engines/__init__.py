@@ -1,1 +1,0 @@
-"""Who hands out the numbers of blocks: processes of this machine, or Ray."""

@@ -1,1 +1,0 @@
-"""What is proved about graphs, and what turns one graph into another."""

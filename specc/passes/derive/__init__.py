@@ -1,5 +1,0 @@
-"""`encode` and `step` from a graph that generates.
-
-In comes a graph that was proved causal along its growing axis, out go the derived
-graphs and what a step hands to the next one.
-"""

@@ -1,0 +1,274 @@
+"""Arrays in .npy, .npz and JSON files, exact in value."""
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io.json_io import (
+    NO_LIMITS,
+    InvalidJson,
+    Json,
+    NestingTooDeep,
+    NonFiniteNumber,
+    parse_strict_json,
+)
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.bounded_read import MAX_ARRAY_BYTES, MAX_RANK, MAX_TEXT_BYTES, read_bytes
+from specc.preprocessing.npy import NPY, ZIP, fail_bad_array, parse_npy, parse_npz, to_native_order
+
+
+def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
+    """The arrays of a JSON text: a list (of lists …) of numbers, a number, or an object
+    of those by name.
+    """
+    value = load_strict_json(data, name)
+    if isinstance(value, dict):
+        return {
+            key: nested_array(item, f"the JSON text in {escape_text(name)}, `{escape_text(key)}`")
+            for key, item in value.items()
+        }
+    return {"": nested_array(value, f"the JSON text in {escape_text(name)}")}
+
+
+def nested_array(value: object, where: str, *, left: bool = False) -> Array:
+    """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a
+    message calls them; what is too short is padded on the `left`, says a message. E0906.
+    """
+    if isinstance(value, list) and {*map(type, value)} == {int}:  # ids, as a rule
+        with suppress(OverflowError):  # told below, with the place
+            return np.array(value, np.int64)
+    shape = _shape(value)
+    if len(shape) > MAX_RANK:
+        _bad_json(
+            where, f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has"
+        )
+    flat: list[bool | int | float] = []
+    try:
+        _flatten(value, shape, (), flat, where)
+    except Failed as failed:
+        raise _with_filled(failed, _filled(value, left)) from None
+    kinds = {type(item) for item in flat}
+    if bool in kinds and len(kinds) > 1:
+        _bad_json(where, "true and false are mixed with numbers")
+    if kinds == {bool}:
+        return np.array(flat, np.bool_).reshape(shape)
+    dtype = np.float64 if float in kinds else np.int64
+    return np.array(flat, dtype).reshape(shape)
+
+
+MOST_FILLED = 24
+"""Numbers of lists that a message shows filled up."""
+
+
+def _filled(value: object, left: bool) -> list[list[object]]:
+    """Lists of numbers made one length, by zeros behind or on the `left`; empty where they
+    are, or where it is not that which is wrong.
+    """
+    rows = [x for x in value if isinstance(x, list)] if isinstance(value, list) else []
+    if not rows or len(rows) != len(value if isinstance(value, list) else ()):
+        return []
+    if any(not isinstance(x, int | float) for row in rows for x in row):
+        return []
+    longest = max(map(len, rows))
+    if all(len(row) == longest for row in rows):
+        return []
+    lacking = [[0] * (longest - len(row)) for row in rows]
+    pairs = zip(rows, lacking, strict=True)
+    return [[*zeros, *row] if left else [*row, *zeros] for row, zeros in pairs]
+
+
+def load_strict_json(data: bytes, name: str) -> Json:
+    """What a JSON text says, with no name twice and no NaN. Fails with E0906."""
+    where = f"the JSON text in {escape_text(name)}"
+    try:
+        return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
+    except UnicodeDecodeError as fault:
+        _bad_json(where, f"it is not UTF-8 text (byte {fault.start})")
+    except NonFiniteNumber as fault:
+        _bad_json(where, f"{fault} that a model can be given")
+    except NestingTooDeep:
+        _bad_json(where, "lists are nested too deep")
+    except InvalidJson as fault:
+        _bad_json(where, str(fault))
+    except json.JSONDecodeError as fault:
+        place = f"line {fault.lineno}, column {fault.colno}"
+        _bad_json(where, f"{place}: {fault.msg.lower()}")
+    except ValueError:  # an integer of thousands of digits
+        _bad_json(where, "it holds a number with too many digits")
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    """The shape that the first elements suggest."""
+    shape: list[int] = []
+    # a list may hold itself
+    while isinstance(value, list | tuple) and len(shape) <= MAX_RANK:
+        shape.append(len(value))
+        if not value:
+            break
+        value = value[0]
+    return tuple(shape)
+
+
+def _flatten(
+    value: object,
+    shape: tuple[int, ...],
+    at: tuple[int, ...],
+    out: list[bool | int | float],
+    where: str,
+) -> None:
+    """Append the numbers in `value`, which must have `shape`, to `out`."""
+    if not shape:
+        out.append(_number(value, at, where))
+        return
+    if not isinstance(value, list | tuple) or len(value) != shape[0]:
+        is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
+        due = f"the ones before are lists of {shape[0]}"
+        _bad_json(where, f"{_json_place(at)} is {is_} where {due}")
+    for i, item in enumerate(value):
+        _flatten(item, shape[1:], (*at, i), out, where)
+
+
+def _number(value: object, at: tuple[int, ...], where: str) -> bool | int | float:
+    """A number that an array can hold, or a truth value."""
+    if isinstance(value, list | tuple):
+        why = "is a list where the ones before are numbers"
+    elif not isinstance(value, bool | int | float):
+        why = "is null" if value is None else "is no number"
+    elif isinstance(value, float) and not math.isfinite(value):
+        why = "is NaN" if math.isnan(value) else "is too large for a number"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        why = "is a whole number beyond 64 bits"
+    else:
+        return value
+    _bad_json(where, f"{_json_place(at)} {why}")
+
+
+def _json_place(at: tuple[int, ...]) -> str:
+    return "".join(f"[{i}]" for i in at) or "the value"
+
+
+def _with_filled(failed: Failed, filled: list[list[object]]) -> Failed:
+    """The fault of lists of different lengths, with what they would be filled up."""
+    if not filled:
+        return failed
+    shown = f", as {filled}" if len(filled[0]) * len(filled) <= MOST_FILLED else ""
+    mend = (
+        f"fill up the shorter ones{shown}, and say which rows exist by the input that "
+        "the spec has for that, of type `keep`"
+    )
+    return Failed(replace(failed.diagnostics[0], helps=(mend,)))
+
+
+def _bad_json(where: str, why: str) -> NoReturn:
+    raise_error(
+        "E0906",
+        f"cannot read numbers from {where}: {why}",
+        helps=["give nested lists of equal lengths, such as [[1, 2, 3], [4, 5, 6]]"],
+    )
+
+
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(np.float32),  # NumPy has no bf16: the runner rounds
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "bool": np.dtype(np.bool_),
+}
+"""What NumPy calls the element types of specc."""
+
+
+def read_arrays(path: str) -> dict[str, Array]:
+    """The arrays in a file by name; "" is the name of the one in a .npy file or a JSON list."""
+    if path.lower().endswith((".json", ".jsonl")):
+        return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
+    data = read_bytes(path, MAX_ARRAY_BYTES)
+    if data.startswith(ZIP):
+        return parse_npz(data, path)
+    if data.startswith(NPY):
+        return {"": parse_npy(data, path)}
+    if data.lstrip()[:1] not in (b"[", b"{"):
+        fail_bad_array(
+            path, "it is neither .npy nor .npz nor JSON", "save the array with numpy.save"
+        )
+    return parse_json_arrays(data, path)
+
+
+def _narrowed(array: Array, dtype: str, name: str) -> Array:
+    """Floats as floats of another width. Fails with E0907 where one becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        result = array.astype(DTYPES[dtype])
+    lost = np.isinf(result) & np.isfinite(array)
+    if lost.any():
+        why = f"the value at {_place(lost)} is too large for {dtype}"
+        _inexact(array, dtype, name, why)
+    return to_native_order(result)
+
+
+def cast_exactly(array: Array, dtype: str, name: str) -> Array:
+    """The array of input `name` as `dtype` (`f32`, `i64`, …). Fails with E0907 if
+    values would change.
+
+    Whole numbers convert to any type that holds them, 0 and 1 to bool, floats to
+    narrower floats by rounding as long as none becomes infinite. Fractions never become
+    whole numbers, truth values never numbers.
+    """
+    goal = DTYPES[dtype]
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
+    source = array.dtype.kind
+    if source not in "fiub":
+        _inexact(array, dtype, name, "only numbers and truth values can be given to a model")
+    if source == goal.kind == "f":
+        return _narrowed(array, dtype, name)
+    if source == "f":
+        _inexact(array, dtype, name, "fractions do not become whole numbers by themselves")
+    if source == "b" and goal.kind != "b":
+        _inexact(array, dtype, name, "truth values are not numbers")
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = array.astype(goal)
+        changed = _differs(array, result)
+    if changed.any():
+        at = tuple(int(i) for i in np.argwhere(changed)[0])
+        _inexact(
+            array,
+            dtype,
+            name,
+            f"the value {array[at]} at {_place(changed)} is not one that {dtype} holds exactly",
+        )
+    return to_native_order(result)
+
+
+def _differs(array: Array, result: Array) -> NDArray[np.bool_]:
+    """Where a conversion from whole numbers or truth values changed a value."""
+    if result.dtype.kind == "f":
+        # up to here every whole number has a float
+        limit = 2 ** (np.finfo(result.dtype).nmant + 1)
+        return np.asarray(
+            (array > limit) | (array < -limit) if array.dtype.kind == "i" else array > limit
+        )
+    if array.dtype.kind == "u" and result.dtype.kind == "i":
+        return np.asarray(array > np.iinfo(result.dtype).max)
+    return np.asarray(result.astype(array.dtype) != array)
+
+
+def _place(where: Array) -> str:
+    """The first true position, as people write it: `[0, 3]`."""
+    return str([int(i) for i in np.argwhere(where)[0]])
+
+
+def _inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
+    raise_error(
+        "E0907",
+        f"the input `{escape_text(name)}` takes {dtype} and is given {array.dtype}",
+        notes=[why],
+        helps=[f"convert the array yourself if you mean it: array.astype(numpy.{DTYPES[dtype]})"],
+    )

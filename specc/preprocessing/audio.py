@@ -1,0 +1,172 @@
+"""Audio features: waveforms, log-mel spectrograms, Kaldi filter banks."""
+
+from functools import lru_cache
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.bounded_read import read_bytes
+from specc.preprocessing.wav import AudioRecording, parse_wav
+
+Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
+
+MAX_SOUND_BYTES = 512 << 20
+LEAST_VARIANCE = 1e-7
+"""Added to the variance of a recording that is normalized, as published there."""
+MEL_FLOOR = 1e-10
+SPAN = 8.0
+"""What is more than so many powers of ten below the loudest counts as that much below."""
+HIGHEST = 8000.0
+"""Hertz: where the mel filters of Whisper end, whatever the rate."""
+KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
+KALDI_LOWEST = 20.0
+KALDI_FLOOR = float(np.finfo(np.float32).eps)
+EMPHASIS = 0.97
+"""How much of the sample before is taken away from each."""
+
+
+def read_sound(path: str, record: Sound) -> Floats:
+    """The WAV file at `path` as one row of a batch: `f32[samples]`, or a spectrogram.
+
+    Fails with E0802, E0840, E0841 and E0904 as files do, E0842 for another rate, E0843
+    for a recording that is too long.
+    """
+    return audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
+
+
+def audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
+    """A recording as a model takes it. Fails with E0842 and E0843."""
+    if recording.rate != record.rate:
+        _other_rate(name, recording.rate, record.rate)
+    sound = recording.samples
+    match record:
+        case Waveform():
+            return normalize_waveform(sound) if record.normalize else sound
+        case LogMel():
+            return log_mel_spectrogram(_fitting(sound, record.samples, record, name), record)
+        case FilterBanks():
+            longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
+            # What is not enough for one more frame is passed over in any case.
+            most = longest + KALDI_HOP - 1
+            if len(sound) > most and not record.cut:
+                _too_long(name, len(sound), longest, record.rate)
+            return kaldi_filter_banks(sound[:most], record)
+
+
+def normalize_waveform(sound: Floats) -> Floats:
+    """With a mean of 0 and a variance of 1."""
+    whole = sound.astype(np.float64)
+    spread = np.sqrt(whole.var() + LEAST_VARIANCE)
+    return np.asarray((whole - whole.mean()) / spread, np.float32)
+
+
+def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
+    """f32[bins, frames] of exactly `record.samples` samples.
+
+    Windows stand around every `hop`-th sample, the ends mirrored; the last, which is
+    around the end, is left out.
+    """
+    half = record.window // 2
+    framed = _frames(
+        np.pad(sound.astype(np.float64), half, mode="reflect"), record.window, record.hop
+    )
+    hann = np.hanning(record.window + 1)[:-1]
+    power = np.abs(np.fft.rfft(framed[: record.frames] * hann)) ** 2
+    filters = slaney_filters(record.bins, record.window, record.rate)
+    loud = np.log10(np.maximum(power @ filters, MEL_FLOOR))
+    made = (np.maximum(loud, loud.max() - SPAN) + 4.0) / 4.0
+    return np.ascontiguousarray(made.T, np.float32)
+
+
+def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
+    """f32[frames, bins]: Kaldi's, of windows that lie wholly in the sound."""
+    whole = np.zeros((record.frames, record.bins), np.float32)
+    if len(sound) >= KALDI_WINDOW:
+        framed = _frames(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
+        framed = framed - framed.mean(axis=1, keepdims=True)
+        before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
+        framed = (framed - EMPHASIS * before) * np.hanning(KALDI_WINDOW)
+        power = np.abs(np.fft.rfft(framed, KALDI_FFT)) ** 2
+        loud = np.log(np.maximum(power @ kaldi_filters(record.bins, record.rate), KALDI_FLOOR))
+        whole[: len(loud)] = loud[: record.frames]
+    if not record.normalize:
+        return whole
+    scaled = (whole.astype(np.float64) - record.mean) / (2.0 * record.std)
+    return scaled.astype(np.float32)
+
+
+@lru_cache(maxsize=8)
+def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
+    """f64[frequencies, bins]: triangles on Slaney's scale, each of the same area (the
+    Auditory Toolbox, 1998).
+    """
+    # The scale is straight up to 1000 hertz, and grows by 6.4 in 27 steps above.
+    highest = 15.0 + np.log(HIGHEST / 1000.0) * 27.0 / np.log(6.4)
+    mels = np.linspace(0.0, highest, bins + 2)
+    corners = np.where(
+        mels >= 15.0, 1000.0 * np.exp(np.log(6.4) / 27.0 * (mels - 15.0)), 200.0 * mels / 3.0
+    )
+    made = _triangles(np.linspace(0, rate // 2, window // 2 + 1), corners)
+    return made * (2.0 / (corners[2:] - corners[:-2]))
+
+
+@lru_cache(maxsize=8)
+def kaldi_filters(bins: int, rate: int) -> Doubles:
+    """f64[frequencies, bins]: triangles on Kaldi's mel scale, straight along it."""
+    corners = np.linspace(_kaldi_mel(KALDI_LOWEST), _kaldi_mel(rate // 2), bins + 2)
+    hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (rate / KALDI_FFT)
+    return _triangles(_kaldi_mel(hertz), corners)
+
+
+def _kaldi_mel(hertz: float | Doubles) -> Doubles:
+    return np.asarray(1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0))
+
+
+def _triangles(places: Doubles, corners: Doubles) -> Doubles:
+    """f64[places, len(corners) - 2]: up from each corner to the next, and down to the
+    one behind.
+    """
+    widths = np.diff(corners)
+    rising = (places[:, None] - corners[:-2]) / widths[:-1]
+    falling = (corners[2:] - places[:, None]) / widths[1:]
+    return np.maximum(0.0, np.minimum(rising, falling))
+
+
+def _frames(sound: Doubles, window: int, hop: int) -> Doubles:
+    """f64[frames, window]: a view, frames beginning at every `hop`-th sample."""
+    return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
+
+
+def _fitting(sound: Floats, samples: int, record: LogMel, name: str) -> Floats:
+    """A recording of exactly so many samples, with silence behind."""
+    if len(sound) > samples and not record.cut:
+        _too_long(name, len(sound), samples, record.rate)
+    made = np.zeros(samples, np.float32)
+    made[: len(sound)] = sound[:samples]
+    return made
+
+
+def _other_rate(name: str, found: int, due: int) -> NoReturn:
+    raise_error(
+        "E0842",
+        f"`{escape_text(name)}` has {found} samples a second, and the model hears {due}",
+        notes=["sound of another rate would be heard too fast or too slow"],
+        helps=[f"convert it: ffmpeg -i FILE -ar {due} -ac 1 sound.wav"],
+    )
+
+
+def _too_long(name: str, found: int, most: int, rate: int) -> NoReturn:
+    seconds = f"{most / rate:g}"
+    raise_error(
+        "E0843",
+        f"`{escape_text(name)}` lasts {found / rate:.4g} seconds, and the model hears {seconds}",
+        helps=[
+            f"cut it into parts: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
+            "or let what is behind be left out: `cut=true` in the spec's reading",
+        ],
+    )

@@ -1,0 +1,144 @@
+"""Chat templates (Jinja) in a bounded process."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.json_io import Json, JsonFields
+from specc.io.safe_read import escape_text
+
+MOST_TEMPLATE = 256_000
+"""Characters of a template; published ones have a tenth of it."""
+MOST_TEXT = 1_000_000
+"""Characters of messages, and of what a template gives."""
+MOST_MESSAGES = 10_000
+MOST_TOKENS = 100
+SECONDS = 5
+"""Of the processor that a template is granted, and four times that on the clock."""
+MEMORY = 512 << 20
+CHILD = Path(__file__).with_name("chat_template_worker.py")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template, and the special tokens that it may name, such as `bos_token`."""
+
+    text: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        """The record as JSON."""
+        return {"text": self.text, "tokens": dict(self.tokens)}
+
+    @staticmethod
+    def from_fields(fields: JsonFields) -> "ChatTemplate":
+        """The record from JSON of unknown origin."""
+        text = fields.get("text")
+        if not isinstance(text, str) or not 0 < len(text) <= MOST_TEMPLATE:
+            fields.refuse("text", "is no template")
+        child = fields.child("tokens")
+        if len(child.names()) > MOST_TOKENS:
+            fields.refuse("tokens", "is too large")
+        tokens = {name: child.get(name) for name in child.names()}
+        child.done()
+        fields.done()
+        texts = {n: t for n, t in tokens.items() if isinstance(t, str) and n.isidentifier()}
+        if len(texts) != len(tokens):
+            fields.refuse("tokens", "holds something else than texts by name")
+        return ChatTemplate(text, texts)
+
+
+def parse_messages(given: object) -> list[dict[str, Json]]:
+    """A chat as a list of messages: of a text, the one that asks it. Fails with E0425."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list | tuple) or not 0 < len(given) <= MOST_MESSAGES:
+        _no_chat("it is no list of messages")
+    found: list[dict[str, Json]] = []
+    for number, message in enumerate(given):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            _no_chat(f"message {number} says no `role`")
+        if "content" not in message:
+            _no_chat(f"message {number} has no `content`")
+        found.append(dict(message))
+    try:
+        size = len(json.dumps(found))
+    except (TypeError, ValueError, RecursionError):
+        _no_chat("it holds something that JSON cannot")
+    if size > MOST_TEXT:
+        _no_chat(f"it has more than {MOST_TEXT} characters")
+    return found
+
+
+def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
+    """The text that a template makes of messages. Fails with E0423 where it cannot, or
+    takes too long, and with E0426 without jinja2.
+    """
+    if find_spec("jinja2") is None:
+        raise_error(
+            "E0426",
+            "a chat template needs the package `jinja2`, which is not installed",
+            helps=['pip install "specc-onnx[chat]"', "or give the whole text as the prompt"],
+        )
+    given = {
+        "path": sys.path,
+        "template": template.text,
+        "tokens": dict(template.tokens),
+        "messages": messages,
+        "seconds": SECONDS,
+        "bytes": MEMORY,
+        "most": MOST_TEXT,
+    }
+    # without site packages and settings of the user's: what it needs is in `path`
+    command = [sys.executable, "-I", "-S", str(CHILD)]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(given).encode(),
+            capture_output=True,
+            timeout=4 * SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        _unusable(f"it takes more than {4 * SECONDS} seconds")
+    return _told(done.stdout, done.returncode)
+
+
+def _told(data: bytes, code: int) -> str:
+    """What the process said of itself."""
+    try:
+        told = json.loads(data)
+    except ValueError:
+        told = None
+    match told:
+        case {"text": str(text)} if code == 0:
+            return text
+        case {"fault": str(fault)}:
+            _unusable(" ".join(escape_text(fault).split())[:300])
+    # it was ended by the system, and could say nothing
+    _unusable("it takes too much time or memory")
+
+
+def _unusable(why: str) -> NoReturn:
+    raise_error(
+        "E0423",
+        "the model's chat template gives no text for this chat",
+        notes=[why],
+        helps=[
+            "look whether it takes such messages: some want a user's first, or know no system's"
+        ],
+    )
+
+
+def _no_chat(why: str) -> NoReturn:
+    raise_error(
+        "E0425",
+        f"this is no chat: {why}",
+        helps=['write [{"role": "user", "content": "a text"}, …]'],
+    )

@@ -1,0 +1,121 @@
+"""The bounded process that renders a chat template."""
+
+import json
+import sys
+from typing import Any
+
+
+def render_from_stdin() -> None:
+    """Read, fill in, tell."""
+    given: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    # where the parent finds its packages: this process was started without any
+    sys.path[:] = given["path"]
+    try:
+        told = {"text": _filled(given)}
+        if len(told["text"]) > given["most"]:
+            told = {"fault": f"it gives more than {given['most']} characters"}
+    except MemoryError:
+        told = {"fault": "it takes too much memory"}
+    except RecursionError:
+        told = {"fault": "it is nested too deep"}
+    except Exception as error:  # a template may raise anything
+        told = {"fault": f"{_line(error)}{type(error).__name__}: {error}"[:500]}
+    sys.stdout.write(json.dumps(told))
+
+
+def _line(error: BaseException) -> str:
+    """Where in the template it failed, in words; jinja puts the template's lines into
+    the traceback, and says that of a fault in its grammar itself.
+    """
+    line: int | None = vars(error).get("lineno")
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code.co_filename == "<template>":
+            line = place.tb_lineno  # the innermost comes last
+        place = place.tb_next
+    return "" if line is None else f"in line {line}: "
+
+
+def _filled(given: dict[str, Any]) -> str:
+    """The text, by the environment that transformers makes for such templates."""
+    made = _environment()
+    _bound(given["seconds"], given["bytes"])
+    text: str = made.from_string(given["template"]).render(
+        messages=given["messages"],
+        tools=None,
+        documents=None,
+        add_generation_prompt=True,
+        **given["tokens"],
+    )
+    return text
+
+
+def _environment() -> Any:
+    """The sandbox, with what templates may use."""
+    from datetime import datetime
+
+    import jinja2
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise jinja2.exceptions.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), loopcontrols]
+    )
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return made
+
+
+def _generation() -> Any:
+    """`{% generation %} … {% endgeneration %}`: what stands inside, as it stands."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
+        """The blocks that are for training, which changes nothing of a text."""
+
+        tags = {"generation"}  # noqa: RUF012 - as the base class has it
+
+        def parse(self, parser: Any) -> Any:
+            """The block, as one that gives back what is in it."""
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = self.call_method("inside", [])
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+        def inside(self, caller: Any) -> Any:
+            """What stands inside."""
+            return caller()
+
+    return Generation
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is; jinja's own filter escapes it for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _bound(seconds: int, size: int) -> None:
+    """What the system grants from here on."""
+    if sys.platform == "win32":
+        return  # it has no such calls; the parent's own limit of time holds
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+if __name__ == "__main__":
+    render_from_stdin()

@@ -1,0 +1,355 @@
+"""Decode, resize, crop and normalize images."""
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.bounded_read import MAX_IMAGE_BYTES, fail_too_large, read_bytes
+from specc.preprocessing.records import ImageRecord, Resize
+
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+
+Floats: TypeAlias = NDArray[np.float32]
+
+MAX_PIXELS = 64 << 20  # 64 Mpixel, checked before anything is decoded
+FORMATS = ("PNG", "JPEG")
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
+# What the decoders raise for damaged files.
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    MemoryError,
+    AssertionError,
+    AttributeError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+MIDDLE = 127.5  # between black and white
+
+
+def read_image(path: str, record: ImageRecord) -> Floats:
+    """The picture in a file as `f32[1, channels, rows, columns]`.
+
+    Fails with E0802 and E0902 to E0904: no such file, no Pillow, no picture, too large.
+    """
+    return normalize_image(decode_image(read_bytes(path, MAX_IMAGE_BYTES), path), record)
+
+
+def decode_image(data: bytes, name: str) -> Array:
+    """The pixels of an encoded picture, 0 to 255: `u8` or `f32[rows, columns, 3]`, or
+    `[…, 1]` if gray.
+    """
+    pillow = _pillow()
+    try:
+        with warnings.catch_warnings():
+            # the size is checked here, with our own limit
+            warnings.simplefilter("ignore")
+            with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+                _check_size(picture.size, name)
+                return _pixels(picture)
+    except pillow.DecompressionBombError:
+        fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
+    except pillow.UnidentifiedImageError:
+        _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
+    except DAMAGE as fault:
+        _not_a_picture(name, data, f"the picture is damaged ({escape_text(str(fault))[:200]})")
+
+
+def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
+    """A picture of Pillow as `read_image` gives that of a file. Fails with E0903 and E0904."""
+    try:
+        _check_size(picture.size, name)
+        return normalize_image(_pixels(picture), record)
+    except DAMAGE as fault:
+        _not_a_picture(name, b" ", f"the picture is damaged ({escape_text(str(fault))[:200]})")
+
+
+def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
+    """Pixels `[rows, columns, 1|3]` from 0 to 255 as a model takes them:
+    `f32[1, channels, *size]`. Fails with E0990 for one that is larger than its frame.
+    """
+    invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
+    if record.crop:
+        pixels = _middle(pixels, record.size)
+    if record.aligned:
+        pixels = _turned(pixels, record.size)
+    if record.rounded or record.resized or record.fitted or record.centered:
+        pixels = _published(pixels, record)
+    rows, columns = pixels.shape[:2] if record.fitted else record.size
+    planes = [
+        resize_image(plane, (rows, columns), record.resize)
+        for plane in _planes(pixels, record.channels)
+    ]
+    values = np.stack(planes * (record.channels // len(planes)))
+    if invert:
+        # after resizing, which is the same and cheaper: the weights of a resized pixel
+        # sum to one
+        values = np.float32(255) - values
+    mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
+    values = (values * np.float32(record.scale) - mean) / std
+    if record.fitted:
+        # behind the norm: what lies around a picture is 0, which no pixel of it is
+        down, across = record.size[0] - rows, record.size[1] - columns
+        values = np.pad(values, ((0, 0), (0, down), (0, across)))
+    return np.ascontiguousarray(values[None], np.float32)
+
+
+def is_light_background(pixels: Array) -> bool:
+    """Whether the outermost pixels of `[rows, columns, channels]` are light on average: paper."""
+    border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
+    return float(border.mean(dtype=np.float64)) > MIDDLE
+
+
+def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
+    """`f32[rows, columns]` → `f32[*size]`, antialiased where it shrinks, as Pillow does it."""
+    if plane.shape == size:
+        return plane
+    pillow = _pillow()
+    rows, columns = size
+    picture = pillow.fromarray(np.ascontiguousarray(plane, np.float32)).resize(
+        (columns, rows), pillow.Resampling[kind.upper()]
+    )
+    return np.asarray(picture, np.float32)
+
+
+def _published(pixels: Array, record: ImageRecord) -> Array:
+    """Pixels `[rows, columns, 1|3]` resized as published processors do it, in 8 bits,
+    and the middle of what comes out, as it is asked for.
+    """
+    if record.centered:
+        return _in_the_middle(pixels, record)
+    pixels = _to_size(pixels, _target(pixels.shape[0], pixels.shape[1], record), record)
+    return pixels if record.fitted else _cut_out(pixels, record.size)
+
+
+def _to_size(pixels: Array, wanted: tuple[int, int], record: ImageRecord) -> Array:
+    """Pixels `[rows, columns, 1|3]` resized, those of 8 bits to 8 bits where `rounded`."""
+    if pixels.shape[:2] == wanted:
+        return pixels
+    if record.rounded and pixels.dtype == np.uint8:
+        return _in_bytes(pixels, wanted, record.resize)
+    planes = pixels.astype(np.float32).transpose(2, 0, 1)
+    done = [resize_image(plane, wanted, record.resize) for plane in planes]
+    return np.stack(done, axis=-1)
+
+
+def _turned(pixels: Array, size: tuple[int, int]) -> Array:
+    """A picture as high or as wide as its frame is: turned a quarter to the right where
+    the one lies and the other stands.
+    """
+    rows, columns = pixels.shape[:2]
+    lies, stands = size[1] > size[0], size[1] < size[0]
+    if (stands and columns > rows) or (lies and columns < rows):
+        return np.rot90(pixels, -1)
+    return pixels
+
+
+def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
+    """A whole picture in the middle of its frame, as Donut's processor lays it: resized
+    to the frame's shorter side, resized again where it reaches over the longer one, black
+    around it.
+    """
+    rows, columns = record.size
+    edge = min(rows, columns)
+    pixels = _to_size(pixels, _shorter(pixels.shape[0], pixels.shape[1], edge), record)
+    high, wide = pixels.shape[:2]
+    down, across = min(high, rows), min(wide, columns)
+    # Both steps round to 8 bits, so that one step instead would give other pixels.
+    if (down, across) != (high, wide):
+        if high > wide:
+            across = max(1, wide * down // high)
+        elif wide > high:
+            down = max(1, high * across // wide)
+        pixels = _to_size(pixels, (down, across), record)
+    top, left = (rows - down) // 2, (columns - across) // 2
+    whole = np.zeros((rows, columns, pixels.shape[2]), pixels.dtype)
+    whole[top : top + down, left : left + across] = pixels
+    return whole
+
+
+def _target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+    """What a picture of that size is resized to."""
+    if record.fitted:
+        return _fitted(rows, columns, record)
+    match record.resized:
+        case (edge,):
+            return _shorter(rows, columns, edge)
+        case (height, width):
+            return height, width
+    return record.size
+
+
+def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
+    """A picture's sides where the shorter one becomes `edge`: the longer one in
+    proportion, rounded down. Fails with E0904 where that is too large.
+    """
+    short, long = min(rows, columns), max(rows, columns)
+    other = max(1, edge * long // short)
+    if other * edge > MAX_PIXELS:
+        fail_too_large("the picture", f"it would be resized to {edge} × {other}")
+    return (edge, other) if rows <= columns else (other, edge)
+
+
+def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
+    """A picture's sides in proportion, as DETR's and YOLOS's processors round them. Fails
+    with E0990 where its frame is too small.
+    """
+    edge, most = record.fitted
+    short, long = min(rows, columns), max(rows, columns)
+    exact = float(edge)
+    if long / short * edge > most:
+        exact = most * short / long
+        edge = round(exact)
+    # a picture whose shorter side is right stays as it is
+    other = long if short == edge else int(exact * long / short)
+    high, wide = (edge, other) if rows <= columns else (other, edge)
+    high, wide = (max(n - n % record.multiple, 1) for n in (high, wide))
+    if high > record.size[0] or wide > record.size[1]:
+        frame = f"{record.size[0]} × {record.size[1]}"
+        raise_error(
+            "E0990",
+            f"a picture of {rows} × {columns} pixels becomes {high} × {wide}, and the "
+            f"model takes {frame}",
+            notes=["its proportions are kept, as its published processor does"],
+            helps=[
+                "compile for larger pictures, such as "
+                f"`--set image=[{max(high, record.size[0])}, {max(wide, record.size[1])}]`, "
+                "or give a smaller one of these proportions"
+            ],
+        )
+    return high, wide
+
+
+def _in_bytes(pixels: Array, size: tuple[int, int], kind: Resize) -> Array:
+    """Bytes resized to bytes, all channels at once."""
+    pillow = _pillow()
+    gray = pixels.shape[2] == 1
+    picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if gray else pixels))
+    made = picture.resize((size[1], size[0]), pillow.Resampling[kind.upper()])
+    done: Array = np.asarray(made)
+    return done[:, :, None] if gray else done
+
+
+def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
+    """The middle of a picture, with black around one that is smaller."""
+    if pixels.shape[:2] == size:
+        return pixels
+    rows, columns = pixels.shape[:2]
+    height, width = max(rows, size[0]), max(columns, size[1])
+    whole = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
+    # as published: where one row is left over, it is below, and above what is cut out
+    top, left = -(-(height - rows) // 2), -(-(width - columns) // 2)
+    whole[top : top + rows, left : left + columns] = pixels
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return whole[top : top + size[0], left : left + size[1]]
+
+
+def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
+    """`normalize_image` undone: model pixels `f[channels, rows, columns]` as
+    `u8[rows, columns, channels]`.
+    """
+    mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
+    pixels = (values.astype(np.float64) * std + mean) / record.scale
+    if record.invert is True:
+        pixels = 255 - pixels
+    whole = np.clip(np.rint(np.nan_to_num(pixels)), 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(whole.transpose(1, 2, 0))
+
+
+def _pixels(picture: "Pillow.Image") -> Array:
+    """A lazily opened picture, decoded: bytes where the file has bytes, so that large
+    pictures stay small.
+    """
+    from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_pillow` has found it by now
+    from PIL import ImageOps
+
+    picture.load()
+    turned = ImageOps.exif_transpose(picture)
+    if turned.mode == "I" or turned.mode.startswith("I;16"):  # 16 bits of gray: 65535 is white
+        return (np.asarray(turned, np.float32) / np.float32(257))[:, :, None]
+    gray = turned.mode in ("L", "LA", "La", "1")
+    if turned.has_transparency_data:
+        paper = pillow.new("RGBA", turned.size, "white")
+        paper.alpha_composite(turned.convert("RGBA"))
+        turned = paper
+    pixels = np.asarray(turned.convert("L" if gray else "RGB"))
+    return pixels[:, :, None] if gray else pixels
+
+
+def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
+    """The planes of a picture one by one, or their brightness if the model wants one channel."""
+    count = pixels.shape[2]
+    if channels == 1 and count == 3:
+        gray = np.zeros(pixels.shape[:2], np.float32)
+        for c in range(3):
+            gray += pixels[:, :, c].astype(np.float32) * LUMA[c]
+        yield gray
+    else:
+        yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
+
+
+def _middle(pixels: Array, size: tuple[int, int]) -> Array:
+    """The largest middle part that has the proportions of `size`."""
+    rows, columns = pixels.shape[:2]
+    height = max(1, min(rows, round(columns * size[0] / size[1])))
+    width = max(1, min(columns, round(rows * size[1] / size[0])))
+    top, left = (rows - height) // 2, (columns - width) // 2
+    return pixels[top : top + height, left : left + width]
+
+
+def _check_size(size: tuple[int, int], name: str) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        fail_too_large(
+            name,
+            f"it is {width} × {height} pixels; at most {MAX_PIXELS >> 20} million pixels are read",
+        )
+    if not width * height:
+        raise_error(
+            "E0903",
+            f"`{escape_text(name)}` has no pixels",
+            helps=["give a picture of at least one pixel"],
+        )
+
+
+def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
+    helps = ["save the picture again as PNG or JPEG"]
+    if not data:
+        why = "the file is empty"
+    elif data.startswith((b"\x93NUMPY", b"PK\x03\x04")):
+        helps = [
+            "an array that is already prepared is given as `NAME=FILE.npy` for the input's name"
+        ]
+    raise_error("E0903", f"cannot read `{escape_text(name)}` as a picture: {why}", helps=helps)
+
+
+def _pillow() -> Any:
+    """The `PIL.Image` module. Pillow is an extra, so it is looked for where a picture is read."""
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        raise_error(
+            "E0902",
+            "reading a picture needs Pillow, which is not installed",
+            helps=[
+                'pip install "specc-onnx[image]"',
+                "or give the pixels as an array in a .npy file",
+            ],
+        )
+    return pillow

@@ -1,0 +1,279 @@
+"""Check the arrays a model is given: names, types, shapes, values."""
+
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.array_files import cast_exactly
+
+Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
+"""The number that a length such as `2 * src + 1` has, given the known lengths; None if
+it cannot be said.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """What a model says of one input.
+
+    `dtype` is one of specc's (`f32`, `i64`, `bool` …). A dim is a number, a name, or a
+    text for the caller's `solve`. Ids, where the input holds ids, are from 0 to `below`
+    - 1. An `optional` input may be absent: the runner fills it in.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[str | int, ...]
+    below: int | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBound:
+    """The lengths that a dim may have, both ends included; no `high` means that there is none."""
+
+    low: int = 0
+    high: int | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What is known so far: faults, and for each dim its length and the input that said
+    so first.
+    """
+
+    faults: list[Diagnostic] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
+    ) -> None:
+        self.faults.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
+
+
+def check_inputs(
+    specs: Sequence[InputSpec],
+    given: Mapping[str, Array],
+    *,
+    bounds: Mapping[str, LengthBound] | None = None,
+    solve: Solve | None = None,
+) -> dict[str, Array]:
+    """The arrays as the runtime takes them: exact in value, of the right type, native,
+    contiguous, in order.
+
+    Fails with every fault found: E0907 element types, E0910 names, E0911 ranks, E0912
+    lengths, E0913 ids, E0914 NaN.
+    """
+    found = _Findings()
+    _check_names(specs, given, found)
+    arrays: dict[str, Array] = {}
+    whole: list[InputSpec] = []
+    for spec in specs:
+        if spec.name not in given:
+            continue
+        try:
+            array = cast_exactly(np.asarray(given[spec.name]), spec.dtype, spec.name)
+        except Failed as fault:
+            found.faults.extend(fault.diagnostics)
+            continue
+        arrays[spec.name] = array
+        if array.ndim == len(spec.dims):
+            whole.append(spec)
+            _bind(spec, array, found)
+            _check_values(spec, array, found)
+        else:
+            _wrong_rank(spec, array, found)
+    # Sums and products of lengths say nothing before all single ones are known.
+    for spec in whole:
+        _check_polynomials(spec, arrays[spec.name], found, solve)
+    _check_bounds(found, bounds or {}, solve)
+    if found.faults:
+        raise Failed(*found.faults)
+    return arrays
+
+
+def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: _Findings) -> None:
+    names = [spec.name for spec in specs]
+    absent = [name for name in names if name not in given]
+    # an input under a slightly wrong name is one fault, not two
+    guessed: set[str | None] = set()
+    for name in given:
+        if name not in names:
+            guess = did_you_mean(name, absent)
+            guessed.add(guess)
+            found.add(
+                "E0910",
+                f"the model has no input `{escape_text(name)}`",
+                notes=[f"its inputs are {_list(names)}"],
+                helps=[format_suggestion(guess)] if guess else [],
+            )
+    _check_absent([s for s in specs if s.name in absent], guessed, found)
+
+
+def _check_absent(
+    specs: Sequence[InputSpec], guessed: Container[str | None], found: _Findings
+) -> None:
+    """Inputs that nobody gave, under no wrong name either."""
+    for spec in specs:
+        if not spec.optional and spec.name not in guessed:
+            found.add(
+                "E0910",
+                f"the input `{spec.name}` is missing",
+                helps=[f"give an array {_type(spec)} under that name"],
+            )
+
+
+def _bind(spec: InputSpec, array: Array, found: _Findings) -> None:
+    """Compare numbers and names of dims with the lengths of an array."""
+    for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
+        if isinstance(dim, int):
+            if dim != length:
+                found.add(
+                    "E0912",
+                    f"axis {axis} of `{spec.name}` has length {length}, and the model takes {dim}",
+                    notes=[f"`{spec.name}` is {_type(spec)} and is given {list(array.shape)}"],
+                )
+        elif dim.isidentifier():
+            known = found.lengths.setdefault(dim, length)
+            origin = found.origin.setdefault(dim, spec.name)
+            if known != length:
+                found.add(
+                    "E0912", _clash(dim, known, origin, length, spec.name), helps=[_clash_help(dim)]
+                )
+
+
+def _check_polynomials(
+    spec: InputSpec, array: Array, found: _Findings, solve: Solve | None
+) -> None:
+    """Compare computed lengths, once every plain name is known."""
+    for axis, (dim, length) in enumerate(zip(spec.dims, array.shape, strict=True)):
+        if isinstance(dim, int) or dim.isidentifier() or solve is None:
+            continue
+        due = solve(dim, found.lengths)
+        if due is not None and due != length:
+            known = ", ".join(
+                f"{name} = {n} (`{found.origin[name]}`)"
+                for name, n in found.lengths.items()
+                if name in dim
+            )
+            found.add(
+                "E0912",
+                f"axis {axis} of `{spec.name}` has length {length}, and `{dim}` is {due} here",
+                notes=[f"from {known}"] if known else [],
+            )
+
+
+def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: Solve | None) -> None:
+    for dim, length in found.lengths.items():
+        where = f"`{dim}` is {length} in `{found.origin[dim]}`"
+        _check_bound(found, bounds.get(dim, LengthBound()), where, length)
+    # Several lengths together, `m + seq`, or what a stride leaves of one.
+    for text in sorted(bounds.keys() - found.lengths.keys()):
+        told = solve(text, found.lengths) if solve else None
+        if told and "%" in text:
+            _remainder(found, text, told, bounds[text].why)
+        elif told is not None:
+            _check_bound(found, bounds[text], f"`{text}` is {told}", told)
+
+
+def _remainder(found: _Findings, text: str, left: int, why: str) -> None:
+    """What is wrong with a length that is divided and leaves something."""
+    known = [
+        f"`{name}` is {length} in `{found.origin[name]}`"
+        for name, length in found.lengths.items()
+        if re.search(rf"\b{re.escape(name)}\b", text)
+    ]
+    found.add(
+        "E0935",
+        f"`{text.strip('()')}` is {left}, and nothing may be left over",
+        notes=[*known, why] if why else known,
+        helps=["leave rows out, or put as many behind them as are missing"],
+    )
+
+
+def _check_bound(found: _Findings, bound: LengthBound, where: str, length: int) -> None:
+    reason = [bound.why] if bound.why else []
+    if length < bound.low:
+        title = f"{where}, and the model needs at least {bound.low}"
+        found.add("E0912", title, notes=reason)
+    if bound.high is not None and length > bound.high:
+        title = f"{where}, and the model takes at most {bound.high}"
+        found.add("E0912", title, notes=reason)
+
+
+def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
+    if array.dtype.kind == "f":
+        bad = np.isnan(array)
+        if bad.any():
+            found.add(
+                "E0914",
+                f"`{spec.name}` holds a value that is not a number (NaN) at {_first(bad)}",
+                notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
+                helps=["find where the data were divided by zero or left unset"],
+            )
+    elif array.dtype.kind in "iu" and spec.below is not None:
+        bad = (array < 0) | (array >= spec.below)
+        if bad.any():
+            value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
+            found.add(
+                "E0913",
+                f"`{spec.name}` holds the id {value} at {_first(bad)}; ids go from 0 "
+                f"to {spec.below - 1}",
+                helps=["check that the ids come from the tokenizer that belongs to this model"],
+            )
+
+
+def _wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
+    helps = []
+    if array.ndim == len(spec.dims) - 1:
+        helps = [
+            "a batch of one is array[None]"
+            if spec.dims[0] == "batch"
+            else "add the missing axis with array[None]"
+        ]
+    found.add(
+        "E0911",
+        f"`{spec.name}` has {_axes(array.ndim)} where the model takes {len(spec.dims)}",
+        notes=[f"it is {_type(spec)} and is given {list(array.shape)}"],
+        helps=helps,
+    )
+
+
+def _clash(dim: str, known: int, origin: str, length: int, name: str) -> str:
+    if origin == name:
+        return f"`{dim}` is {known} on one axis of `{name}` but {length} on another"
+    return f"`{dim}` is {known} in `{origin}` but {length} in `{name}`"
+
+
+def _clash_help(dim: str) -> str:
+    if dim == "batch":
+        return (
+            "give the same number of examples to each input; repeat one that "
+            "serves all: numpy.repeat"
+        )
+    return f"both axes are called `{dim}` in the model, so they must have one length"
+
+
+def _type(spec: InputSpec) -> str:
+    return f"{spec.dtype}[{', '.join(map(str, spec.dims))}]"
+
+
+def _axes(count: int) -> str:
+    return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
+
+
+def _first(where: Array) -> str:
+    return str([int(i) for i in np.argwhere(where)[0]])
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:20]) or "none"

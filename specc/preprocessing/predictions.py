@@ -1,0 +1,255 @@
+"""Model outputs as predictions: labels, spans, answers, candidates, embeddings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.json_io import Json
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.encodings import TextEncoding
+from specc.preprocessing.entity_spans import group_entities
+from specc.preprocessing.records import TextReading
+from specc.preprocessing.show_results import probabilities
+from specc.preprocessing.task_kinds import Options, Task
+from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_library import plain_text_of
+
+Floats = NDArray[np.float64]
+Prediction: TypeAlias = object
+"""What is predicted of one text: a plain JSON value."""
+Facts: TypeAlias = dict[str, Json]
+"""One label, span, answer or candidate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResults:
+    """What a formatter reads: the results of a run, the tokens of every row, the texts
+    they are of, and the options.
+
+    `rows` are empty where ids were given instead of text. `owner` says which text each
+    row is of: a long context is several rows.
+    """
+
+    task: Task
+    results: Mapping[str, Array]
+    record: TextReading | None = None
+    rows: Sequence[TextEncoding] = ()
+    owner: Sequence[int] = ()
+    given: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer, which tasks that read offsets have."""
+        assert isinstance(self.record, TextTokenizer), "the task needs a tokenizer"
+        return self.record
+
+    def scores(self, name: str, rank: int) -> Floats:
+        """A result in float64. E0916 for one that is not of that rank."""
+        value = self.results[name]
+        if value.dtype.kind != "f" or value.ndim != rank or not value.size:
+            _unfit(name, value, rank)
+        return np.asarray(value, np.float64)
+
+
+def make_predictions(scored: TaskResults) -> list[Prediction]:
+    """What the task makes of the results, one value for each text."""
+    return PREDICT[scored.task.kind](scored)
+
+
+def apply_function(scores: Floats, function: str) -> Floats:
+    """Softmax, sigmoid or nothing along the last axis."""
+    if function == "softmax":
+        return probabilities(scores)
+    if function == "sigmoid":
+        # of both forms the one that does not overflow
+        small = np.exp(-np.abs(scores))
+        return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
+    return scores
+
+
+def _ranked(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
+    """Labels with their scores, the largest first; equal ones in their order."""
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    return [{"label": labels[i], "score": float(scores[i])} for i in order]
+
+
+def _text_classification(scored: TaskResults) -> list[Prediction]:
+    logits = scored.scores("logits", 2)
+    function = scored.options.get("function_to_apply") or scored.task.function
+    labels = [scored.task.label(i) for i in range(logits.shape[1])]
+    most = scored.options.get("top_k") or len(labels)
+    rows = apply_function(logits, function)
+    return [_ranked(labels, row.tolist())[:most] for row in rows]
+
+
+def _token_classification(scored: TaskResults) -> list[Prediction]:
+    shares = probabilities(scored.scores("logits", 3))
+    strategy = str(scored.options["aggregation_strategy"])
+    return [
+        group_entities(
+            text, row, shares[i][_places(scored, i)], scored.task, scored.tokenizer, strategy
+        )
+        for i, (text, row) in enumerate(zip(scored.given["text"], scored.rows, strict=True))
+    ]
+
+
+def _places(scored: TaskResults, row: int) -> slice:
+    """Where the tokens of a row are among its padding."""
+    length = len(scored.rows[row].ids)
+    if scored.options.get("padded_left"):
+        longest = max(len(r.ids) for r in scored.rows)
+        return slice(longest - length, longest)
+    return slice(0, length)
+
+
+def _question_answering(scored: TaskResults) -> list[Prediction]:
+    starts, ends = scored.scores("start_logits", 2), scored.scores("end_logits", 2)
+    found: list[list[Facts]] = [[] for _ in scored.given["question"]]
+    for i, row in enumerate(scored.rows):
+        at, text = _places(scored, i), scored.given["context"][scored.owner[i]]
+        found[scored.owner[i]] += _answers(scored, row, starts[i][at], ends[i][at], text)
+    most = int(scored.options["top_k"])
+    ranked = [sorted(some, key=lambda a: -_score_of(a))[:most] for some in found]
+    return [some[0] if most == 1 and some else some for some in ranked]
+
+
+def _answers(
+    scored: TaskResults, row: TextEncoding, start: Floats, end: Floats, context: str
+) -> list[Facts]:
+    """The likeliest spans of one window of the context."""
+    inside = np.array([part == 1 for part in row.parts])
+    counted = inside | (np.array(row.ids) == scored.task.cls)
+    begins = _softmax_over(start, counted) * inside
+    finishes = _softmax_over(end, counted) * inside
+    longest = int(scored.options["max_answer_len"])
+    spans = np.tril(np.triu(begins[:, None] * finishes[None]), longest - 1)
+    most = int(scored.options["top_k"])
+    best = np.argsort(-spans, axis=None, kind="stable")[:most]
+    found = []
+    for place in best:
+        first, last = divmod(int(place), len(row.ids))
+        if not (inside[first] and inside[last]):
+            continue
+        low, high = _word_characters(row, first)[0], _word_characters(row, last)[1]
+        score = float(spans[first, last])
+        answer: Facts = {"score": score, "start": low, "end": high}
+        found.append({**answer, "answer": context[low:high]})
+    return found
+
+
+def _score_of(facts: Facts) -> float:
+    score = facts["score"]
+    assert isinstance(score, float), "every answer has one"
+    return score
+
+
+def _softmax_over(logits: Floats, counted: NDArray[np.bool_]) -> Floats:
+    """Softmax over the places that count; 0 elsewhere."""
+    if not counted.any():
+        return np.zeros_like(logits)
+    powers = np.where(counted, np.exp(logits - logits[counted].max()), 0)
+    return np.asarray(powers / powers.sum())
+
+
+def _word_characters(row: TextEncoding, place: int) -> tuple[int, int]:
+    """The characters of the word that a token is of; those of the token where the
+    tokenizer knows no words.
+    """
+    word = row.words[place]
+    if word is None:
+        return row.offsets[place]
+    same = [
+        offsets
+        for offsets, other, part in zip(row.offsets, row.words, row.parts, strict=True)
+        if other == word and part == row.parts[place]
+    ]
+    return min(a for a, _ in same), max(b for _, b in same)
+
+
+def _fill_mask(scored: TaskResults) -> list[Prediction]:
+    logits = scored.scores("logits", 3)
+    found: list[Prediction] = []
+    for i, row in enumerate(scored.rows):
+        masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
+        if not masks:
+            _no_mask(scored)
+        shares = probabilities(logits[i][_places(scored, i)][masks])
+        each = [
+            [
+                _candidate(scored, row, at, int(token), float(share[token]), masks)
+                for token in np.argsort(-share, kind="stable")[: int(scored.options["top_k"])]
+            ]
+            for at, share in zip(masks, shares, strict=True)
+        ]
+        found.append(each[0] if len(masks) == 1 else each)
+    return found
+
+
+def _candidate(
+    scored: TaskResults, row: TextEncoding, at: int, token: int, share: float, masks: Sequence[int]
+) -> Facts:
+    """A token in the place of the mask."""
+    ids = [*row.ids[:at], token, *row.ids[at + 1 :]]
+    ids = [number for number in ids if number != scored.task.pad]
+    # with several masks the others stay visible
+    sequence = plain_text_of(ids, scored.tokenizer, special=len(masks) > 1)
+    word = plain_text_of([token], scored.tokenizer, special=True)
+    found = {"score": share, "token": token}
+    return {**found, "token_str": word, "sequence": sequence}
+
+
+def _multiple_choice(scored: TaskResults) -> list[Prediction]:
+    shares = probabilities(scored.scores("logits", 2))
+    return [_ranked(scored.given["choices"], row.tolist()) for row in shares]
+
+
+def _zero_shot_image(scored: TaskResults) -> list[Prediction]:
+    logits = scored.scores("logits_per_image", 2)
+    shares = apply_function(logits, scored.task.function)
+    return [_ranked(scored.given["candidate_labels"], row.tolist()) for row in shares]
+
+
+def _embeddings(scored: TaskResults) -> list[Prediction]:
+    return [row.tolist() for row in scored.results["sentence_embedding"]]
+
+
+PREDICT: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
+    "text-classification": _text_classification,
+    "next-sentence-prediction": _text_classification,
+    "token-classification": _token_classification,
+    "question-answering": _question_answering,
+    "fill-mask": _fill_mask,
+    "multiple-choice": _multiple_choice,
+    "zero-shot-image-classification": _zero_shot_image,
+    "sentence-similarity": _embeddings,
+}
+
+
+def cosine_similarities(vectors: Array) -> Floats:
+    """The cosine of every two vectors [n, d], as [n, n]; 0 for a vector of zeros."""
+    rows = np.asarray(vectors, np.float64)
+    lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    unit = rows / np.where(lengths > 0, lengths, 1)
+    return np.asarray(unit @ unit.T)
+
+
+def _no_mask(scored: TaskResults) -> NoReturn:
+    helps = ["put one where a word is to be found"]
+    if scored.task.mask is not None:
+        name = plain_text_of([scored.task.mask], scored.tokenizer, special=True)
+        helps = [f'write `{escape_text(name)}`: "Paris is the {escape_text(name)} of France."']
+    raise_error("E0906", "the text has no mask token", helps=helps)
+
+
+def _unfit(name: str, value: Array, rank: int) -> NoReturn:
+    raise_error(
+        "E0916",
+        f"the result `{escape_text(name)}` cannot be read as scores of the model's task",
+        notes=[f"it is {value.dtype}{list(value.shape)}, and {rank} axes are expected"],
+    )

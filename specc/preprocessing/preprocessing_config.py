@@ -1,0 +1,193 @@
+"""The preprocessing of all inputs and outputs of a model, as stored in its metadata."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specc.diagnostics.object_repr import format_port_types, format_repr
+from specc.io.json_io import Json, JsonFields, RaiseFieldError, raise_damaged_record
+from specc.preprocessing.audio_records import SOUNDS, CtcTranscript, parse_audio_record
+from specc.preprocessing.records import (
+    MAX_TOKEN,
+    TEXTS,
+    ClassMapOutput,
+    Files,
+    ImageOutput,
+    ImageRecord,
+    InputReading,
+    LabelsOutput,
+    NumbersOutput,
+    OutputReading,
+    TextOutput,
+    parse_text_record,
+)
+from specc.preprocessing.task_kinds import Task
+from specc.preprocessing.tokenizer_files import (
+    TextTokenizer,
+    TokenizerFile,
+    files_to_json,
+    parse_tokenizer_files,
+)
+
+MAX_PORTS = 1000  # inputs or outputs with a reading
+SHOWN = ("choice", "numbers", "text", "transcript", "picture", "class_map")
+
+
+@dataclass(frozen=True, slots=True)
+class PreprocessingConfig:
+    """The readings of a model's inputs and of the outputs it shows, in the order of the
+    spec.
+
+    An input that is not listed is read as `NumbersOutput`; where nothing is shown, every
+    output is. `task` says what the results are for, where the graph has a head for text.
+    """
+
+    inputs: tuple[tuple[str, InputReading], ...] = ()
+    shows: tuple[tuple[str, OutputReading], ...] = ()
+    task: Task | None = None
+
+    def __repr__(self) -> str:
+        kinds = {name: type(record).__name__ for name, record in self.inputs}
+        shown = {name: type(record).__name__ for name, record in self.shows}
+        return format_repr(
+            f"reading: {format_port_types(kinds)}; shown: {format_port_types(shown)}"
+        )
+
+    def with_task(self, task: Task) -> "PreprocessingConfig":
+        """The same with a task."""
+        return replace(self, task=task)
+
+    def of_input(self, name: str) -> InputReading:
+        """How the input `name` is read."""
+        return dict(self.inputs).get(name, NumbersOutput())
+
+    @property
+    def files(self) -> tuple[TokenizerFile, ...]:
+        """The tokenizer files, each once."""
+        records = [r for _, r in self.inputs] + [
+            r.vocabulary for _, r in self.shows if isinstance(r, TextOutput)
+        ]
+        return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
+
+    def placed(self, stem: str) -> "PreprocessingConfig":
+        """As the model called `stem` carries it: files that are too large to be inside
+        have their names.
+        """
+        return self._changed(lambda file: file.placed(stem))
+
+    def named(self, names: Mapping[str, str]) -> "PreprocessingConfig":
+        """With the files of these hashes beside the model under these names, as a
+        package of graphs has them.
+        """
+        return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
+
+    def opened(self, folder: Path) -> "PreprocessingConfig":
+        """With what lies in files beside the model in `folder`. Fails with E0942."""
+        return self._changed(lambda file: file.opened(folder))
+
+    def _changed(self, change: Callable[[TokenizerFile], TokenizerFile]) -> "PreprocessingConfig":
+        if not self.files:
+            return self
+        changed = {file: change(file) for file in self.files}
+        inputs: list[tuple[str, InputReading]] = []
+        for name, record in self.inputs:
+            if isinstance(record, TextTokenizer):
+                record = replace(record, file=changed[record.file])
+            inputs.append((name, record))
+        shows: list[tuple[str, OutputReading]] = []
+        for name, shown in self.shows:
+            words = shown.vocabulary if isinstance(shown, TextOutput) else None
+            if isinstance(words, TextTokenizer):
+                shown = TextOutput(replace(words, file=changed[words.file]))
+            shows.append((name, shown))
+        return replace(self, inputs=tuple(inputs), shows=tuple(shows))
+
+    def to_json(self) -> Json:
+        """The record as JSON."""
+        found: dict[str, Json] = {
+            "inputs": {name: record.to_json() for name, record in self.inputs},
+            "shows": {name: record.to_json() for name, record in self.shows},
+        }
+        if self.files:
+            found["tokenizers"] = files_to_json(self.files)
+        if self.task is not None:
+            found["task"] = self.task.to_json()
+        return found
+
+    @staticmethod
+    def from_json(value: object) -> "PreprocessingConfig":
+        """The record from JSON of unknown origin; files beside the model are not read
+        yet. Fails with E0915.
+        """
+        whole = JsonFields(value, ("reading",))
+        inputs, shows = whole.child("inputs"), whole.child("shows")
+        files = parse_tokenizer_files(whole.child("tokenizers")) if whole.has("tokenizers") else {}
+        task = Task.from_fields(whole.child("task")) if whole.has("task") else None
+        whole.done()
+        for part in (inputs, shows):
+            longest = max(map(len, part.names()), default=0)
+            if len(part.names()) > MAX_PORTS or longest > MAX_TOKEN:
+                raise_damaged_record(part.path, "is too large")
+        return PreprocessingConfig(
+            tuple((n, parse_input_record(v, at, files=files)) for n, v, at in _each(inputs)),
+            tuple((n, parse_output_record(v, at, files=files)) for n, v, at in _each(shows)),
+            task,
+        )
+
+
+def _each(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
+    """Every field with its path, as a complaint about it names it."""
+    for name in part.names():
+        yield name, part.get(name), (*part.path, name)
+
+
+def parse_input_record(
+    value: object,
+    path: tuple[str, ...] = (),
+    complain: RaiseFieldError = raise_damaged_record,
+    files: Files | None = None,
+) -> InputReading:
+    """One input's record from JSON; `complain` is told the path of a field and what is
+    wrong with it.
+
+    `files` are the tokenizers that a record may name by their hash.
+    """
+    fields = JsonFields(value, path, complain)
+    record: InputReading
+    match fields.choice("kind", ("image", *SOUNDS, *TEXTS, "numbers")):
+        case "image":
+            record = ImageRecord.from_fields(fields)
+        case kind if kind in SOUNDS:
+            record = parse_audio_record(kind, fields)
+        case "numbers":
+            record = NumbersOutput.from_fields(fields)
+        case kind:
+            record = parse_text_record(kind, fields, files or {})
+    fields.done()
+    return record
+
+
+def parse_output_record(
+    value: object,
+    path: tuple[str, ...] = (),
+    complain: RaiseFieldError = raise_damaged_record,
+    files: Files | None = None,
+) -> OutputReading:
+    """One output's record from JSON; `complain` and `files` as in `parse_input_record`."""
+    fields = JsonFields(value, path, complain)
+    record: OutputReading
+    match fields.choice("kind", SHOWN):
+        case "choice":
+            record = LabelsOutput.from_fields(fields)
+        case "numbers":
+            record = NumbersOutput.from_fields(fields)
+        case "text":
+            record = TextOutput.from_fields(fields, files or {})
+        case "transcript":
+            record = CtcTranscript.from_fields(fields)
+        case "picture":
+            record = ImageOutput.from_fields(fields)
+        case _:
+            record = ClassMapOutput.from_fields(fields)
+    fields.done()
+    return record

@@ -1,0 +1,194 @@
+"""Values of Python callers as arrays: tensors of other libraries, columns, PIL images."""
+
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.array_files import nested_array
+from specc.preprocessing.images import Floats, convert_pil_image, read_image
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import ImageRecord
+
+SEEN = ("__array__", "__array_interface__", "__dlpack__")
+HOST = (1, 3)
+"""What DLPack calls the memory that this process reads: its own, and that pinned for CUDA."""
+ONE_TEXT = 4
+"""Axes of the pictures of one text, of which there may be several."""
+DEPTH = 8
+"""So deep in lists arrays are looked for; `nested_array` judges the rest."""
+
+
+def _is_texts(array: Array) -> bool:
+    """A column of texts is texts, whatever kind of array it came as."""
+    if array.dtype.kind not in "UTO" or array.ndim != 1:
+        return False
+    return any(isinstance(item, str) for item in array.tolist())
+
+
+def _pictures(value: object) -> list[object]:
+    """What is given as one picture or several, open or as a `Path`; none where it is
+    anything else.
+    """
+    several = list(value) if isinstance(value, list | tuple) else [value]
+    return several if all(is_pil_image(one) for one in several) else []
+
+
+def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> list[Array]:
+    """The pictures `f32[pictures, …]` of every text, where a list of each text's is
+    given; none where it is anything else.
+    """
+    record = reading.of_input(name)
+    if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
+        return []
+    if value and all(_seen(one) and np.ndim(one) == ONE_TEXT for one in value):
+        return [_array(one, name) for one in value]
+    each = [_pictures(one) if isinstance(one, list | tuple) else [] for one in value]
+    if not each or not all(each):
+        return []
+    return [np.concatenate([_read(p, record, name) for p in some]) for some in each]
+
+
+def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:
+    """What is given as the input `name`: an array, a text, texts, or nested lists of
+    numbers as they are.
+    """
+    record = reading.of_input(name)
+    if isinstance(value, str):
+        return str(value)  # NumPy's texts are seen as arrays too
+    if isinstance(record, ImageRecord) and (pictures := _pictures(value)):
+        return np.concatenate([_read(one, record, name) for one in pictures])
+    if isinstance(value, list | tuple):
+        # one of each type: asking each of a million numbers would take half a minute
+        kinds = {type(item): item for item in _within(value, DEPTH)}
+        arrays = any(map(_seen, kinds.values()))
+        return _listed(value, name) if arrays else value
+    if not _seen(value):
+        return value
+    array = _array(value, name)
+    return array.tolist() if _is_texts(array) else array
+
+
+def _read(picture: object, record: ImageRecord, name: str) -> Floats:
+    if isinstance(picture, Path):
+        return read_image(str(picture), record)
+    return convert_pil_image(picture, record, name)
+
+
+def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
+    """An array, or nested lists of numbers as one, of which short ones were to be padded
+    on the `left`. Fails with E0906.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, bytes | bytearray | Mapping | Set | Iterator):
+        _no_list(value, name)
+    return nested_array(value, f"what is given as `{name}`", left=left)
+
+
+def _no_list(value: object, name: str) -> NoReturn:
+    """E0906 for what holds values and is no list of them."""
+    mend = "give a list of what it holds, in order: list(…)"
+    if isinstance(value, bytes | bytearray):
+        mend = "give a text, value.decode(), or an array, numpy.frombuffer(value, …)"
+    raise_error(
+        "E0906",
+        f"what is given as `{escape_text(name)}` is a value of type {type(value).__name__}",
+        notes=["arrays, lists of numbers and texts are read"],
+        helps=[mend],
+    )
+
+
+def is_pil_image(value: object) -> bool:
+    """Whether it is a picture of Pillow, opened or made, or where one lies."""
+    return isinstance(value, Path) or any(
+        kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
+        for kind in type(value).__mro__
+    )
+
+
+def _seen(value: object) -> bool:
+    return any(name in dir(type(value)) for name in SEEN)
+
+
+def _within(value: object, depth: int) -> Iterator[object]:
+    """What stands in lists."""
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from (
+            _within(item, depth - 1) if isinstance(item, list | tuple) and depth else (item,)
+        )
+
+
+def _listed(value: object, name: str) -> object:
+    """Lists with arrays in them as lists of numbers."""
+    if isinstance(value, list | tuple):
+        return [_listed(item, name) for item in value]
+    return _array(value, name).tolist() if _seen(value) else value
+
+
+def _array(value: Any, name: str) -> Array:
+    """One that can be seen as an array. E0907 where it cannot be."""
+    if isinstance(value, np.ma.MaskedArray):
+        # NumPy would forget the mask, and give what lies under it.
+        raise_error(
+            "E0907",
+            f"what is given as `{escape_text(name)}` is masked, and a model reads no mask",
+            helps=["fill it, `array.filled(0)`, and give the mask as an input of its own"],
+        )
+    methods = dir(type(value))
+    _check_rows(value, methods, name)
+    try:
+        _check_device(value, methods, name)
+        if "detach" in methods:
+            value = value.detach()
+        # NumPy has none, and every one is a float
+        if "dtype" in methods and str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+        made = (
+            np.asarray(value)
+            if {"__array__", "__array_interface__"} & {*methods}
+            else np.from_dlpack(value)
+        )
+    except Failed:
+        raise
+    except Exception as error:  # whatever a stranger's library raises
+        raise_error(
+            "E0907",
+            f"what is given as `{escape_text(name)}` cannot be seen as an array",
+            notes=[f"{type(value).__name__} says: {escape_text(str(error))[:200]}"],
+            helps=["convert it yourself: numpy.asarray(…)"],
+        )
+    return made
+
+
+def _check_device(value: Any, methods: list[str], name: str) -> None:
+    """E0907 for what lies where only a copy can be read from."""
+    if "__dlpack_device__" not in methods:
+        return
+    kind = int(value.__dlpack_device__()[0])
+    if kind not in HOST:
+        raise_error(
+            "E0907",
+            f"what is given as `{escape_text(name)}` lies on a device",
+            notes=[f"a {type(value).__name__} there would be copied at every run"],
+            helps=["copy it yourself, once: `.cpu()` in PyTorch"],
+        )
+
+
+def _check_rows(value: Any, methods: list[str], name: str) -> None:
+    """E0907 for a column of Arrow with rows that hold nothing: as numbers they would be
+    something.
+    """
+    if "null_count" not in methods or not value.null_count:
+        return
+    row = value.to_pylist().index(None)
+    raise_error(
+        "E0907",
+        f"what is given as `{escape_text(name)}` holds nothing in row {row}",
+        notes=[f"{value.null_count} of its rows are null"],
+        helps=["fill them, `column.fill_null(…)`, or leave those rows out"],
+    )

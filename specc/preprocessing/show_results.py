@@ -1,0 +1,279 @@
+"""Format results for people: labels, numbers, text, images."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.drawing.colormap import class_colors
+from specc.drawing.png import encode_png
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.audio_records import CtcTranscript, decode_ctc
+from specc.preprocessing.images import denormalize_image
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import (
+    ClassMapOutput,
+    ImageOutput,
+    LabelsOutput,
+    NumbersOutput,
+    OutputReading,
+    TextOutput,
+    TextReading,
+)
+from specc.preprocessing.text_codec import decode_text
+from specc.preprocessing.tokenizer_files import TextTokenizer
+
+MAX_ROWS = 1000  # examples of a batch that are shown
+MOST_COLORS = 1 << 16  # classes, where no one says how many there are
+MAX_NUMBERS = 200  # numbers of an array that are shown in full
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResults:
+    """Lines to print, and pictures as PNG files under suggested names."""
+
+    lines: tuple[str, ...] = ()
+    pictures: tuple[tuple[str, bytes], ...] = ()
+
+
+def show_results(reading: PreprocessingConfig, outputs: Mapping[str, Array]) -> ShownResults:
+    """All that `reading` shows of a model's outputs; where it shows nothing, every
+    output as numbers.
+
+    Fails with E0916 if an output is not what its reading says.
+    """
+    plan = reading.shows or tuple((name, NumbersOutput()) for name in outputs)
+    lines: list[str] = []
+    pictures: list[tuple[str, bytes]] = []
+    for name, record in plan:
+        if name not in outputs:
+            raise_error(
+                "E0916",
+                f"the model gave no output `{escape_text(name)}`",
+                notes=[f"it gave {', '.join(outputs)}"],
+            )
+        there = None
+        if isinstance(record, CtcTranscript):
+            there = outputs.get(record.keep)
+        one = show_output(name, record, outputs[name], there)
+        if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
+            lines.append(f"{escape_text(name)}:")
+        lines.extend(one.lines)
+        pictures.extend(one.pictures)
+    return ShownResults(tuple(lines), tuple(pictures))
+
+
+def show_output(
+    name: str, record: OutputReading, value: Array, there: Array | None = None
+) -> ShownResults:
+    """One output by its reading; `there` says which rows of a transcript exist."""
+    match record:
+        case LabelsOutput():
+            return ShownResults(tuple(_choices(name, record, value)))
+        case TextOutput():
+            return ShownResults(tuple(_texts(name, record, value)))
+        case CtcTranscript():
+            return ShownResults(tuple(_transcripts(name, record, value, there)))
+        case ImageOutput():
+            return ShownResults((), tuple(_pictures(name, record, value)))
+        case ClassMapOutput():
+            return _class_maps(name, record, value)
+        case NumbersOutput():
+            return ShownResults(tuple(_numbers(name, record, value)))
+
+
+def probabilities(logits: Array) -> NDArray[np.float64]:
+    """Softmax along the last axis, in float64; a row that holds no finite score is
+    spread evenly.
+    """
+    scores = logits.astype(np.float64)
+    peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
+        total = powers.sum(axis=-1, keepdims=True)
+        even = 1 / max(1, scores.shape[-1])
+        return np.asarray(
+            np.where(np.isfinite(total) & (total > 0), powers / np.where(total > 0, total, 1), even)
+        )
+
+
+def format_percent(share: float) -> str:
+    """`98 %`; what is neither nothing nor everything is never rounded to it."""
+    if 0 < share < 0.005:
+        return "< 1 %"
+    if 0.995 <= share < 0.9995:
+        return f"{share:.1%}".replace("%", " %")
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
+    if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
+        _unfit(name, value, "scores of classes along its last axis")
+    classes = value.shape[-1]
+    labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
+    if len(labels) != classes:
+        _unfit(name, value, f"{len(labels)} scores, one for each label")
+    rows = probabilities(value).reshape(-1, classes)
+    lines = []
+    for index, row in enumerate(rows[:MAX_ROWS]):
+        lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
+        lines += _best(row, labels, record.top, lead)
+    return lines + _rest(len(rows))
+
+
+def _best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
+    """The most likely classes of one row f[classes], the first behind `lead`."""
+    best = np.argsort(-row, kind="stable")[:top]
+    shares = [format_percent(float(row[i])) for i in best]
+    names = [labels[i] for i in best]
+    label_width, share_width = max(map(len, names)), max(map(len, shares))
+    lines = [
+        f"{name:<{label_width}}  {share:>{share_width}}"
+        for name, share in zip(names, shares, strict=True)
+    ]
+    return [(" " * len(lead) if n else lead) + line for n, line in enumerate(lines)]
+
+
+def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
+    """The ids with the greatest scores [batch…, vocabulary]."""
+    # A tokenizer file may name fewer ids than the model has rows for.
+    rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
+    scored = value.shape[-1] if value.ndim else 0
+    if value.ndim < 2 or not scored or rows not in (None, scored):
+        due = "scores" if rows is None else f"{rows} scores"
+        _unfit(name, value, f"ids, or {due} along its last axis")
+    return np.asarray(value.argmax(axis=-1))
+
+
+def _texts(name: str, record: TextOutput, value: Array) -> list[str]:
+    if value.dtype.kind == "f":
+        value = _best_ids(name, record.vocabulary, value)
+    if value.dtype.kind not in "iu" or value.ndim == 0:
+        _unfit(name, value, "ids along its last axis")
+    rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
+    lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
+    return lines + _rest(len(rows))
+
+
+def _transcripts(name: str, record: CtcTranscript, value: Array, there: Array | None) -> list[str]:
+    """A line for each recording [batch, rows, tokens], of the rows that are `there`."""
+    if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
+        _unfit(name, value, "scores [batch, rows, tokens]")
+    if there is None or there.shape != value.shape[:2]:
+        there = np.ones(value.shape[:2], np.bool_)
+    best = value.argmax(axis=-1)
+    lines = [
+        escape_text(decode_ctc([int(i) for i in row[kept]], record))
+        for row, kept in zip(best[:MAX_ROWS], there.astype(np.bool_), strict=False)
+    ]
+    return lines + _rest(len(best))
+
+
+def _numbers(name: str, record: NumbersOutput, value: Array) -> list[str]:
+    title = f"{escape_text(name)}  {value.dtype}{list(value.shape)}"
+    if value.ndim == 0:
+        return [f"{escape_text(name)}  {_number(value[()], record.digits)}"]
+    text = np.array2string(
+        value,
+        max_line_width=100,
+        threshold=MAX_NUMBERS,
+        separator="  " if value.dtype.kind == "f" else " ",
+        formatter={"all": lambda item: _number(item, record.digits)},
+    )
+    return [title, *text.splitlines()]
+
+
+def _number(item: object, digits: int) -> str:
+    if isinstance(item, np.floating | float):
+        return f"{float(item):.{digits}g}"
+    return str(item).lower() if isinstance(item, np.bool_ | bool) else str(item)
+
+
+def _pictures(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
+    batch = value[None] if value.ndim == 3 else value
+    if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
+        _unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
+    found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
+    return [(_file(name, i, len(found)), data) for i, data in enumerate(found)]
+
+
+def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
+    """A picture for each map, and below each the classes in it, the largest first."""
+    maps, known = _class_ids(name, record, value)
+    palette = np.array(record.palette, np.uint8) if record.palette else class_colors(known)
+    labels = [escape_text(label) for label in record.labels]
+    labels = labels or [f"class {i}" for i in range(known)]
+    lines: list[str] = []
+    for index, ids in enumerate(maps[:MAX_ROWS]):
+        lead = f"{index}:  " if len(maps) > 1 else ""
+        lines += _areas(ids, labels, palette, lead)
+    pictures = [encode_png(palette[ids]) for ids in maps[:MAX_ROWS]]
+    return ShownResults(
+        (*lines, *_rest(len(maps))),
+        tuple((_file(name, i, len(maps)), p) for i, p in enumerate(pictures)),
+    )
+
+
+def _scored(name: str, value: Array) -> tuple[int, Array]:
+    """How many classes are scored, and the best of each place."""
+    if value.ndim not in (3, 4) or not value.size:
+        _unfit(name, value, "scores [batch, classes, rows, columns]")
+    return value.shape[-3], value.argmax(axis=-3)
+
+
+def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
+    """Class ids [batch, rows, columns], and how many classes there are: as many as the
+    reading names, else as many as are scored, else as many as occur.
+    """
+    named = len(record.labels) or len(record.palette)
+    if value.dtype.kind == "f":
+        classes, ids = _scored(name, value)
+    else:
+        classes, ids = named or int(value.max(initial=0)) + 1, value
+    maps = ids[None] if ids.ndim == 2 else ids
+    if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
+        _unfit(name, value, "class ids [batch, rows, columns]")
+    known = named or min(classes, MOST_COLORS)
+    if classes != known or maps.min() < 0 or maps.max() >= known:
+        _unfit(name, value, f"{known} classes")
+    return maps, known
+
+
+def _areas(
+    ids: Array, labels: Sequence[str], palette: NDArray[np.uint8], lead: str
+) -> Iterator[str]:
+    """A line a class that occurs: its name, its share of the picture, its color."""
+    counts = np.bincount(ids.ravel(), minlength=len(labels))
+    present = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
+    width = max(len(labels[i]) for i in present)
+    for i in present:
+        color = "#{:02x}{:02x}{:02x}".format(*palette[i])
+        share = format_percent(counts[i] / ids.size)
+        yield f"{lead}{labels[i]:<{width}}  {share:>5}  {color}"
+        lead = " " * len(lead)
+
+
+def _file(name: str, index: int, count: int) -> str:
+    """A file name made of an output's name, with nothing in it that could leave the folder."""
+    plain = (
+        "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in name[:64])
+        or "output"
+    )
+    return f"{plain}-{index}.png" if count > 1 else f"{plain}.png"
+
+
+def _rest(rows: int) -> list[str]:
+    return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
+
+
+def _unfit(name: str, value: Array, due: str) -> NoReturn:
+    raise_error(
+        "E0916",
+        f"the output `{escape_text(name)}` cannot be shown as its reading says",
+        notes=[f"it is {value.dtype}{list(value.shape)}, and {due} are due"],
+        helps=["mend `show` in the spec's `reading`, or write the arrays to a file"],
+    )

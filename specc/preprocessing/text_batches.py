@@ -1,0 +1,166 @@
+"""Batches of text with padding and their masks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.records import TEXT, TextReading
+from specc.preprocessing.text_codec import encode_text_ids, pad_rows
+
+
+def encode_text_inputs(
+    graph: Graph, reading: PreprocessingConfig, given: Mapping[str, object], growing: str = ""
+) -> dict[str, object]:
+    """`given` with every text, or list of texts, as ids: a text for an input that reads
+    text.
+
+    The keep input that belongs to it is filled in too where it is not given and the
+    graph has one.
+    """
+    found: dict[str, object] = {}
+    for name, value in given.items():
+        if (
+            name not in graph.inputs
+            or not isinstance(reading.of_input(name), TEXT)
+            or not _is_text(value)
+        ):
+            found[name] = value
+            continue
+        texts = [value] if isinstance(value, str) else _texts(value, name)
+        for key, array in batch_texts(graph, reading, name, texts, growing=growing).items():
+            if key == name or key not in given:
+                found[key] = array
+    return found
+
+
+def batch_texts(
+    graph: Graph,
+    reading: PreprocessingConfig,
+    name: str,
+    texts: Sequence[str],
+    *,
+    growing: str = "",
+) -> dict[str, Array]:
+    """The input `name` for these texts, `i64[batch, longest]`, and the keep input
+    beside it, `bool[batch, longest]`.
+
+    Shorter texts are padded on the side that the keep input declares; where it takes
+    either, a text that grows is padded on the left, so that all end where the next
+    token comes, and any other on the right. Zeros stand there, which most models know
+    as padding by themselves: one that decodes by itself may lack the keep input. Fails
+    with E0912 for texts of unequal length where the model has no input that says what
+    is padding.
+    """
+    record = reading.of_input(name)
+    assert isinstance(record, TEXT), f"`{name}` is not read as text"
+    return batch_rows(graph, name, _encoded(texts, record), growing=growing)
+
+
+def _encoded(texts: Sequence[str], record: TextReading) -> list[Array]:
+    """The ids of every text. A fault says in which of several it is."""
+    found = []
+    for number, text in enumerate(texts):
+        try:
+            found.append(encode_text_ids(text, record))
+        except Failed as failed:
+            if len(texts) == 1:
+                raise
+            first, *others = failed.diagnostics
+            where = f"it is in text {number + 1} of {len(texts)}"
+            raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
+    return found
+
+
+def encode_each(texts: Sequence[object], record: TextReading) -> list[Array | Diagnostic]:
+    """The ids of every text, or what is wrong with it: a bad one fails no other."""
+    found: list[Array | Diagnostic] = []
+    for number, text in enumerate(texts):
+        where = f"it is text {number + 1} of {len(texts)}"
+        if not isinstance(text, str):
+            found.append(Diagnostic("E0906", f"{_kind(text)} is no text", notes=(where,)))
+            continue
+        try:
+            found.append(encode_text_ids(text, record))
+        except Failed as failed:
+            first = failed.diagnostics[0]
+            found.append(replace(first, notes=(*first.notes, where)))
+    return found
+
+
+def batch_rows(
+    graph: Graph, name: str, rows: Sequence[Array], *, growing: str = ""
+) -> dict[str, Array]:
+    """`batch_texts` of texts that are ids already, or of sounds that are samples."""
+    keep = find_mask_input(graph, name)
+    if not keep:
+        if len({len(row) for row in rows}) > 1:
+            _uneven(name, sorted({len(row) for row in rows}))
+        return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
+    ids, exist = pad_rows(rows, 0, left=is_left_padded(graph, name, growing))
+    return {name: ids, keep: exist}
+
+
+def is_left_padded(graph: Graph, name: str, growing: str) -> bool:
+    """Whether rows that are too short for an input are padded in front: where the spec
+    says so, or leaves it open and a text is to be gone on behind it.
+    """
+    keep = find_mask_input(graph, name)
+    side = graph.input_facts[keep].keep if keep else ""
+    return side == "left" or (side == "any" and name == growing)
+
+
+def find_mask_input(graph: Graph, name: str) -> str:
+    """The keep input whose axes are those of the input `name`, or nothing."""
+    shape = graph.inputs[name].type.shape
+    inputs = graph.inputs.items()
+    return next(
+        (n for n, v in inputs if graph.input_facts[n].keep and v.type.shape == shape and n != name),
+        "",
+    )
+
+
+def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
+    raise_error(
+        "E0912",
+        f"the rows of `{name}` are {lengths[0]} to {lengths[-1]} long, and the model "
+        "cannot tell padding from what is meant",
+        notes=["it has no `keep` input of the same axes"],
+        helps=[
+            "run rows of one length together, or add `keep: keep[batch, n]` to the graph's inputs"
+        ],
+    )
+
+
+def _is_text(value: object) -> bool:
+    """Whether texts are meant: a list with a text in it is no list of numbers."""
+    return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
+
+
+def _kind(item: object) -> str:
+    """What something is, that is no text."""
+    return "nothing (None)" if item is None else f"a value of type {type(item).__name__}"
+
+
+def _texts(value: object, name: str) -> list[str]:
+    """A list of texts. E0906 where one of them is something else."""
+    texts = []
+    for number, item in enumerate(_items(value)):
+        if not isinstance(item, str):
+            raise_error(
+                "E0906",
+                f"what is given as `{name}` holds no text in place {number + 1}",
+                notes=[f"{_kind(item)} stands there, among texts"],
+                helps=["leave it out, or give an empty text"],
+            )
+        texts.append(item)
+    return texts
+
+
+def _items(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else ()

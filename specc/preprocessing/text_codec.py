@@ -1,0 +1,184 @@
+"""Text to token ids and back, for every kind of vocabulary."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise
+from typing import NoReturn, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Source, Span
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.records import TextBytes, TextCharacters, TextReading
+from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
+from specc.preprocessing.tokenizer_library import detokenize, tokenize_text, tokenizer_label
+from specc.preprocessing.word_tokens import TextWords, decode_words, word_ids
+
+REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
+
+
+def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
+    """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has
+    them.
+
+    Fails with E0908 for a character that has no id, E0959 for a word, with E0940 and
+    E0941 as tokenizer files do.
+    """
+    return np.array(_ids(text, record), np.int64)
+
+
+def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
+    """`encode_text_ids` of many texts, which are made one array and cut. Fails with what is wrong
+    with any of them.
+    """
+    rows = [_ids(text, record) for text in texts]
+    return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
+
+
+def split_rows(whole: Array, rows: Sequence[Sequence[object]]) -> list[Array]:
+    """Numbers of rows that stand behind each other, as an array for each of the rows."""
+    ends = [0, *accumulate(map(len, rows))]
+    return [whole[start:end] for start, end in pairwise(ends)]
+
+
+def _ids(text: str, record: TextReading) -> list[int]:
+    if isinstance(record, TextCharacters):
+        ids = _character_ids(text, record)
+    elif isinstance(record, TextWords):
+        ids = word_ids(text, record)
+    else:
+        ids = _byte_ids(text, record)
+    before = [] if record.start is None else [record.start]
+    after = [] if record.end is None else [record.end]
+    # the file may have put the same ids there
+    if isinstance(record, TextTokenizer) and record.special:
+        before = [] if ids[:1] == before else before
+        after = [] if ids[-1:] == after else after
+    return [*before, *ids, *after]
+
+
+def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
+    """Ids by a vocabulary that reads UTF-8: of the bytes, or of a tokenizer file."""
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        _unknown(text, fault.start, "is half of a character pair and has no bytes")
+    if isinstance(record, TextBytes):
+        return [byte + record.offset for byte in data]
+    return tokenize_text(text, record)
+
+
+def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
+    """The text of a list of ids, up to the first `end`. Specials have no text; an
+    unknown one is `\ufffd`.
+
+    Fails with E0916 for an id that the vocabulary does not have; a tokenizer file
+    passes over it, because models have more rows than their tokenizers have tokens.
+    """
+    kept, _ = strip_special_ids(ids, record)
+    if isinstance(record, TextTokenizer):
+        return detokenize(kept, record)
+    if isinstance(record, TextWords):
+        return decode_words(kept, record, REPLACEMENT)
+    if isinstance(record, TextBytes):
+        data = bytes(
+            number - record.offset
+            for number in kept
+            if record.offset <= number < record.offset + 256
+        )
+        return data.decode("utf-8", errors="replace")
+    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept]
+    return "".join(part for part in parts if len(part) == 1)
+
+
+def strip_special_ids(
+    ids: Sequence[int] | NDArray[np.integer], record: TextReading
+) -> tuple[list[int], bool]:
+    """The ids before the first `end` that are not `start`, and whether there was an
+    `end`. Fails with E0916.
+    """
+    kept: list[int] = []
+    last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
+    for position, item in enumerate(ids):
+        number = int(item)
+        if not 0 <= number <= last:
+            raise_error(
+                "E0916",
+                f"the model gave the id {number}, and its vocabulary goes from 0 to {last}",
+                notes=[f"it is number {position} of the result"],
+                helps=[
+                    "check that the vocabulary of `reading` is the one the model was trained with"
+                ],
+            )
+        if number == record.end:
+            return kept, True
+        if number != record.start:
+            kept.append(number)
+    return kept, False
+
+
+def token_label(number: int, record: TextReading) -> str:
+    """One id as a label of a picture: its text, or a dot for one without."""
+    text = (
+        tokenizer_label(number, record)
+        if isinstance(record, TextTokenizer)
+        else decode_text([number], record)
+    )
+    return text or "·"
+
+
+def pad_rows(
+    rows: Sequence[Array], fill: int, *, left: bool = False
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Texts or sounds of unequal lengths as one array, `[batch, longest]`, and which of
+    its places exist.
+    """
+    longest = max((len(row) for row in rows), default=0)
+    kind = np.result_type(*rows) if rows else np.dtype(np.int64)
+    ids = np.full((len(rows), longest), fill, kind)
+    keep = np.zeros(ids.shape, np.bool_)
+    for i, row in enumerate(rows):
+        place = slice(longest - len(row), longest) if left else slice(0, len(row))
+        ids[i, place], keep[i, place] = row, True
+    return ids, keep
+
+
+@lru_cache(maxsize=8)
+def _numbers(vocab: tuple[str, ...]) -> dict[str, int]:
+    """The number of each character of a vocabulary: the same for text after text."""
+    return {token: i for i, token in enumerate(vocab) if len(token) == 1}
+
+
+def _character_ids(text: str, record: TextCharacters) -> list[int]:
+    ids_of = _numbers(tuple(record.vocab))
+    known = [*map(ids_of.get, text)]
+    if None not in known:
+        return cast("list[int]", known)
+    ids = []
+    for position, character in enumerate(text):
+        number = ids_of.get(character, record.unknown)
+        if number is None:
+            other = character.swapcase()
+            hint = f"; `{other}` is in it" if other in ids_of else ""
+            _unknown(text, position, f"is not in the model's vocabulary{hint}")
+        ids.append(number)
+    return ids
+
+
+def _unknown(text: str, position: int, why: str) -> NoReturn:
+    character = text[position]
+    number = f"U+{ord(character):04X}"
+    source = Source("<text>", text)
+    raise_error(
+        "E0908",
+        f"the character `{escape_text(character)}` ({number}) {why}",
+        Span(source, position, position + 1)
+        if character < "\ud800" or character > "\udfff"
+        else None,
+        "this one",
+        notes=[f"it is character {position + 1} of the text"],
+        helps=["leave it out, or write it with characters that the model knows"],
+    )

@@ -1,0 +1,201 @@
+"""tokenizer.json through the `tokenizers` package."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.source import Span
+from specc.io.safe_read import escape_text
+from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_growth import MOST_GROWTH, max_text_growth
+
+Tokenizer = Any
+"""A `tokenizers.Tokenizer`; the package is optional, so its types have no names here."""
+
+FITS_NOT = ["check that it is the tokenizer.json of a fast tokenizer, whole and unchanged"]
+
+
+def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
+    """The bytes of a tokenizer.json as a file that can be carried. Fails with E0941 if
+    they cannot be one.
+
+    Where the package `tokenizers` is installed, it has the last word; else the JSON is
+    looked at only.
+    """
+
+    def complain(why: str) -> NoReturn:
+        raise_error(
+            "E0941",
+            f"the tokenizer `{escape_text(name)}` cannot be used: {why}",
+            span,
+            helps=FITS_NOT,
+        )
+
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        complain("it is not UTF-8 text")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        complain("it is not JSON")
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        complain("it describes no tokenizer")
+    check_growth(content, complain)
+    if _library() is not None:
+        with _faults(complain):
+            _loaded(text)
+    return TokenizerFile.of(text)
+
+
+def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
+    """The ids that the file gives a text; what it puts around one is there unless
+    `special` is false, and what is `spread` as often as it has rows.
+
+    Fails with E0908 for a text that the file has no ids for, E0940 without the package,
+    E0941 for a damaged file.
+    """
+
+    def complain(why: str) -> NoReturn:
+        raise_error(
+            "E0908",
+            "the model's tokenizer has no ids for this text",
+            notes=[why],
+            helps=[
+                "its vocabulary lacks a part of the text and an entry that stands for the unknown"
+            ],
+        )
+
+    tokenizer = load_tokenizer(record.file)
+    with _faults(complain):
+        found: list[int] = tokenizer.encode(text, add_special_tokens=record.special).ids
+    if record.spread is None:
+        return found
+    token, rows = record.spread
+    return [i for one in found for i in ([one] * rows if one == token else [one])]
+
+
+def token_parts(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
+    """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
+    tokenizer = load_tokenizer(record.file)
+    with _faults(_unusable):
+        return tokenizer.encode(text, pair, add_special_tokens=record.special)
+
+
+def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
+    """Each id as the vocabulary has it, `##ing`; empty for one that it does not have."""
+    tokenizer = load_tokenizer(record.file)
+    return [str(tokenizer.id_to_token(number) or "") for number in ids]
+
+
+def joined_tokens(names: Sequence[str], record: TextTokenizer) -> str:
+    """Tokens of the vocabulary as text, as the decoder of the file joins them."""
+    decoder = load_tokenizer(record.file).decoder
+    if decoder is None:
+        return " ".join(names)
+    with _faults(_unusable):
+        return str(decoder.decode(list(names)))
+
+
+def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool) -> str:
+    """The text of ids, with the names of special tokens where `special` is true."""
+    tokenizer = load_tokenizer(record.file)
+    with _faults(_unusable):
+        return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
+
+
+def has_subword_prefix(record: TextTokenizer) -> bool:
+    """Whether the vocabulary marks tokens inside words, as `##` does."""
+    return _marks_subwords(record.file.text)
+
+
+@lru_cache(maxsize=8)
+def _marks_subwords(text: str) -> bool:
+    return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
+
+
+def detokenize(ids: Sequence[int], record: TextTokenizer) -> str:
+    """The text of ids. Special tokens, and ids that the file does not have, have none."""
+    tokenizer = load_tokenizer(record.file)
+    with _faults(_unusable):
+        text: str = tokenizer.decode(list(ids), skip_special_tokens=True)
+    return text
+
+
+def tokenizer_label(number: int, record: TextTokenizer) -> str:
+    """One id as a label: its text, or the name of a special token; empty for an id that
+    the file does not have.
+    """
+    name = load_tokenizer(record.file).id_to_token(number)
+    return detokenize([number], record).strip() or str(name or "")
+
+
+def load_tokenizer(file: TokenizerFile) -> Tokenizer:
+    """The tokenizer of a file. Fails with E0940 without the package, E0941 for a damaged file."""
+    assert file.text, "the model's files are opened before they are used"
+    if _library() is None:
+        raise_error(
+            "E0940",
+            "reading this model's text needs the package `tokenizers`, which is not installed",
+            helps=[
+                'pip install "specc-onnx[text]"',
+                "or give ids, from Python: specc.load(…).run(…=[[1, 2, 3]])",
+            ],
+        )
+    with _faults(_unusable):
+        # a model from elsewhere may carry any file
+        check_growth(json.loads(file.text), _unusable)
+        return _loaded(file.text)
+
+
+def _unusable(why: str) -> NoReturn:
+    raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=FITS_NOT)
+
+
+def _library() -> Any | None:
+    """The package `tokenizers`, or nothing. It is an extra, so it is looked for where
+    text is read.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        return None
+    return tokenizers
+
+
+def check_growth(content: dict[str, Any], complain: Callable[[str], NoReturn]) -> None:
+    """Complains of what would make a short text fill the memory."""
+    if max_text_growth(content) > MOST_GROWTH:
+        complain(f"it can make a text more than {MOST_GROWTH} times as long")
+
+
+@lru_cache(maxsize=8)
+def _loaded(text: str) -> Tokenizer:
+    library = _library()
+    assert library is not None, "the callers looked"
+    made = library.Tokenizer.from_str(text)
+    made.no_truncation()
+    made.no_padding()
+    if isinstance(made.model, library.models.BPE) and made.model.dropout:
+        model = made.model  # a second name of the tokenizer's own model
+        model.dropout = None
+    return made
+
+
+@contextmanager
+def _faults(complain: Callable[[str], NoReturn]) -> Iterator[None]:
+    """Turns what the library raises into a complaint. A panic in its Rust code is no
+    `Exception`.
+    """
+    try:
+        yield
+    except (Failed, MemoryError):
+        raise
+    except BaseException as fault:
+        if not isinstance(fault, Exception) and type(fault).__module__ != "pyo3_runtime":
+            raise
+        words = " ".join(escape_text(str(fault)).split())[:200] or "the library gives no reason"
+        complain(f"{words[0].lower()}{words[1:]}")

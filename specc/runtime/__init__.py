@@ -1,0 +1,1 @@
+"""Run compiled models: sessions, inputs, generation, streaming, attention maps."""

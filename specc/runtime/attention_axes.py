@@ -1,0 +1,179 @@
+"""What queries and keys of an attention are: tokens, audio frames, image patches."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.drawing.attention_maps import MapAxis, PatchGrid, Role
+from specc.drawing.colormap import Bytes
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.dim import Dim
+from specc.preprocessing.audio_records import LogMel, Waveform
+from specc.preprocessing.images import denormalize_image
+from specc.preprocessing.records import TEXT, ImageRecord, TextOutput, TextReading
+from specc.preprocessing.text_codec import decode_text, token_label
+from specc.runtime.loaded_model import LoadedModel
+
+CLASS = ("[CLS]", "[DIST]")
+"""Tokens before the patches of a picture, by the names of their papers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttendedInputs:
+    """A model with the arrays that it was given, prepared; `written` i64[batch, target]
+    are the tokens that its rows chose, where it wrote them itself.
+    """
+
+    model: LoadedModel
+    arrays: Mapping[str, Array]
+    written: Array | None = None
+
+    def axis(self, length: Dim | None, count: int) -> MapAxis:
+        """What `count` rows are whose number is `length` in the graph."""
+        return (
+            self._text(length, count)
+            or self._sound(count)
+            or self._patches(count)
+            or MapAxis(role="rows", labels=tuple(str(n) for n in range(count)))
+        )
+
+    def axes(
+        self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
+    ) -> tuple[MapAxis, MapAxis]:
+        """The axes of a map of `shape` [… query, key] whose lengths are such formulas.
+        Queries of another axis than the keys are what was written, where that is told.
+        """
+        queries, keys = lengths
+        down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
+        told = self.written is not None and self.written.shape[1] == shape[-2]
+        if told and queries != keys:
+            down = self._chosen() or down
+        return down, across
+
+    def picture(self) -> Bytes | None:
+        """The first picture that the model was given, as it saw it."""
+        found = self._image()
+        if found is None:
+            return None
+        name, record = found
+        first = np.asarray(self.arrays[name])[0]
+        # of several that belong to a text the first
+        pixels = denormalize_image(first[0] if first.ndim == 4 else first, record)
+        return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
+
+    def said(self) -> str:
+        """The input in words: its text, or what it is."""
+        words = [self._said(n, a) for n, a in self.arrays.items()]
+        return "   ".join(word for word in words if word)
+
+    def _said(self, name: str, array: Array) -> str:
+        record = self.model.manifest.reading.of_input(name)
+        if isinstance(record, TEXT) and array.ndim == 2 and len(array):
+            return "".join(token_labels(array[0], record)) if name != self._growing else ""
+        if isinstance(record, ImageRecord):
+            return f"a picture of {record.size[0]} × {record.size[1]} pixels"
+        if isinstance(record, Waveform | LogMel):
+            return f"a recording of {_seconds(array, record):.3g} s"
+        return ""
+
+    @property
+    def _growing(self) -> str:
+        return self.model.entrance.growing if self.written is not None else ""
+
+    def _text(self, length: Dim | None, count: int) -> MapAxis | None:
+        """The `count` symbols of the text input that is `length` long."""
+        growing = self.model.entrance.growing
+        for name, array in self.arrays.items():
+            record = self._record(name)
+            if record is None or array.shape[1:] != (count,):
+                continue
+            if self.model.manifest.graph.inputs[name].type.shape[1] == length:
+                role: Role = "written" if name == growing else "read"
+                return MapAxis(role=role, labels=tuple(token_labels(array[0], record)))
+        return None
+
+    def _record(self, name: str) -> TextReading | None:
+        """How an input reads text: what grows has the symbols of the text that is shown."""
+        record = self.model.manifest.reading.of_input(name)
+        if isinstance(record, TEXT):
+            return record
+        return self._shows() if name == self.model.entrance.growing else None
+
+    def _shows(self) -> TextReading | None:
+        """The symbols of what the model writes, where it shows that as text."""
+        shows = self.model.manifest.reading.shows
+        texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
+        return texts[0] if texts else None
+
+    def _sound(self, count: int) -> MapAxis | None:
+        """Rows of a recording, each with the second at which it begins."""
+        for name, array in self.arrays.items():
+            record = self.model.manifest.reading.of_input(name)
+            if isinstance(record, Waveform | LogMel) and count:
+                lasts = _seconds(array, record)
+                labels = tuple(f"{n * lasts / count:.2f} s" for n in range(count))
+                return MapAxis(role="heard", labels=labels, lasts=lasts)
+        return None
+
+    def _patches(self, count: int) -> MapAxis | None:
+        found = self._image()
+        rows, columns = self.arrays[found[0]].shape[-2:] if found else (0, 0)
+        grid = patch_grid(count, (rows, columns)) if found else None
+        if grid is None:
+            return None
+        patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
+        return MapAxis(role="seen", labels=(*CLASS[: grid.lead], *patches), grid=grid)
+
+    def _image(self) -> tuple[str, ImageRecord] | None:
+        for name, record in self.model.manifest.reading.inputs:
+            if not isinstance(record, ImageRecord) or name not in self.arrays:
+                continue
+            # config values may have made the model another than its reading says
+            shape = self.arrays[name].shape
+            fits = len(shape) in (4, 5) and shape[-3] == record.channels
+            if fits and all(shape):
+                return name, record
+        return None
+
+    def _chosen(self) -> MapAxis | None:
+        """The tokens that the first row wrote, where the model shows them as text."""
+        record = self._shows()
+        if record is None or self.written is None:
+            return None
+        return MapAxis(role="written", labels=tuple(token_labels(self.written[0], record)))
+
+    def answer(self) -> str:
+        """What was written, as text; nothing where that is not told."""
+        record = self._shows()
+        if record is None or self.written is None:
+            return ""
+        return escape_text(decode_text(self.written[0], record))
+
+
+def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
+    """Rows, columns and leading tokens of patches that `keys` keys can be, for a
+    picture of `size`.
+    """
+    for lead in (1, 0, 2):
+        patches = keys - lead
+        if patches < 1:
+            continue
+        side = math.sqrt(size[0] * size[1] / patches)
+        rows, columns = size[0] / side, size[1] / side
+        if rows.is_integer() and columns.is_integer():
+            return PatchGrid(rows=int(rows), columns=int(columns), lead=lead)
+    return None
+
+
+def token_labels(ids: Array, record: TextReading) -> list[str]:
+    """A label an id; specials, which have no text, are dots."""
+    return [token_label(int(i), record) for i in ids]
+
+
+def _seconds(array: Array, record: Waveform | LogMel) -> float:
+    """How long the recordings of a batch last, padding included."""
+    samples = record.samples if isinstance(record, LogMel) else array.shape[-1]
+    return samples / record.rate

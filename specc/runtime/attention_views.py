@@ -1,0 +1,235 @@
+"""Attention weights of a run as labeled maps, and their export to HTML, SVG or PNG."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.drawing.attention_html import render_attention_html
+from specc.drawing.attention_maps import AttentionMap, AttentionMaps
+from specc.drawing.attention_sheet import draw_attention_maps
+from specc.drawing.png import find_missing_glyphs, render_png
+from specc.drawing.svg import render_svg
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.runtime.attention_axes import AttendedInputs
+from specc.runtime.attention_selection import (
+    AttentionSelection,
+    format_other_scopes,
+    select_maps,
+    select_scopes,
+)
+from specc.runtime.attention_weights import TURN, find_attentions, find_masked_positions
+from specc.runtime.generation import GenerationResult, GenerationStream
+from specc.runtime.loaded_model import LoadedModel
+
+ALIGNMENT = "alignment"
+"""A result of this name, [batch, target, source], is drawn where nothing else is asked
+for: it is what the author of the spec wants to be seen.
+"""
+
+MOST_PANELS = 256
+"""Maps in one drawing; a page takes all."""
+
+
+@dataclass(frozen=True)
+class AttentionRun:
+    """Where a model looked, with the `results` of the same run. `rows` are those of the
+    batch, of which the first is drawn.
+    """
+
+    looks: AttentionMaps
+    results: dict[str, Array]
+    rows: int = 1
+
+    def drawn(self, choice: AttentionSelection, *, every: bool) -> tuple[AttentionMaps, str]:
+        """The maps that a drawing shows, and what it leaves out. With `every` that is all
+        that `choice` picks; else of a choice of nothing it is the last attention.
+        """
+        maps = select_maps(self.looks.maps, choice)
+        if not every:
+            maps = maps if choice.layers or "*" in choice.scope else maps[-1:]
+            maps = _first(maps)
+        return replace(self.looks, maps=maps), self._left_out(maps)
+
+    def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
+        """What a drawing of some maps does not show of what the model has."""
+        there = {m.scope: m for m in self.looks.maps}
+        some = len(maps) < len(there)
+        is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
+        said = []
+        if some:
+            names = escape_text(", ".join(m.scope for m in maps[:12]))
+            said.append(f"drawn {is_} `{names}`")
+        heads = sum(len(there[m.scope].heads) for m in maps)
+        if (drawn := sum(len(m.heads) for m in maps)) < heads:
+            said.append(f"{drawn} of {its} {heads} heads")
+        if self.rows > 1:
+            verb = "" if some else "drawn is "
+            said.append(f"{verb}the first row of the batch of {self.rows}")
+        if some:
+            others = there.keys() - {m.scope for m in maps}
+            left = {name: m for name, m in there.items() if name in others}
+            said.append(format_other_scopes(left, "--scope and --layers draw others:"))
+        return "; ".join(said)
+
+
+def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
+    """The maps that have room in one drawing, at least one."""
+    room, kept = MOST_PANELS, []
+    for each in maps:
+        if room <= 0:
+            break
+        heads = len(each.heads)
+        fits = each.with_heads(each.weights[:room], each.hidden[:room], each.heads[:room])
+        kept.append(fits)
+        room -= heads
+    return tuple(kept)
+
+
+def run_with_attention(
+    model: LoadedModel,
+    inputs: Mapping[str, object],
+    *,
+    scope: str = "",
+    written: Array | None = None,
+) -> AttentionRun:
+    """Runs a model and keeps where it looked: every attention, of which one is to fit
+    `scope`; its own alignment, if it gives one and nothing else is asked for.
+
+    `written` i64[batch, target] are the tokens that the rows chose, where the model
+    wrote them itself. E0931 where there is nothing to see.
+    """
+    given = AttendedInputs(model=model, arrays=model.prepared(inputs), written=written)
+    if ALIGNMENT in model.manifest.graph.outputs and not scope:
+        results = model.run(**inputs)
+        maps = [_alignment(given, results[ALIGNMENT])]
+        rows = len(results[ALIGNMENT])
+    else:
+        results, weights = model.attention(**inputs)
+        if not weights:
+            raise_error("E0931", "this model has no attention whose weights can be read")
+        maps, rows = _maps(given, weights, scope), len(next(iter(weights.values())))
+    answer = given.answer()
+    said = f"{given.said()} → {answer}" if answer else given.said()
+    looks = AttentionMaps(
+        model=model.manifest.name, given=said, maps=tuple(maps), picture=given.picture()
+    )
+    return AttentionRun(looks, results, rows)
+
+
+def attention_of_generation(
+    model: LoadedModel, writing: GenerationStream, best: GenerationResult, scope: str = ""
+) -> AttentionRun:
+    """Where a model looked while it wrote: the whole graph once more, on all that the
+    first row read and wrote. The last token was never fed, so nothing looked from it.
+    """
+    entrance = writing.writer.entrance
+    growing, inputs = entrance.growing, entrance.graph.inputs
+    batch, length = inputs[growing].type.shape
+    tokens = np.array([best.tokens], np.int64)
+    # what has an axis of the text itself is computed anew, for the longer text
+    fixed = [
+        name
+        for name in writing.prepared
+        if length not in model.manifest.graph.inputs[name].type.shape
+    ]
+    first: dict[str, object] = {
+        name: writing.prepared[name][:1]
+        if inputs[name].type.shape[:1] == (batch,)
+        else writing.prepared[name]
+        for name in fixed
+    }
+    first[growing] = np.concatenate([writing.prompt[:1], tokens[:, :-1]], axis=1)
+    return run_with_attention(model, first, scope=scope, written=tokens)
+
+
+def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> list[AttentionMap]:
+    """Every attention as a map of the first row of the batch. E0931 where none is called
+    as `scope` says, or nothing of that name is a picture.
+    """
+    graph, model = given.model.manifest.graph, given.model
+    asked = select_scopes(list(weights), scope)
+    shapes = {n: np.shape(w) for n, w in weights.items() if _is_picture(np.shape(w))}
+    if not shapes.keys() & {*asked}:
+        title = f"the attention `{escape_text(asked[-1])}` has weights that are no picture"
+        raise_error("E0931", title, notes=[f"{list(np.shape(weights[asked[-1]]))}"])
+    hidden = find_masked_positions(graph, given.arrays, shapes, model.weights)
+    places = find_attentions(graph)
+    maps = []
+    for name, shape in shapes.items():
+        place = places.get(name.partition(TURN)[0])
+        lengths = (place.queries, place.keys) if place else (None, None)
+        queries, keys = given.axes(lengths, shape)
+        values = np.asarray(weights[name][0], np.float64)
+        behind = hidden[name][0] if name in hidden else np.zeros(values.shape, np.bool_)
+        maps.append(
+            AttentionMap(
+                scope=name,
+                weights=values,
+                hidden=behind,
+                heads=tuple(range(len(values))),
+                queries=queries,
+                keys=keys,
+            )
+        )
+    return maps
+
+
+def _is_picture(shape: tuple[int, ...]) -> bool:
+    """Whether weights of that shape are maps, and of more than nothing."""
+    return len(shape) == 4 and all(shape)
+
+
+def _alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
+    """The model's own alignment [batch, target, source], or with heads before the target."""
+    maps = np.asarray(weights, np.float64)
+    if maps.ndim not in (3, 4) or not maps.size:
+        notes = [f"its shape is {list(weights.shape)}"]
+        raise_error("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=notes)
+    shape = given.model.manifest.graph.outputs[ALIGNMENT].type.shape
+    queries, keys = given.axes((shape[-2], shape[-1]), maps.shape)
+    first = maps[0].reshape((-1, *maps.shape[-2:]))
+    return AttentionMap(
+        scope=ALIGNMENT,
+        weights=first,
+        hidden=np.zeros(first.shape, np.bool_),
+        heads=tuple(range(len(first))),
+        queries=queries,
+        keys=keys,
+    )
+
+
+@dataclass(frozen=True)
+class AttentionImage:
+    """The bytes of a file, and what there is to remark on it."""
+
+    content: bytes
+    remarks: tuple[str, ...] = ()
+
+
+def render_attention(
+    seen: AttentionRun, form: str, choice: AttentionSelection | None = None, *, log: bool = False
+) -> AttentionImage:
+    """A file of the ending `form` (`.html`, `.svg`, `.png`) that shows what `choice`
+    picks: a page everything, a drawing the last attention where nothing is picked.
+
+    E0931 and E0954 where there is no such attention, E0902 and E0953 for a PNG that
+    cannot be made.
+    """
+    looks, left_out = seen.drawn(choice or AttentionSelection(), every=form == ".html")
+    remarks = (left_out,) if left_out else ()
+    if form == ".html":
+        return AttentionImage(render_attention_html(looks, log=log).encode("utf-8"), remarks)
+    drawing = draw_attention_maps(looks, log=log)
+    if form == ".svg":
+        return AttentionImage(render_svg(drawing).encode("utf-8"), remarks)
+    content = render_png(drawing)
+    if strange := find_missing_glyphs(drawing.marks):
+        remarks = (
+            *remarks,
+            f"no font here has {escape_text(strange[:20])}: the PNG shows their numbers; "
+            ".svg and .html show them",
+        )
+    return AttentionImage(content, remarks)

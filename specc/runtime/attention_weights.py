@@ -1,0 +1,257 @@
+"""Find the attentions of a graph and compute their weights."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specc import backend
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Node, Value, collect_needed_nodes
+from specc.ir.op import Op
+
+
+@dataclass(frozen=True)
+class AttentionLocation:
+    """Where an attention's weights are: [… query, key] at `value`, below the loops
+    `loops`, the outermost first.
+    """
+
+    value: Value
+    queries: Dim
+    keys: Dim
+    loops: tuple[Node, ...] = ()
+    mask: Value | None = None
+    """What the weights were read through, where it is known."""
+
+
+def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
+    """Every attention by its scope, in the order of the graph. Scopes that occur again
+    are numbered.
+    """
+    found: dict[str, AttentionLocation] = {}
+    for scope, place in _places(graph, ()):
+        name, n = scope, 1
+        while name in found:
+            n += 1
+            name = f"{scope} {n}"
+        found[name] = place
+    return found
+
+
+def _seen(node: Node, results: Sequence[Value | None]) -> tuple[Value, Value | None] | None:
+    """The weights of an attention and its mask; None of a node that is none, or whose
+    weights nobody made.
+    """
+    match node.op:
+        case ops.Attend() as op:
+            weights = results[1]
+            return (weights, op.mask(node)) if weights is not None else None
+        case ops.Weigh():
+            weights = node.first
+            return (weights, _mask_of(weights)) if weights is not None else None
+    return None
+
+
+def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, AttentionLocation]]:
+    for node, results in graph.nodes:
+        if isinstance(node.op, ops.Scan):
+            yield from _places(node.op.body, (*loops, node))
+            continue
+        seen = _seen(node, results)
+        if seen is None:
+            continue
+        value, mask = seen
+        queries, keys = value.type.shape[-2:]
+        # One query a turn: over all turns there are as many as the loop has.
+        if loops and queries.number == 1:
+            queries = _length(loops[-1])
+        made = graph.made.get(node)
+        for scope in (made.scopes if made else ()) or ("attention",):
+            yield scope, AttentionLocation(value, queries, keys, loops, mask)
+
+
+def _mask_of(weights: Value | None) -> Value | None:
+    """The mask through which a normalizer made weights of scores."""
+    node = weights.node if weights else None
+    if node is None or not isinstance(node.op, ops.MaskedSoftmax | ops.Hard | ops.Share):
+        return None
+    return node.op.mask(node)
+
+
+def _length(loop: Node) -> Dim:
+    """How often a loop turns, as a formula."""
+    op = loop.op
+    assert isinstance(op, ops.Scan)
+    row = op.row(loop)
+    assert row is not None, "a scan has no optional operands"
+    return row.type.shape[op.axis]
+
+
+def compute_attention_weights(
+    graph: Graph,
+    given: Mapping[str, Array],
+    told: Mapping[str, Array],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """The weights of every attention by scope, [batch, heads, query, key], for inputs
+    that are prepared.
+
+    `told` are those that the compiled model gives; `parameters` gives its weights,
+    where the rest need them.
+    """
+    places = find_attentions(graph)
+    found = _raw(graph, given, told, parameters)
+    shaped = {name: _shaped(found[name], place) for name, place in places.items()}
+    return {n: w for name, each in shaped.items() for n, w in _by_turn(name, each)}
+
+
+def find_masked_positions(
+    graph: Graph,
+    given: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """Where masks let nothing through, bool[batch, heads, query, key] by scope, for
+    attentions whose weights have these `shapes`. One without a mask is not among them.
+    """
+    masked = {n: p for n, p in find_attentions(graph).items() if p.mask is not None}
+    if not masked:
+        return {}
+    tapped = _tapped(graph, {n: (p.loops, p.mask) for n, p in masked.items() if p.mask})
+    needed = parameters() if tapped.parameters else {}
+    made = backend.load_reference().evaluate_graph(tapped, given, needed)
+    found: dict[str, Array] = {}
+    for name, place in masked.items():
+        hidden = ~np.asarray(made[f"weights of {name}"], np.bool_)
+        for turn, each in _by_turn(name, _shaped(hidden, place)):
+            if turn in shapes:
+                found[turn] = np.broadcast_to(each, shapes[turn])
+    return found
+
+
+def _raw(
+    graph: Graph,
+    given: Mapping[str, Array],
+    told: Mapping[str, Array],
+    parameters: Callable[[], Mapping[str, Array]],
+) -> dict[str, Array]:
+    """The weights of every attention as its loops stack them."""
+    places = find_attentions(graph)
+    found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
+    rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
+    if rest:
+        tapped = _tapped(graph, rest)
+        made = backend.load_reference().evaluate_graph(tapped, given, parameters())
+        found |= {n: np.asarray(made[f"weights of {n}"], np.float32) for n in rest}
+    return found
+
+
+TURN = " turn "
+"""Stands between the scope of an attention that a loop turns over and the number of a turn."""
+
+
+def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
+    """[batch, heads, turn, query, key] as one map a turn, counted from 1: each looks
+    again.
+    """
+    if weights.ndim != 5:
+        yield name, weights
+        return
+    for turn in range(weights.shape[2]):
+        yield f"{name}{TURN}{turn + 1}", weights[:, :, turn]
+
+
+def _shaped(weights: Array, place: AttentionLocation) -> Array:
+    """Loops in the place of queries, and heads behind the batch, also where there is one."""
+    turns = len(place.loops)
+    for at, loop in enumerate(place.loops):  # the outermost stacked last
+        assert isinstance(loop.op, ops.Scan)
+        weights = np.moveaxis(weights, at + loop.op.axis, at)
+    for _ in range(turns):
+        weights = np.moveaxis(weights, 0, -3)
+    if turns and weights.shape[-2] == 1:
+        weights = weights[..., 0, :]
+    return weights[:, None] if weights.ndim == 3 else weights
+
+
+def _tapped(graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]) -> Graph:
+    """The graph with what is wanted of its attentions as its only results, and no more
+    parameters than these need.
+    """
+    made, taps = _with(graph, wanted)
+    read = {a for node in collect_needed_nodes(taps.values()) for a in node.args} | {*taps.values()}
+    return replace(
+        made,
+        parameters={n: v for n, v in made.parameters.items() if v in read},
+        outputs={f"weights of {name}": value for name, value in taps.items()},
+        names={},
+    )
+
+
+def _is_told(
+    name: str,
+    place: AttentionLocation,
+    told: Mapping[str, Array],
+    places: Mapping[str, AttentionLocation],
+) -> bool:
+    """Whether what the model gives under a name is this attention's weights."""
+    # A loop gives a slice a turn, and of two attentions of one scope a model that was
+    # compiled elsewhere may mean either.
+    if place.loops or name not in told or {f"{name} 2"} & {*told, *places}:
+        return False
+    return np.ndim(told[name]) == place.value.type.rank
+
+
+def _with(
+    graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> tuple[Graph, dict[str, Value]]:
+    """The graph again, loops giving what is wanted of their bodies, and where each
+    wanted value is in it.
+    """
+    builder, now = Builder(), dict[Value, Value]()
+    taps: dict[str, Value] = {}
+    for name, value in graph.inputs.items():
+        now[value] = builder.input(name, graph.input_facts[name])
+    for name, value in graph.parameters.items():
+        now[value] = builder.parameter(graph.parameter_facts[name])
+    for node, results in graph.nodes:
+        inner = _within(node, wanted)
+        op, names = _collecting(node.op, inner) if inner else (node.op, ())
+        made = builder.add(op, *(now[a] if a else None for a in node.args))
+        now.update(zip(results, made, strict=False))
+        taps.update(zip(names, made[len(results) :], strict=True))
+    taps.update({n: now[value] for n, (loops, value) in wanted.items() if not loops})
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return builder.finish(
+        graph.name, {**outputs, **taps}, least=graph.least, facts=graph.facts
+    ), taps
+
+
+def _within(
+    loop: Node, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> dict[str, tuple[tuple[Node, ...], Value]]:
+    """What is wanted of the body of a loop, as the body sees it."""
+    return {
+        name: (loops[1:], value)
+        for name, (loops, value) in wanted.items()
+        if loops and loops[0] is loop
+    }
+
+
+def _collecting(
+    op: Op, inner: Mapping[str, tuple[tuple[Node, ...], Value]]
+) -> tuple[Op, tuple[str, ...]]:
+    """A loop that also collects what is wanted of its body, and what that is, in order.
+    One that may end early turns to its end: what others need changes no row then.
+    """
+    assert isinstance(op, ops.Scan)
+    body, taps = _with(op.body, inner)
+    outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
+    return replace(
+        op,
+        body=replace(body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}),
+        until=-1,
+    ), tuple(taps)

@@ -1,0 +1,264 @@
+"""Slots of a decode batch: pad, stack and replace sequences of different lengths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.backend import DeviceTensor
+from specc.decode.stepper_protocol import Ints
+from specc.ir.array import Array
+from specc.ir.derived_graphs import DecodeState
+from specc.ir.types import Type
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.per_token_inputs import batch_axis
+from specc.runtime.steppers import SHORTEST, KVCacheStepper
+
+SPARE = 16
+"""Columns that a buffer has free behind a text, at least, when it is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Texts of a stepper that stay, i64[rows]."""
+
+    stepper: KVCacheStepper
+    rows: Ints
+
+    @property
+    def columns(self) -> int:
+        """How many tokens each text has been given, those that do not exist included."""
+        return int(self.stepper.rows.tokens.shape[1])
+
+
+def spare_columns(states: Sequence[DecodeState]) -> int:
+    """How many columns that do not exist stand in front of every text: one, of which
+    there is a copy for each column that is put there, where columns are kept at all.
+    """
+    return int(any(state.rows is not None for state in states))
+
+
+def prepend_spare_columns(
+    entrance: ModelInputs, prepared: Mapping[str, Array], count: int
+) -> dict[str, Array]:
+    """Inputs for a prompt with so many columns in front that do not exist."""
+    graph, growing = entrance.graph, entrance.growing
+    names = {growing, find_mask_input(graph, growing)} if count else set()
+    return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
+
+
+def stack_prompts(entrance: ModelInputs, texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Inputs of several texts, each prepared alone, as one batch. Where they have unequal
+    lengths they are padded on the side that their keep inputs say.
+    """
+    graph = entrance.graph
+    batch = graph.inputs[entrance.growing].type.shape[0]
+    made = {}
+    for name in texts[0]:
+        type = graph.inputs[name].type
+        arrays = [np.asarray(text[name]) for text in texts]
+        made[name] = stack_padded(arrays, batch_axis(type, batch), left_padded_axes(entrance, type))
+    return made
+
+
+def unpadded_lengths(entrance: ModelInputs, prepared: Mapping[str, Array]) -> tuple[object, ...]:
+    """The lengths in which texts of one batch must agree: those that nothing pads."""
+    graph = entrance.graph
+    kept = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
+    # all but the batch, which comes first
+    lengths_of_rows = [d for value in kept for d in value.type.shape[1:]]
+    padded = {symbol for d in lengths_of_rows for symbol in d.symbols()}
+    found: list[object] = [*sorted(prepared)]
+    for name, array in sorted(prepared.items()):
+        lengths = zip(graph.inputs[name].type.shape, array.shape, strict=True)
+        found += [size for d, size in lengths if not d.symbols() & padded]
+    return tuple(found)
+
+
+def merge_stepper_rows(
+    stepper: KVCacheStepper, rows: Ints, other: KVCacheStepper | None, chosen: Ints
+) -> None:
+    """From now on `stepper` goes on with its texts `rows` and, behind them, with the texts
+    `chosen` of `other`. Columns that no text has any more are dropped.
+    """
+    parts = [BatchPart(stepper, rows)]
+    if other is not None and len(chosen):
+        parts.append(BatchPart(other, chosen))
+    joint = _Joint.of(stepper, parts)
+    states, handed, once = joint.states(), joint.handed(), joint.once()
+    stepper.rows.given, stepper.rows.tokens = joint.given()
+    stepper.rows.once, stepper.past = once, joint.columns
+    stepper.states, stepper.handed = states, handed
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """Parts that become one batch of `first`'s kind."""
+
+    first: KVCacheStepper
+    parts: tuple[BatchPart, ...]
+    columns: int
+
+    @staticmethod
+    def of(first: KVCacheStepper, parts: Sequence[BatchPart]) -> "_Joint":
+        """As many columns as the oldest text has, and the margin."""
+        oldest = max((_oldest(part) for part in parts), default=0)
+        return _Joint(first, tuple(parts), oldest + spare_columns(first.facts.states))
+
+    def states(self) -> dict[str, DeviceTensor]:
+        """What the step keeps of every text."""
+        facts, tensor = self.first.facts, self.first.run.tensor
+        return {s.name: tensor(self._state(s)) for s in facts.states}
+
+    def _state(self, state: DecodeState) -> Array:
+        if state.batch is None:  # how many columns there were
+            return np.array(self.columns, np.int64)
+        arrays = [p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts]
+        if state.rows is None:
+            return self._stacked(arrays, state.type, state.batch)
+        buffered = state.name in self.first.facts.in_place
+        heads, made = [], []
+        for part, array in zip(self.parts, arrays, strict=True):
+            kept = int(min(state.most, part.columns))
+            # a buffer is longer than what is in it
+            if buffered:
+                array = array[:, :, :kept]
+            rows = np.moveaxis(array, (state.batch, state.rows), (0, 1))[part.rows]
+            # in front of the columns stands what a prompt always has, such as an image
+            split = rows.shape[1] - kept
+            heads.append(rows[:, :split])
+            made.append(rows[:, split:])
+        return self._columns(state, heads, made, buffered)
+
+    def _columns(
+        self, state: DecodeState, heads: list[Array], made: list[Array], buffered: bool
+    ) -> Array:
+        """Heads and columns of all texts, [rows columns …], as one state. Heads of
+        unequal length are padded where the inputs are that they come from.
+        """
+        assert state.batch is not None, "a text has a state of its own"
+        assert state.rows is not None, "columns have an axis"
+        left = state.rows in left_padded_axes(self.first.entrance, state.type)
+        head = max(h.shape[1] for h in heads)
+        kept = int(min(state.most, self.columns))
+        length = _room(kept) if buffered else head + kept
+        axes, first = (state.batch, state.rows), made[0]
+        count = sum(len(m) for m in made)
+        # as the step has its axes, so that the runtime need not copy it
+        sizes = np.moveaxis(first, (0, 1), axes).shape
+        sizes = _with(sizes, {state.batch: count, state.rows: length})
+        state_array: Array = np.zeros(sizes, first.dtype)
+        whole = np.moveaxis(state_array, axes, (0, 1))
+        start = 0
+        for before, rows in zip(heads, made, strict=True):
+            texts = whole[start : start + len(rows)]
+            gap = head - before.shape[1] if left else 0
+            texts[:, gap : gap + before.shape[1]] = before
+            own = min(rows.shape[1], kept)
+            begin, end = head + kept - own, head + kept
+            texts[:, begin:end] = rows[:, rows.shape[1] - own :]
+            # The margin is a column that does not exist: copies of it fill the front.
+            if own < kept and own:
+                texts[:, head:begin] = rows[:, :1]
+            start += len(rows)
+        return state_array
+
+    def handed(self) -> dict[str, DeviceTensor]:
+        """What `encode` handed over, or the caller."""
+        graph, run = self.first.graph, self.first.run
+        found = {}
+        for name in self.first.facts.handed:
+            arrays = [p.stepper.run.numbers(p.stepper.handed[name]) for p in self.parts]
+            type = graph.inputs[name].type
+            batch = batch_axis(type, self.first.batch)
+            found[name] = run.tensor(self._stacked(arrays, type, batch))
+        return found
+
+    def once(self) -> dict[str, Array]:
+        """The caller's inputs that do not grow."""
+        inputs = self.first.entrance.graph.inputs
+        found = {}
+        for name in self.first.rows.once:
+            arrays = [p.stepper.rows.once[name] for p in self.parts]
+            type = inputs[name].type
+            found[name] = self._stacked(arrays, type, batch_axis(type, self.first.batch))
+        return found
+
+    def given(self) -> tuple[dict[str, Array], Ints]:
+        """The inputs that grow, and the tokens: nothing stands in front."""
+        grown: dict[str, Array] = {}
+        for name in self.first.rows.given:
+            given = [part.stepper.rows.given[name][part.rows] for part in self.parts]
+            grown[name] = np.concatenate([self._aligned(value) for value in given])
+        tokens = [self._aligned(p.stepper.rows.tokens[p.rows]) for p in self.parts]
+        return grown, np.concatenate(tokens)
+
+    def _aligned(self, value: Array) -> Array:
+        """[rows columns] with as many columns as all have, the newest last."""
+        own = min(value.shape[1], self.columns)
+        made = np.zeros((len(value), self.columns), value.dtype)
+        made[:, self.columns - own :] = value[:, value.shape[1] - own :]
+        return made
+
+    def _stacked(self, arrays: list[Array], type: Type, batch: int | None) -> Array:
+        """The rows that stay of each part, as one batch."""
+        if batch is not None:
+            pairs = zip(arrays, self.parts, strict=True)
+            arrays = [np.take(a, part.rows, batch) for a, part in pairs]
+        return stack_padded(arrays, batch, left_padded_axes(self.first.entrance, type))
+
+
+def _oldest(part: BatchPart) -> int:
+    """The columns of the oldest text of a part, from its first token that exists."""
+    entrance, columns = part.stepper.entrance, part.columns
+    keep = find_mask_input(entrance.graph, entrance.growing)
+    known = part.stepper.rows.given.get(keep)
+    if known is None or not len(part.rows):
+        return columns
+    exist = known[part.rows]
+    # `argmax` of truths is the first true one, and 0 where there is none
+    ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
+    return int(ages.max())
+
+
+def _with(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
+    """Lengths of which some are others."""
+    return tuple(others.get(n, size) for n, size in enumerate(sizes))
+
+
+def _room(columns: int) -> int:
+    """How long a buffer is made that holds so many columns."""
+    length = SHORTEST
+    while length < columns + SPARE:
+        length *= 2
+    return length
+
+
+def left_padded_axes(entrance: ModelInputs, type: Type) -> tuple[int, ...]:
+    """The axes of a value along which padding stands in front."""
+    graph, growing = entrance.graph, entrance.growing
+    left = set[str]()
+    for name in graph.inputs:
+        keep = find_mask_input(graph, name)
+        side = graph.input_facts[keep].keep if keep else ""
+        if side == "left" or (side == "any" and name == growing):
+            left |= {s for d in graph.inputs[name].type.shape[1:] for s in d.symbols()}
+    return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left)
+
+
+def stack_padded(arrays: Sequence[Array], batch: int | None, left: Sequence[int]) -> Array:
+    """Arrays as one batch. Shorter ones are padded with zeros, along the axes `left` in
+    front; what has no batch is that of the longest.
+    """
+    sizes = [max(lengths) for lengths in zip(*(a.shape for a in arrays), strict=True)]
+    if batch is None:
+        return max(arrays, key=lambda a: a.size)
+    made = []
+    for array in arrays:
+        gaps = [size - own for size, own in zip(sizes, array.shape, strict=True)]
+        # batches are put one behind the other, however many rows each has
+        gaps[batch] = 0
+        sides = [(gap, 0) if n in left else (0, gap) for n, gap in enumerate(gaps)]
+        made.append(np.pad(array, sides) if any(gaps) else array)
+    return np.concatenate(made, batch)

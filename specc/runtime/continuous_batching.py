@@ -1,0 +1,315 @@
+"""Continuous batching: finished sequences make room for new ones."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from specc.decode.decode_loop import choose_next_tokens, token_log_probs
+from specc.decode.detokenizer import BatchDetokenizer
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Bools, Floats, Ints, fail_no_logits
+from specc.decode.token_choice import initial_seen_tokens, sampling_uniforms_at
+from specc.decode.token_rules import DecodePosition, prompt_lengths, prompt_tokens
+from specc.diagnostics.diagnostic import Failed
+from specc.runtime.batch_slots import merge_stepper_rows, prepend_spare_columns, spare_columns
+from specc.runtime.generation import GenerationResult, GenerationStream, decode_tokens
+from specc.runtime.generation_request import GenerativeModel
+from specc.runtime.prompts import max_new_tokens
+from specc.runtime.steppers import KVCacheStepper
+
+AT_ONCE = 32
+"""Texts beside each other, where nobody says how many."""
+
+FREE = 8
+"""Of so many places one is free before others begin: to begin costs as much as a step."""
+
+T = TypeVar("T")
+"""A text before it is read, as the caller has it."""
+
+Ended: TypeAlias = tuple[int, list[GenerationResult] | Failed]
+"""The number of a text, and what was written, the best first, or what is wrong with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchSlot(Generic[T]):
+    """One text that is being written, made of what was `given`; `prompt` is how many
+    tokens stand before it. `settings` say how many there may be at most.
+    """
+
+    number: int
+    given: T
+    asked: GenerationStream
+    settings: GenerationSettings
+    prompt: int
+    seen: Bools | None
+    text: list[int]
+    watch: BatchDetokenizer | None
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    complete: bool = False
+    over: bool = False
+
+    @staticmethod
+    def of(number: int, given: T, asked: GenerationStream, row: int, vocab: int) -> "BatchSlot[T]":
+        """The text in a row of some that begin together, of a model that scores `vocab`
+        tokens.
+        """
+        settings, own = asked.settings, slice(row, row + 1)
+        prompt, keep = (asked.prompt[own], None if asked.keep is None else asked.keep[own])
+        length = int(prompt_lengths(prompt, keep)[0])
+        columns = prompt.shape[1] - (0 if keep is None else _before(keep[0]))
+        most = min(settings.max_tokens, max_new_tokens(asked.writer, settings, columns))
+        seen = initial_seen_tokens(prompt, vocab, settings.repetition_penalty, keep)
+        texts = prompt_tokens(prompt, keep) if settings.reads_texts else [[]]
+        strings = settings.stop_strings
+        return BatchSlot(
+            number=number,
+            given=given,
+            asked=asked,
+            settings=settings
+            if most == settings.max_tokens
+            else replace(settings, max_tokens=most),
+            prompt=length,
+            seen=None if seen is None else seen[0],
+            text=texts[0],
+            watch=BatchDetokenizer(asked.decode, 1, strings) if strings else None,
+        )
+
+    def take(self, token: int, log_prob: float | None) -> None:
+        """The next token of the text, which may be its last."""
+        self.tokens.append(token)
+        if log_prob is not None:
+            self.log_probs.append(log_prob)
+        if self.seen is not None:
+            self.seen[token] = True
+        if self.settings.reads_texts:
+            self.text.append(token)
+        self.complete = token in self.settings.stop
+        if self.watch is not None:
+            ended = np.array([self.complete])
+            met = self.watch.take(np.array([token]), ended)
+            self.complete = self.complete or bool(met[0])
+        self.over = self.complete or len(self.tokens) >= self.settings.max_tokens
+
+    def result(self) -> GenerationResult:
+        """What was written."""
+        scored = self.settings.log_probabilities
+        return GenerationResult(
+            tokens=tuple(self.tokens),
+            text=decode_tokens(self.asked, self.tokens),
+            complete=self.complete,
+            log_probs=tuple(self.log_probs) if scored else None,
+        )
+
+
+def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
+    """Whether texts of unequal age are written together; otherwise each batch ends with
+    its last text.
+    """
+    return not explain_waiting(writer, settings)
+
+
+def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> str:
+    """Why each batch waits for its last text, as the end of a sentence; empty where it
+    does not.
+    """
+    if writer.itself is not None:
+        return "the model decodes by itself, and begins all texts of a batch at once"
+    if settings.strategy == "beam":
+        return "the beams of a text are counted from its beginning"
+    if writer.apart is None:
+        return "it has no step, or none that is known to bear texts of unequal age"
+    return ""
+
+
+@dataclass(kw_only=True)
+class ContinuousBatch(Generic[T]):
+    """Texts that are being written, at most `at_once`: `lanes` are the rows of `stepper`.
+
+    `ask` prepares some that begin together, which agree in their `shape`; `began` is told
+    the numbers of all that stand beside each other from now on. So many rows were `fed`
+    in all, of which so many were `used`.
+    """
+
+    writer: GenerativeModel
+    at_once: int
+    ask: Callable[[Sequence[T]], GenerationStream]
+    shape: Callable[[T], object]
+    began: Callable[[Sequence[int]], None] = lambda numbers: None
+    stepper: KVCacheStepper | None = None
+    lanes: list[BatchSlot[T]] = field(default_factory=list)
+    fed: int = 0
+    used: int = 0
+
+    def write(self, texts: Iterable[tuple[int, T]]) -> Iterator[Ended]:
+        """Texts by their numbers, as they end. The seed draws each by its number. One that
+        cannot go on fails alone.
+        """
+        coming = iter(texts)
+        ahead = next(coming, None)
+        while ahead is not None or self.live:
+            fresh: list[tuple[int, T]] = []
+            for _ in range(self.free):
+                if ahead is None or not self.suits(ahead[1], fresh):
+                    break
+                fresh.append(ahead)
+                ahead = next(coming, None)
+            yield from self.begin(fresh) if fresh else self.step()
+
+    @property
+    def live(self) -> list[int]:
+        """The rows of texts that go on."""
+        return [row for row, lane in enumerate(self.lanes) if not lane.over]
+
+    @property
+    def free(self) -> int:
+        """How many texts may begin now: none where that is not worth while yet."""
+        live = len(self.live)
+        free = self.at_once - live
+        # reading a prompt stops everybody's writing: it is done for several at once
+        return free if not live or free >= max(1, self.at_once // FREE) else 0
+
+    def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
+        """Whether a text can stand beside those that are here, and the `fresh` ones."""
+        here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.live[:1]]
+        return all(self.shape(other) == self.shape(text) for other in here)
+
+    def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[Ended]:
+        """Texts that begin stand beside the others from now on."""
+        live = self.live
+        self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
+        try:
+            stepper, asked, logits = self._read([text for _, text in fresh])
+        except Failed as failed:
+            yield from self._alone(fresh, failed)
+            return
+        vocab = logits.shape[1]
+        lanes = [BatchSlot.of(n, t, asked, row, vocab) for row, (n, t) in enumerate(fresh)]
+        self.used += sum(lane.prompt for lane in lanes)
+        yield from _chosen(lanes, logits)
+        going = np.array([n for n, lane in enumerate(lanes) if not lane.over], np.int64)
+        self.lanes = [*(self.lanes[row] for row in live), *(lanes[n] for n in going)]
+        if live and self.stepper is not None:
+            merge_stepper_rows(self.stepper, np.array(live), stepper, going)
+        else:
+            merge_stepper_rows(stepper, going, None, going)
+            self.stepper = stepper
+
+    def _read(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
+        """The prompts of some texts, read → f32[texts vocab]."""
+        facts, entrance = self.writer.apart, self.writer.entrance
+        assert facts is not None, "texts of unequal age need a step that bears them"
+        asked = self.ask(fresh)
+        self._count(asked)
+        prepared = prepend_spare_columns(entrance, asked.prepared, spare_columns(facts.states))
+        stepper = self.writer.stepper(prepared)
+        assert isinstance(stepper, KVCacheStepper), "a step has states"
+        return stepper, asked, self._fed(stepper, prepared[entrance.growing])
+
+    def _count(self, asked: GenerationStream) -> None:
+        """Sources are fed as well, with the padding behind them."""
+        facts, growing = asked.writer.entrance.graph.input_facts, asked.keep
+        for name, value in asked.prepared.items():
+            if facts[name].keep and value is not growing:
+                self.fed += value.size
+                self.used += int(value.sum())
+
+    def step(self) -> Iterator[Ended]:
+        """One token more for every text."""
+        assert self.stepper is not None, "there are texts to go on with"
+        live, over = self.live, np.array([lane.over for lane in self.lanes])
+        self.stepper.rows.over = over
+        # what follows the end of a text is read by nobody
+        tokens = np.array([[lane.tokens[-1]] for lane in self.lanes], np.int64)
+        lanes = [self.lanes[row] for row in live]
+        try:
+            logits = self._fed(self.stepper, tokens)
+        except Failed as failed:
+            self.lanes, self.stepper = [], None
+            yield from self._alone([(x.number, x.given) for x in lanes], failed)
+            return
+        self.used += len(live)
+        yield from _chosen(lanes, logits[live])
+        left = self.live
+        if left and 2 * len(left) <= len(self.lanes):
+            merge_stepper_rows(self.stepper, np.array(left), None, np.array([], np.int64))
+            self.lanes = [self.lanes[row] for row in left]
+
+    def _fed(self, stepper: KVCacheStepper, tokens: Ints) -> Floats:
+        self.fed += tokens.size
+        return np.asarray(stepper.step(tokens), np.float32)
+
+    def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[Ended]:
+        """Texts one of which something is wrong with, from their beginnings."""
+        if len(texts) == 1 and not self.lanes:
+            yield texts[0][0], failed
+            return
+        for text in texts:
+            one = replace(self, at_once=1, stepper=None, lanes=[], fed=0, used=0)
+            yield from one.write([text])
+            self.fed, self.used = self.fed + one.fed, self.used + one.used
+
+
+def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[Ended]:
+    """The next token of every text, by f32[texts vocab]; gives those that are over."""
+    best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
+    fine = np.isfinite(best)
+    for row in np.flatnonzero(~fine).tolist():
+        lanes[row].over = True
+        yield lanes[row].number, _no_best(lanes[row])
+    for rows in _alike(lanes, np.flatnonzero(fine).tolist()):
+        some = [lanes[n] for n in rows]
+        for lane, token, score in _tokens(some, logits[rows]):
+            lane.take(token, score)
+            if lane.over:
+                yield lane.number, [lane.result()]
+
+
+def _before(keep: Bools) -> int:
+    """How many columns stand before the first that exists."""
+    return int(keep.argmax()) if keep.any() else len(keep)
+
+
+def _no_best(lane: BatchSlot[T]) -> Failed:
+    try:
+        fail_no_logits(lane.number)
+    except Failed as failed:
+        return failed
+
+
+def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]]:
+    """Rows for which the rules on tokens say the same: all, where they hang on no place."""
+    groups: dict[object, list[int]] = {}
+    for row in rows:
+        s = lanes[row].settings
+        early = s.stop and (s.min_tokens or s.min_length)
+        placed = s.begin or s.begin_suppress or s.last_token is not None or early
+        place = (len(lanes[row].tokens), s.max_tokens) if placed else None
+        groups.setdefault(place, []).append(row)
+    return [*groups.values()]
+
+
+def _tokens(
+    lanes: Sequence[BatchSlot[T]], logits: Floats
+) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
+    """What is chosen for texts at one place, by f32[texts vocab], and how probable it was."""
+    settings, step = lanes[0].settings, len(lanes[0].tokens)
+    seen = [lane.seen for lane in lanes if lane.seen is not None]
+    place = DecodePosition(
+        step=step,
+        prompts=np.array([lane.prompt for lane in lanes]),
+        texts=[lane.text for lane in lanes] if settings.reads_texts else (),
+    )
+    uniform = None
+    if settings.strategy == "sample":
+        places = ((lane.number, len(lane.tokens)) for lane in lanes)
+        uniform = sampling_uniforms_at(settings.seed, places)
+    stacked = np.stack(seen) if seen else None
+    chosen = choose_next_tokens(logits, stacked, settings, place, uniform)
+    scores: list[float | None] = [None] * len(lanes)
+    if settings.log_probabilities:
+        none_over = np.zeros(len(lanes), np.bool_)
+        scores = [float(x) for x in token_log_probs(logits, chosen, none_over)]
+    yield from zip(lanes, map(int, chosen), scores, strict=True)

@@ -1,0 +1,177 @@
+"""Generate for many prompts, one result per prompt."""
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import SupportsIndex
+
+from specc.decode.generation_settings import GenerationSettings
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.io.safe_read import escape_text
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.batch_slots import stack_prompts, unpadded_lengths
+from specc.runtime.continuous_batching import ContinuousBatch, Ended, can_refill
+from specc.runtime.generation import GenerationResult, GenerationStream
+from specc.runtime.generator import Generator
+
+MOST = 4096
+"""Texts beside each other."""
+
+Row = tuple[int, GenerationStream]
+
+
+def generate_each(
+    writer: Generator, rows: object, at_once: object, settings: GenerationSettings
+) -> Iterator[GenerationResult | Diagnostic]:
+    """What is written of every row, or what is wrong with it, in the order of the rows.
+
+    A row is what is given for the first input that is asked for, or inputs by name; none
+    of it has an axis for the batch. E0891 for rows that are none, for texts beside each
+    other that are no count, and for several of one row.
+    """
+    count = _count(at_once)
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        raise_error(
+            "E0891",
+            f"{escape_text(repr(rows))[:60]} is no list of rows",
+            notes=["each row is a text, a list of ids, or inputs by name"],
+            helps=["for one row: generate_each([row])"],
+        )
+    if settings.n_best > 1:
+        raise_error(
+            "E0891",
+            f"{settings.n_best} texts are asked for, and one is given for each row",
+            helps=["leave out `n_best`, or call `generate` with a list"],
+        )
+    return _in_order(writer, rows, count, settings)
+
+
+def _in_order(
+    writer: Generator, rows: Iterable[object], at_once: int, settings: GenerationSettings
+) -> Iterator[GenerationResult | Diagnostic]:
+    done: dict[int, GenerationResult | Diagnostic] = {}
+
+    def begun() -> Iterator[Row]:
+        for number, row in enumerate(rows):
+            try:
+                yield number, writer.begin(prompt_inputs(writer, row), settings)
+            except Failed as failed:
+                done[number] = _where(failed, number)
+
+    number = 0
+    if can_refill(writer, settings):
+        made = make_continuous_batch(writer, at_once).write(begun())
+    else:
+        made = generate_in_batches(writer, begun(), at_once)
+    for which, result in made:
+        done[which] = _where(result, which) if isinstance(result, Failed) else result[0]
+        while number in done:
+            yield done.pop(number)
+            number += 1
+    yield from (done[left] for left in sorted(done))
+
+
+def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[GenerationStream]:
+    """A batch of texts that are prepared one by one."""
+
+    def ask(texts: Sequence[GenerationStream]) -> GenerationStream:
+        return _joined(texts, ())
+
+    def shape(text: GenerationStream) -> object:
+        return unpadded_lengths(writer.entrance, text.prepared)
+
+    return ContinuousBatch(writer=writer, at_once=at_once, ask=ask, shape=shape)
+
+
+def generate_in_batches(writer: Generator, rows: Iterable[Row], at_once: int) -> Iterator[Ended]:
+    """Texts that begin together and end with the last of them: rows of one shape that
+    follow each other.
+    """
+    some: list[Row] = []
+    for number, text in rows:
+        if some and (len(some) == at_once or _apart(writer, some[0][1], text)):
+            yield from _written(some)
+            some = []
+        some.append((number, text))
+    yield from _written(some) if some else ()
+
+
+def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) -> bool:
+    """Whether two texts cannot be in one batch: for padding of prompts that nothing hides
+    the room would differ as well.
+    """
+    shapes = {unpadded_lengths(writer.entrance, t.prepared) for t in (one, other)}
+    return len(shapes) > 1 or one.room != other.room
+
+
+def _written(some: Sequence[Row]) -> Iterator[Ended]:
+    """All of a batch; each alone where something is wrong with one of them."""
+    numbers = [number for number, _ in some]
+    try:
+        made = _joined([text for _, text in some], numbers).results()
+    except Failed as failed:
+        if len(some) == 1:
+            yield numbers[0], failed
+            return
+        for one in some:
+            yield from _written([one])
+        return
+    yield from zip(numbers, made, strict=True)
+
+
+def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
+    """Texts that are prepared alone, as one batch."""
+    first = texts[0]
+    entrance = first.writer.entrance
+    prepared = stack_prompts(entrance, [text.prepared for text in texts])
+    keep = find_mask_input(entrance.graph, entrance.growing)
+    return replace(
+        first,
+        prepared=prepared,
+        prompt=prepared[entrance.growing],
+        keep=prepared.get(keep) if keep else None,
+        numbers=tuple(numbers),
+    )
+
+
+def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
+    """What is given for one row, as a batch of one. E0910 where nothing is asked for that
+    could be meant.
+    """
+    asked = writer.entrance.asked
+    if not isinstance(row, Mapping) and not asked:
+        raise_error(
+            "E0910",
+            "the model asks for no input, so a row has to name its own",
+            helps=["give inputs by name, as in {'ids': [1, 2]}"],
+        )
+    named = row if isinstance(row, Mapping) else {asked[0]: row}
+    known = [*writer.entrance.graph.inputs]
+    for name in (name for name in named if name not in known):
+        raise_error(
+            "E0910",
+            f"the model has no input `{escape_text(str(name))[:60]}`",
+            helps=[f"its inputs are {', '.join(known)}"],
+        )
+    # a text is one row, however many characters it has
+    return {str(n): v if isinstance(v, str) else [v] for n, v in named.items()}
+
+
+def _count(at_once: object) -> int:
+    """E0891 for what is no count of texts."""
+    count = 0
+    if isinstance(at_once, SupportsIndex) and at_once is not True:
+        count = operator.index(at_once)
+    if 0 < count <= MOST:
+        return count
+    raise_error(
+        "E0891",
+        f"`at_once` is {escape_text(repr(at_once))[:60]}, and so many texts cannot be written",
+        helps=[f"a whole number from 1 to {MOST}"],
+    )
+
+
+def _where(failed: Failed, number: int) -> Diagnostic:
+    """What is wrong with a row, and with which."""
+    first = failed.diagnostics[0]
+    return replace(first, notes=(*first.notes, f"it is row {number + 1}"))

@@ -1,0 +1,240 @@
+"""Generation in progress: tokens and text as they come, results at the end."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.decode.beam_search import BeamHypothesis, search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.detokenizer import BatchDetokenizer, cut_at_stop, make_stop_check
+from specc.decode.stepper_protocol import DecodeStep
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.object_repr import format_repr
+from specc.ir.array import Array
+from specc.runtime.generation_request import GenerationRequest
+from specc.runtime.standalone_generator import (
+    iterate_standalone_steps,
+    run_standalone,
+    standalone_hypotheses,
+)
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """What was written for one row: tokens without the prompt, a stop included; its
+    text, where the model has one.
+
+    `score` is a beam's, `log_probs` are those of its tokens where asked for.
+    `complete`: it ended by itself.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    complete: bool
+    score: float | None = None
+    log_probs: tuple[float, ...] | None = None
+
+    def __repr__(self) -> str:
+        said = repr(self.tokens) if self.text is None else repr(self.text)
+        end = "" if self.complete else ", cut off"
+        count = f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)}"
+        return format_repr(f"text of {count}{end}: {said}")
+
+
+@dataclass(kw_only=True)
+class GenerationStream(GenerationRequest):
+    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for
+    text, `results` for the end.
+
+    Each step is made once, and kept in `log`: whoever iterates again gets the same from
+    the beginning. `found` are the texts of a search over beams, once it is over.
+    """
+
+    log: list[DecodeStep] = field(default_factory=list)
+    found: list[list[BeamHypothesis]] | None = None
+    steps: Iterator[DecodeStep] | None = field(default=None, repr=False)
+    fault: Failed | None = None
+
+    def __repr__(self) -> str:
+        rows = len(self.prompt)
+        return format_repr(
+            f"writing {self.writer.generation.name}: {rows} "
+            f"{'text' if rows == 1 else 'texts'}, {len(self.log)} tokens each so far"
+        )
+
+    def __iter__(self) -> Iterator[DecodeStep]:
+        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
+        place = 0
+        while place < len(self.log) or self._one_more():
+            yield self.log[place]
+            place += 1
+
+    def pieces(self) -> Iterator[list[str]]:
+        """What each row's text gains, as soon as it is certain."""
+        texts = _texts(self)
+        stopped = np.zeros(len(self.prompt), np.bool_)
+        for made in self:
+            # A stop ends the text and is no part of it, so the text must know at once.
+            stopped = stopped | np.isin(made.tokens, self.settings.stop)
+            texts.take(made.tokens, stopped.copy())
+            yield texts.fresh()
+        yield texts.close()
+
+    def results(self) -> list[list[GenerationResult]]:
+        """Each row's texts, the best first; only a search over beams has more than one.
+        Writes to the end.
+        """
+        for _ in self:
+            pass
+        if self.found is None:
+            return [[self._row(row)] for row in range(len(self.prompt))]
+        return [[_found(self, text) for text in row] for row in self.found]
+
+    def cut_off(self, result: GenerationResult) -> str:
+        """Why a text ended where it did, though it had not; empty: it did end, or no
+        token ends one.
+        """
+        # Without a stop every text ends at its limit, which needs no remark.
+        if result.complete or not self.settings.stop:
+            return ""
+        full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
+        return "all that the model can see is full" if full else "at which it had not ended"
+
+    def _one_more(self) -> bool:
+        """Whether there is a next step, which is then in the log. What once went wrong
+        does so again.
+        """
+        if self.fault is not None:
+            raise self.fault
+        if self.steps is None:
+            beam = self.settings.strategy == "beam"
+            self.steps = _beams(self) if beam else _tokens(self)
+        try:
+            made = next(self.steps, None)
+        except Failed as fault:
+            self.fault = fault
+            raise
+        except BaseException:
+            # Ctrl-C in the middle of a step: the caches are between two tokens, and
+            # nothing that went on from there could be trusted
+            title = "this text was broken off while it was written"
+            helps = ("call `generate` again",)
+            self.fault = Failed(Diagnostic("E0962", title, helps=helps))
+            raise
+        self.log += [made] if made else []
+        return made is not None
+
+    def _row(self, row: int) -> GenerationResult:
+        """What the log says of one row, up to its end."""
+        tokens, scores, ended = list[int](), list[float](), False
+        for made in self.log:
+            if ended:
+                break
+            tokens.append(int(made.tokens[row]))
+            if made.log_probs is not None:
+                scores.append(float(made.log_probs[row]))
+            ended = bool(made.ended[row])
+        return GenerationResult(
+            tokens=tuple(tokens),
+            text=decode_tokens(self, tokens),
+            complete=ended,
+            log_probs=tuple(scores) if self.settings.log_probabilities else None,
+        )
+
+
+def _found(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
+    """What a search has found."""
+    return GenerationResult(
+        tokens=text.tokens,
+        text=decode_tokens(writing, text.tokens),
+        complete=text.ended,
+        score=text.score,
+        log_probs=text.log_probs,
+    )
+
+
+def decode_tokens(asked: GenerationRequest, tokens: Sequence[int]) -> str | None:
+    """The text of tokens, up to a stop; None where tokens are no text."""
+    if asked.writer.decode is None:
+        return None
+    stop, strings = asked.settings.stop, asked.settings.stop_strings
+    # The stop is among the tokens, where callers count on it, and not in the text.
+    shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
+    return cut_at_stop(asked.writer.decode(shown), strings)
+
+
+def _texts(asked: GenerationRequest) -> BatchDetokenizer:
+    return BatchDetokenizer(asked.decode, len(asked.prompt), asked.settings.stop_strings)
+
+
+def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
+    """Steps of greedy decoding and sampling, of a model that is driven, or that drives
+    itself and hands all tokens out at once.
+    """
+    texts = _texts(asked) if asked.settings.stop_strings else None
+    watch = texts.take if texts else None
+    if asked.writer.itself is not None:
+        # here and not before the first step is asked for: it may take minutes, and
+        # Ctrl-C has to find a text that has begun
+        yield from iterate_standalone_steps(
+            run_standalone(asked.writer.itself, asked), asked, watch
+        )
+        return
+    stepper = asked.writer.stepper(asked.prepared)
+    yield from decode_steps(
+        stepper, asked.prompt, asked.bounded, keep=asked.keep, watch=watch, numbers=asked.numbers
+    )
+
+
+def _beams(writing: GenerationStream) -> Iterator[DecodeStep]:
+    """Steps of the best text of each row, once the search has found it."""
+    writing.found = _searched(writing)
+    best = [row[0] for row in writing.found]
+    for step in range(max((len(h.tokens) for h in best), default=0)):
+        tokens = [h.tokens[step] if step < len(h.tokens) else writing.settings.filler for h in best]
+        # Rows that are shorter go on with filler until the longest has ended.
+        ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
+        yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
+
+
+def _searched(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
+    strings = asked.settings.stop_strings
+    ends = make_stop_check(asked.decode, strings) if strings else None
+    if asked.writer.itself is not None:
+        return standalone_hypotheses(
+            run_standalone(asked.writer.itself, asked), asked.settings.stop
+        )
+    stepper = asked.writer.stepper(asked.prepared)
+    return search_beams(stepper, asked.prompt, asked.bounded, keep=asked.keep, ends=ends)
+
+
+def results_as_arrays(
+    writing: GenerationStream, results: list[list[GenerationResult]]
+) -> dict[str, Array]:
+    """Tokens i64[batch, n_best, longest] (without n_best where there is one), with
+    scores where there are any.
+    """
+    # every prompt has as many texts, so that they stand in one array
+    texts = [result for row in results for result in row]
+    longest = max((len(text.tokens) for text in texts), default=0)
+    best = slice(None) if writing.settings.n_best > 1 else 0
+    shape = (len(results), len(results[0]))
+
+    def padded(rows: Iterable[Sequence[float]], fill: float) -> Array:
+        """[batch, n_best, longest], or [batch, longest] where one text was asked for."""
+        values = [[*row, *[fill] * (longest - len(row))] for row in rows]
+        return np.array(values).reshape(*shape, longest)[:, best]
+
+    tokens = padded([text.tokens for text in texts], writing.settings.filler)
+    name = writing.writer.generation.name
+    found: dict[str, Array] = {name: tokens.astype(np.int64)}
+    # All texts of one writing have them or none has: the strategy decides.
+    scores = [text.score for text in texts if text.score is not None]
+    if len(scores) == len(texts):
+        found["scores"] = np.array(scores, np.float32).reshape(shape)
+    chances = [text.log_probs for text in texts if text.log_probs is not None]
+    if len(chances) == len(texts):
+        chosen = padded(chances, 0.0)
+        found["log_probabilities"] = chosen.astype(np.float32)
+    return found

@@ -1,0 +1,268 @@
+"""Generative models: from inputs to tokens and text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specc.analysis.time_axis_strides import find_padding_strides
+from specc.artifact.generation_facts import GenerationFacts, bounds_from_json, check_encoder_outputs
+from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.length_bounds import max_context_length
+from specc.decode.generation_settings import GenerationSettings, merge_settings
+from specc.decode.setting_table import OPTIONS
+from specc.decode.settings_errors import NEVER
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.io.json_io import as_exact_integer
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.ir.model import GenerateSection
+from specc.ir.time_axis import find_time_axis
+from specc.preprocessing.input_checks import LengthBound
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.generation import GenerationStream
+from specc.runtime.generation_request import GenerativeModel
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.model_inputs import ModelInputs, find_unread_inputs
+from specc.runtime.model_package import ModelPackage
+from specc.runtime.prompts import (
+    check_context,
+    check_generation_settings,
+    max_new_tokens,
+    prepare_prompts,
+)
+from specc.runtime.standalone_generator import check_compiled_settings
+from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, infer_lengths
+
+
+@dataclass(kw_only=True)
+class Generator(GenerativeModel):
+    """A model that writes: `generate` starts a text."""
+
+    def __repr__(self) -> str:
+        made = self.generation
+        return format_repr(f"writer of {made.name}: {made.growing} from {made.source}")
+
+    def generate(self, *given: object, **settings: object) -> GenerationStream:
+        """Begin to write behind what is given: inputs by name, or in the order in which
+        the spec has them.
+
+        An input is an array, a nested list, a text or a list of texts. Other names are
+        settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
+        `top_p`, `min_p`, `repetition_penalty`, `beams`, `length_penalty`,
+        `early_stopping`, `n_best`, `stop`, `stop_strings`, `seed`, `log_probabilities`.
+        Fails with E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer
+        than the context.
+        """
+        names = [n for n in settings if n in self.entrance.graph.inputs]
+        inputs = {name: settings.pop(name) for name in names}
+        free = [name for name in self.entrance.asked if name not in inputs]
+        if len(given) > len(free):
+            raise_error(
+                "E0910",
+                f"{len(given)} inputs are given, {len(free)} are open",
+                helps=[f"they are {', '.join(free)}"],
+            )
+        inputs |= dict(zip(free, given, strict=False))
+        return self.begin(inputs, self.chosen(settings))
+
+    def chosen(self, given: Mapping[str, object]) -> GenerationSettings:
+        """The settings that hold, checked: a caller's before those that the model was
+        compiled with before the spec's.
+        """
+        settled = self._settled(given.get("strategy"))
+        chosen = merge_settings(self.generation.settings, **{**settled, **given})
+        # of stops that the spec names, `check` has warned; a published file's tokens that
+        # may not come are mostly those of a whole family
+        for word in ("stop", *NEVER):
+            if fault := self.vocabulary.beyond(word, given.get(word)):
+                raise Failed(fault)
+        if self.itself is not None:
+            check_compiled_settings(chosen, self.compiled)
+            if chosen.log_probabilities and chosen.strategy == "beam":
+                raise_error(
+                    "E0733",
+                    "a model that searches by itself gives scores, no log-probabilities of tokens",
+                )
+        return chosen
+
+    def _settled(self, asked: object) -> dict[str, object]:
+        """Settings that the model was compiled with, which hold unless others are asked for."""
+        kind = self.compiled.get("strategy")
+        own = asked is None or (isinstance(asked, str) and asked == kind)
+        options = [o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)]
+        return {o.name: self.compiled[o.name] for o in options if o.name in self.compiled}
+
+    def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
+        """Begin with inputs by name and settings that are checked."""
+        growing = self.entrance.growing
+        begun = growing not in inputs and (bool(settings.start) or self.begins)
+        prepared = prepare_prompts(self.entrance, inputs, settings.start, self.begins)
+        prompt = prepared[growing]
+        seeing = self._beside(prepared)
+        check_context(seeing, prompt)
+        check_generation_settings(self, settings)
+        if not prompt.shape[1] and not self.begins:
+            raise_error("E0912", f"`{growing}` is empty: a text begins with at least one token")
+        keep = find_mask_input(self.entrance.graph, growing)
+        length = prompt.shape[1] if len(prompt) else 0
+        room = max_new_tokens(seeing, settings, length)
+        return GenerationStream(
+            writer=seeing,
+            settings=settings,
+            prepared=prepared,
+            prompt=prompt,
+            keep=prepared.get(keep) if keep else None,
+            room=room,
+            begun=begun,
+        )
+
+    def _beside(self, prepared: Mapping[str, Array]) -> "Generator":
+        """The same, which sees less where these inputs take room in a table that the
+        text has places in too.
+        """
+        graph, growing = self.entrance.graph, self.entrance.growing
+        rows = str(graph.inputs[growing].type.shape[1])
+        others = {n: k for n, k in infer_lengths(graph, prepared).items() if n != rows}
+        context = max_context_length(self.entrance.bounds, rows, others)
+        if context is None or context == self.context:
+            return self
+        return replace(self, context=min(context, self.context or context))
+
+
+def standalone_generator_of(model: LoadedModel) -> Generator | None:
+    """How a model of one graph writes; None where it says nothing of it."""
+    generation, graph = model.manifest.generates, model.manifest.graph
+    if generation is None:
+        return None
+    grows = graph.inputs.get(generation.growing)
+    if grows is None or grows.type.rank != 2:
+        return None
+    if model.manifest.decodes is not None:
+        return _by_itself(model, generation, model.manifest.decodes)
+    source = graph.outputs.get(generation.source)
+    if source is None or source.type.rank not in (2, 3):
+        return None
+
+    def stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
+        return FullForwardStepper(model.session, model.entrance, generation.source, prepared)
+
+    bound = model.entrance.bounds.get(grows.type.shape[1].name or "", LengthBound())
+    return Generator(
+        entrance=model.entrance,
+        generation=generation,
+        reading=model.manifest.reading,
+        context=bound.high,
+        chance=model.manifest.chance,
+        stepper=stepper,
+        drawn=sampled_vocabulary_size(graph, generation),
+        begins=_begins(graph, generation),
+    )
+
+
+def _by_itself(
+    model: LoadedModel, generation: GenerateSection, decodes: Mapping[str, object]
+) -> Generator:
+    """How a model writes that decodes by itself, as it says: its graph has no more than
+    the spec's inputs, so lengths and vocabulary stand beside it.
+    """
+    manifest, session, entrance = model.manifest, model.runtime, model.entrance
+    defaults = manifest.defaults.outputs if manifest.defaults else ()
+    read = {generation.growing, *session.inputs, *session.optional, *defaults}
+    return Generator(
+        entrance=replace(
+            entrance,
+            bounds={**entrance.bounds, **bounds_from_json(decodes.get("bounds"))},
+            unread=find_unread_inputs(manifest.graph, None, read),
+            strides=_strides(decodes.get("strides")),
+        ),
+        generation=generation,
+        reading=manifest.reading,
+        context=as_exact_integer(decodes.get("context")),
+        chance=manifest.chance,
+        stepper=_no_stepper,
+        itself=session,
+        compiled=decodes,
+        drawn=as_exact_integer(decodes.get("vocabulary")),
+        begins=decodes.get("begins") is True,
+    )
+
+
+def _begins(graph: Graph, generation: GenerateSection) -> bool:
+    """Whether a whole graph gives a row of what is drawn from before any token."""
+    grows = graph.inputs[generation.growing].type.shape[1].name
+    made = graph.outputs[generation.source].type
+    # Where rows of what grows are promised it may not be run on none.
+    if grows is None or graph.least.get(grows) or made.rank != 3:
+        return False
+    return find_time_axis(graph, grows).begun(made.shape[1])
+
+
+def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
+    """How many tokens are drawn from."""
+    return graph.outputs[generation.source].type.shape[-1].number
+
+
+def _no_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
+    raise AssertionError("a model that decodes by itself has no steps")
+
+
+def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int = 0) -> Generator:
+    """How a package writes. E0831 or E0832 where it holds no step, E0921 and E0922 for
+    the provider.
+    """
+    role, where = package.role("step"), str(package.path)
+    graph = package.manifest(role).graph
+    facts = load_facts(package.index.about, graph, where)
+    reading = facts.reading.opened(Path(package.path))
+    step = package.session(role, provider=provider, threads=threads)
+    encode = None
+    if "encode" in package.roles:
+        encode = package.session("encode", provider=provider, threads=threads)
+        check_encoder_outputs(facts, encode.inputs, encode.outputs, where)
+    else:
+        check_encoder_outputs(facts, (), (), where)
+    entrance = replace(generator_inputs(facts, graph, package), reading=reading)
+
+    def stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
+        return KVCacheStepper(
+            facts=facts, entrance=entrance, encode=encode, step=step, graph=graph, prepared=prepared
+        )
+
+    return Generator(
+        entrance=entrance,
+        generation=facts.generation,
+        reading=reading,
+        context=facts.context,
+        table=facts.table,
+        chance=facts.chance,
+        stepper=stepper,
+        drawn=sampled_vocabulary_size(graph, facts.generation),
+        begins=bool(facts.first),
+        apart=facts if facts.apart else None,
+    )
+
+
+def _strides(data: object) -> dict[str, int]:
+    """Strides from JSON data; what is none of ours is left out."""
+    told = data if isinstance(data, dict) else {}
+    return {name: stride for name, stride in told.items() if isinstance(stride, int) and stride > 1}
+
+
+def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
+    """What may be given: the spec's inputs, of which `encode` and the step read some."""
+    signature, growing = facts.signature, facts.generation.growing
+    encode = package.manifest("encode").graph if "encode" in package.roles else None
+    read = {growing, *step.inputs, *(encode.inputs if encode else ())}
+    known = read & signature.inputs.keys()
+    # The signature has no nodes: what they do to rows, the graphs say.
+    strides = find_padding_strides(encode) if encode else {}
+    return ModelInputs(
+        graph=signature,
+        reading=facts.reading,
+        defaults=facts.defaults,
+        growing=growing,
+        bounds={**{n: LengthBound(v) for n, v in signature.least.items()}, **facts.bounds},
+        unread=find_unread_inputs(signature, facts.defaults, known),
+        strides={**find_padding_strides(step), **strides},
+    )

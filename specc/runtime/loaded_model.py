@@ -1,0 +1,307 @@
+"""Load a compiled model, run it on batches or with fixed lengths."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specc import backend
+from specc.artifact import weight_files as beside
+from specc.artifact.manifest import KEY, Manifest, parse_manifest
+from specc.backend import Computation, ModelFile, QuantizedProduct, Session
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.io.memory_check import check_free_memory
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.dim import DimError
+from specc.ir.graph import Graph
+from specc.preprocessing.input_checks import InputSpec
+from specc.runtime.attention_selection import AttentionWeights
+from specc.runtime.attention_weights import compute_attention_weights
+from specc.runtime.dequantized_weights import read_dequantized_weights
+from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+from specc.runtime.step_inputs import BufferedStep
+
+
+@dataclass(kw_only=True)
+class LoadedModel:
+    """A compiled model ready to run: `runtime` holds it, `session` runs it as its graph
+    says, which is the same but for a step that writes into buffers.
+
+    `model.run(pixel_values=array)` gives the results by name; absent inputs that have a
+    default are computed.
+    """
+
+    path: Path
+    manifest: Manifest
+    provider: str
+    file: ModelFile = field(repr=False)
+    session: Computation = field(repr=False)
+    runtime: Session = field(repr=False)
+
+    def __repr__(self) -> str:
+        return format_repr(f"graph {self.manifest.graph.signed()}, {self.provider}")
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes."""
+        return self.entrance.specs
+
+    def run(self, **inputs: object) -> dict[str, Array]:
+        """The results for these inputs: arrays, nested lists, and texts where the spec
+        reads text.
+
+        Fails with E09xx on inputs it cannot take.
+        """
+        return self.session.run(self.prepared(inputs))
+
+    def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
+        """The results, and the weights of every attention by its scope: [batch, heads,
+        query, key].
+
+        Where an attention stands in a loop, each turn is a query; where it has many
+        queries in each, a turn is a map of its own, `self.attn turn 1`.
+        """
+        session, names = self._attending
+        prepared = self.prepared(inputs)
+        results = session.run(prepared)
+        told = {scope: results[n] for scope, n in names.items()}
+        weights = compute_attention_weights(self.manifest.graph, prepared, told, self.weights)
+        return {n: results[n] for n in self.session.outputs}, AttentionWeights(weights)
+
+    @cached_property
+    def _attending(self) -> tuple[Session, dict[str, str]]:
+        """A copy that gives attention weights too, opened when they are first asked for."""
+        return self.file.open_with_attention(self.provider, self.manifest.attentions)
+
+    @property
+    def entrance(self) -> ModelInputs:
+        """What may be given to it."""
+        manifest = self.manifest
+        growing = str((manifest.generation or {}).get("growing", ""))
+        return model_inputs_of(manifest.graph, manifest.reading, manifest.defaults, growing)
+
+    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Checked arrays for every input, defaults filled in."""
+        return self.entrance.prepared(inputs)
+
+    def exact(self) -> "LoadedModel":
+        """The same with nothing rounded but weights; itself where none are."""
+        if not self.manifest.rounded:
+            return self
+        runtime = self.file.open_exact(self.provider)
+        session: Computation = runtime
+        if isinstance(self.session, BufferedStep):
+            session = replace(self.session, inner=runtime)
+        return replace(self, runtime=runtime, session=session)
+
+    def with_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
+        """A copy that also gives what its products by rounded weights read and make."""
+        session, products = self.file.open_with_products(self.provider)
+        if isinstance(self.session, BufferedStep):
+            return replace(self.session, inner=session), products
+        return session, products
+
+    def with_executions(self, wrap: Callable[[Session], Computation]) -> Computation:
+        """A copy that counts executions of its subgraphs; `wrap` is put around what the
+        runtime runs.
+        """
+        counting = wrap(self.file.open_counting(self.provider))
+        if isinstance(self.session, BufferedStep):
+            return replace(self.session, inner=counting)
+        return counting
+
+    def weights(self) -> dict[str, Array]:
+        """The model's parameters by the spec's names; rounded ones as what they stand for."""
+        return read_dequantized_weights(self.file, self.manifest)
+
+
+def load_model(
+    path: str, *, provider: str = "cpu", threads: int = 0, contents: bool = False
+) -> LoadedModel:
+    """A compiled model, with `contents` once every byte of it is known to be what was
+    written.
+
+    E0918 for one without our manifest, E0929 for weights that are not its own, E0921
+    and E0922 for a provider that is not there.
+    """
+    file = backend.load_runner().read_model(Path(path))
+    manifest = manifest_of_file(file, path)
+    _check_weights(file, manifest, contents or manifest.weights.get("every_load") is True)
+    return load_parsed_model(file, manifest, provider, threads)
+
+
+HASHED_BYTES = 1 << 20
+"""A model with its weights inside is hashed at every load up to this size: hashing a
+larger one takes more than 5 % of the time to load it.
+"""
+
+
+def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
+    """Raise E0929 where weights beside a model, or the model itself, are not what was
+    compiled. A model larger than HASHED_BYTES with its weights inside is compared only
+    with `contents`, and so is what follows the first mebibyte of a file of weights.
+    """
+    folder, name = file.path.parent, file.path.name
+    recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
+    if recorded is None:
+        raise_error(
+            "E0917",
+            f"the description inside `{escape_text(str(file.path))}` cannot be used: "
+            f"`beside` is damaged",
+        )
+    if why := beside.find_misplaced_tensors(
+        file.outside(), {n: f.bytes for n, f in recorded.items()}
+    ):
+        _not_its_own(file.path, name, why)
+    # with weights beside it the file is the graph and their offsets
+    cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
+    if (contents or cheap) and not file.unbroken():
+        _not_its_own(file.path, name, "its content is not what was written when it was compiled")
+    for location, facts in recorded.items():
+        if why := beside.explain_mismatch(folder, location, facts, contents=contents):
+            _not_its_own(file.path, location, why)
+
+
+def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
+    raise_error(
+        "E0929",
+        f"`{escape_text(name)[:200]}` is not as it was when "
+        f"`{escape_text(str(path))}` was compiled",
+        notes=[why],
+        helps=["compile the model again, or put back the files it was compiled with"],
+    )
+
+
+def load_parsed_model(
+    file: ModelFile, manifest: Manifest, provider: str, threads: int = 0
+) -> LoadedModel:
+    """A model file with its manifest and what lies beside it, ready to run.
+
+    E0804 where there is no room for its weights, before any is taken; E0921 and E0922
+    for a provider that is not there, E0942 for a tokenizer that is not the model's.
+    """
+    manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
+    room = file.room()
+    if provider == "cpu":  # what a device can hold only its driver knows
+        check_free_memory(str(file.path), room.held, room.stored, room.numbers)
+    session = file.open(provider, threads)
+    return LoadedModel(
+        path=file.path,
+        manifest=manifest,
+        provider=provider,
+        file=file,
+        session=session,
+        runtime=session,
+    )
+
+
+def read_manifest(path: str) -> Manifest:
+    """What a compiled model says about itself; it is not run."""
+    return manifest_of_file(backend.load_runner().read_model(Path(path)), path)
+
+
+def manifest_of_file(file: ModelFile, path: str) -> Manifest:
+    """The manifest of a model file. E0918 where there is none."""
+    texts = file.metadata
+    if KEY not in texts:
+        raise_error(
+            "E0918",
+            f"`{escape_text(path)}` was not made by specc",
+            notes=["what its inputs mean is not known"],
+            helps=["only specc's own models are run: compile its spec"],
+        )
+    return parse_manifest(texts[KEY], escape_text(path))
+
+
+def run_batches(
+    model: LoadedModel, given: tuple[object, ...], inputs: Mapping[str, object]
+) -> Iterator[dict[str, Array]]:
+    """The results of each batch, when it is asked for: no two batches are held at once.
+    E0910 where what is given is no iterable of mappings; a fault names its batch.
+    """
+    batches: Any = given[0]
+    alone = len(given) == 1 and not inputs
+    if not alone or isinstance(batches, Mapping | str) or not _iterable(batches):
+        _not_batches()
+    return _each(model, batches)
+
+
+def _iterable(value: object) -> bool:
+    # an array can be iterated as well, and its rows are no batches
+    return isinstance(value, Iterable) and "__array__" not in dir(type(value))
+
+
+def _each(
+    model: LoadedModel, batches: Iterable[Mapping[str, object]]
+) -> Iterator[dict[str, Array]]:
+    for number, batch in enumerate(batches, start=1):
+        if not isinstance(batch, Mapping):
+            _not_batches()
+        try:
+            made = model.run(**batch)
+        except Failed as failed:
+            first, *others = failed.diagnostics
+            where = f"it is in batch {number}"
+            raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
+        yield made
+
+
+def _not_batches() -> NoReturn:
+    raise_error(
+        "E0910",
+        "inputs are given by name; without a name stand batches",
+        helps=["model.run(x=array)", 'model.run({"x": array} for array in arrays)'],
+    )
+
+
+def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
+    """`model` for these lengths of its inputs alone: `fixed(model, {"batch": 1})`.
+
+    E0981 unless each length has one whole number; E0832 for a model that decodes by
+    itself, whose results are as long as they become.
+    """
+    if model.manifest.decodes is not None:
+        raise_error("E0832", "a model that decodes by itself has no results of fixed length")
+    graph = model.manifest.graph
+    _check(graph, lengths)
+    env = {**lengths}
+    try:
+        env |= {name: dim.at(env) for name, dim in graph.facts.items()}
+        shapes = {
+            name: tuple(d.at(env) for d in value.type.shape)
+            for name, value in (*graph.inputs.items(), *graph.outputs.items())
+        }
+    except DimError as error:
+        _refuse(f"the model has no such lengths: {error}", graph)
+    session = model.file.open_fixed(model.provider, lengths, shapes)
+    return replace(model, session=session)
+
+
+def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
+    """E0981."""
+    known = _lengths(graph)
+    for name, length in lengths.items():
+        if name not in known:
+            _refuse(f"the model has no length called `{escape_text(name)}`", graph)
+        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+            _refuse(
+                f"`{name}` is a whole number from 1 on, not {escape_text(repr(length))[:40]}", graph
+            )
+    if absent := [name for name in known if name not in lengths]:
+        listed = ", ".join(f"`{name}`" for name in absent)
+        _refuse(f"nothing says how long {listed} will be", graph)
+
+
+def _lengths(graph: Graph) -> list[str]:
+    """The lengths that only inputs tell, in their order."""
+    dims = (d for v in graph.inputs.values() for d in v.type.shape)
+    found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
+    return [symbol for symbol in found if symbol not in graph.facts]
+
+
+def _refuse(title: str, graph: Graph) -> NoReturn:
+    example = ", ".join(f"{name}=8" for name in _lengths(graph))
+    raise_error("E0981", title, helps=[f"name all of them: `model.fixed({example})`"])

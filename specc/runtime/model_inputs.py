@@ -1,0 +1,198 @@
+"""Inputs of a graph: names, types, lengths, defaults."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+
+from specc import backend
+from specc.analysis.time_axis_strides import find_padding_strides
+from specc.artifact.length_bounds import find_length_bounds
+from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.ir.array import Array
+from specc.ir.derived_graphs import DecodeState
+from specc.ir.dim import DimError
+from specc.ir.dim_parser import parse_dim
+from specc.ir.graph import Graph
+from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.preprocessing.array_files import cast_exactly
+from specc.preprocessing.image_sets import is_multi_image_input, merge_images, split_images
+from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import convert_input, convert_to_array, images_per_text
+from specc.preprocessing.records import TEXT
+from specc.preprocessing.text_batches import encode_each, encode_text_inputs, is_left_padded
+
+NUMPY: Mapping[str, np.dtype[np.generic]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
+    "bool": np.dtype(np.bool_),
+}
+"""NumPy's form of the element types that states and prompts have."""
+
+
+def initial_state(state: DecodeState, env: Mapping[str, int]) -> Array:
+    """A state before the first row: zeros, without rows where it has an axis of them."""
+    shape = [0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)]
+    return np.zeros(shape, NUMPY[state.type.dtype])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """The inputs of `graph`, how `reading` reads them and how `defaults` computes those
+    that are absent.
+
+    `growing` is the input that grows, where one does; `bounds` says what each length
+    may be, `strides` of how many rows padding in front consists, where an input says
+    which rows exist. `unread` are inputs that nothing reads, which may be left out.
+    """
+
+    graph: Graph
+    reading: PreprocessingConfig
+    defaults: Graph | None = None
+    growing: str = ""
+    bounds: Mapping[str, LengthBound] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    strides: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return format_repr(f"entrance of {self.graph.signed()}")
+
+    @property
+    def specs(self) -> tuple[InputSpec, ...]:
+        """What is checked of each input."""
+        absent = {*self.unread, *(self.defaults.outputs if self.defaults else ())}
+        made = []
+        for name, value in self.graph.inputs.items():
+            facts = self.graph.input_facts.get(name)
+            dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
+            below = facts.below.number if facts and facts.below is not None else None
+            made.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
+        return tuple(made)
+
+    @property
+    def asked(self) -> list[str]:
+        """The inputs that have no default, in order: what stands without a name is
+        meant for these.
+        """
+        return [
+            n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
+        ]
+
+    def pads_left(self, name: str) -> bool:
+        """Whether what is too short for an input is padded in front of it."""
+        return name in self.graph.inputs and is_left_padded(self.graph, name, self.growing)
+
+    def encode_each(self, name: str, texts: Sequence[object]) -> list[Array | Diagnostic]:
+        """The ids i64[length] of each text for the input `name`, or what is wrong with
+        it: a bad text fails no other. E0906 for an input that reads no text.
+        """
+        record = self.reading.of_input(name)
+        if not isinstance(record, TEXT):
+            raise_error(
+                "E0906",
+                f"the input `{name}` is not read as text",
+                helps=["say in the spec's `reading` how a text becomes ids"],
+            )
+        return encode_each(texts, record)
+
+    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """Arrays for every input from arrays, nested lists and texts, defaults filled
+        in. Fails with E09xx.
+        """
+        specs = self.specs
+        kinds = {s.name: s for s in specs}
+        # of what is no input the name alone is told, whatever it holds
+        given = {name: np.empty(0) for name in inputs if name not in kinds}
+        seen = {name: self._seen(name, value) for name, value in inputs.items() if name in kinds}
+        for name, value in encode_text_inputs(self.graph, self.reading, seen, self.growing).items():
+            array = convert_to_array(value, name, left=self.pads_left(name))
+            given[name] = cast_exactly(array, kinds[name].dtype, name)
+        given = split_images(self.graph, self.reading, given)
+        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve)
+        whole = {**self._filled(checked), **checked}
+        for name in self.strides.keys() & whole.keys():
+            _in_strides(name, whole[name], self.strides[name])
+        return whole
+
+    def _seen(self, name: str, value: object) -> object:
+        """What is given as an input: an array, texts, or lists of numbers as they are."""
+        several = is_multi_image_input(self.graph, self.reading, name)
+        texts = images_per_text(self.reading, name, value) if several else []
+        if texts:
+            return merge_images(self.graph, name, texts)
+        return convert_input(self.reading, name, value)
+
+    def _filled(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        if self.defaults is None:
+            return {}
+        known_names = {*given, *self.unread}
+        absent = tuple(n for n in self.defaults.outputs if n not in known_names)
+        if not absent:
+            return {}
+        # Only what they need is run: other defaults may read inputs that are absent.
+        defaults = resolve_absent_inputs(self.defaults, absent)
+        known = {n: v for n, v in given.items() if n in defaults.inputs}
+        made = backend.load_reference().evaluate_graph(defaults, known, {})
+        inputs = self.graph.inputs
+        asked = {name: value for name, value in made.items() if name in inputs}
+        return {n: cast_exactly(np.asarray(v), inputs[n].type.dtype, n) for n, v in asked.items()}
+
+
+def model_inputs_of(
+    graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, growing: str
+) -> ModelInputs:
+    """What may be given to a whole graph, as it says itself."""
+    return ModelInputs(
+        graph=graph,
+        reading=reading,
+        defaults=defaults,
+        growing=growing,
+        bounds=find_length_bounds(graph),
+        strides=find_padding_strides(graph),
+    )
+
+
+def _in_strides(name: str, keep: Array, stride: int) -> None:
+    """E0325 where rows stand behind padding that is no whole number of strides."""
+    before = np.where(keep.any(-1), keep.argmax(-1), 0).reshape(-1)
+    odd = np.flatnonzero(before % stride)
+    if odd.size:
+        row, count = int(odd[0]), int(before[odd[0]])
+        rows = "1 row" if count == 1 else f"{count} rows"
+        raise_error(
+            "E0325",
+            f"`{name}` has {rows} of padding in front, and the model takes every "
+            f"{stride} rows as one",
+            notes=[f"in row {row}: with other padding other rows would be taken"],
+            helps=[f"pad on the right, or on the left by a multiple of {stride}"],
+        )
+
+
+def find_unread_inputs(graph: Graph, defaults: Graph | None, read: Iterable[str]) -> frozenset[str]:
+    """The inputs of `graph` that are not `read`, nor by the default of one that is."""
+    todo, found = list(read), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += (
+                find_default_sources(defaults, name)
+                if defaults and name in defaults.outputs
+                else ()
+            )
+    return frozenset(graph.inputs.keys() - found)
+
+
+def _solve(text: str, env: Mapping[str, int]) -> int | None:
+    try:
+        return parse_dim(text).at(env)
+    except DimError:
+        return None

@@ -1,0 +1,267 @@
+"""Open a package directory and describe what it holds."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import NoReturn
+
+from specc import backend
+from specc.artifact.generation_facts import GenerationFacts
+from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.manifest import KEY, Manifest
+from specc.artifact.package_index import NAME, PackageIndex, read_index
+from specc.artifact.weight_files import (
+    WeightFileFacts,
+    explain_mismatch,
+    file_sha256,
+    find_misplaced_tensors,
+    regular_file_size,
+)
+from specc.backend import ModelFile, Session
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.io.atomic_write import FileDigest
+from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.ir.derived_graphs import DecodeState
+from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
+from specc.runtime.step_inputs import BufferedStep
+
+USUAL = ("score", "generate")
+"""The graphs that are meant where none is named, the first that there is."""
+
+
+@dataclass(frozen=True)
+class ModelPackage:
+    """A package whose files fit together. `models` holds each graph's parsed model by role."""
+
+    path: Path
+    index: PackageIndex
+    models: Mapping[str, ModelFile] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return format_repr(f"package {self.path}: {', '.join(self.roles)}")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The graphs there are, in alphabetical order: `encode`, `score`, `step`."""
+        return tuple(sorted(self.index.graphs))
+
+    @property
+    def usual(self) -> str:
+        """The graph that is meant where none is named; empty where that is open."""
+        alone = self.roles[0] if len(self.roles) == 1 else ""
+        return next((role for role in USUAL if role in self.roles), alone)
+
+    def has(self, wanted: str) -> bool:
+        """Whether there is a graph of that name, or one that is meant without a name."""
+        return wanted in self.roles or bool(self.usual and not wanted)
+
+    def role(self, wanted: str = "") -> str:
+        """The graph of that name; without a name the only one, or the one that scores.
+        E0832 where there is none.
+        """
+        roles = self.roles
+        if wanted in roles:
+            return wanted
+        if self.usual and not wanted:
+            return self.usual
+        title = (
+            f"the package has no graph called `{escape_text(wanted)}`"
+            if wanted
+            else "it is open which graph is meant"
+        )
+        choose = f"name one: {', '.join(map(escape_text, roles))}"
+        helps = suggest_similar_name(wanted, roles, choose) if wanted else [choose]
+        raise_error("E0832", title, helps=helps)
+
+    def described(self, role: str) -> bool:
+        """Whether a graph carries a manifest."""
+        return KEY in self.models[role].metadata
+
+    def manifest(self, role: str) -> Manifest:
+        """What a graph says of itself. E0918 where it says nothing."""
+        file = self.models[role]
+        found = manifest_of_file(file, str(file.path))
+        # The texts of a spec stand once in the index, not in every graph.
+        return found if found.sources else replace(found, sources=self.index.sources)
+
+    def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
+        """A graph ready to run. E0921 and E0922 for a provider that is not there."""
+        model = load_parsed_model(self.models[role], self.manifest(role), provider, threads)
+        if role != "step" or not self.index.about:
+            return model
+        graph = model.manifest.graph
+        facts = load_facts(self.index.about, graph, str(self.path))
+        if not facts.in_place:
+            return model
+        # it is compared and run as its graph says, buffers or not
+        return replace(model, session=BufferedStep(model.runtime, graph, facts))
+
+    def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
+        """A graph ready to run as it is, without a manifest: names and lengths are
+        checked, nothing is filled in.
+        """
+        return self.models[role].open(provider, threads)
+
+    def extra(self, role: str) -> bytes | None:
+        """The content of a further file by its role (`tokenizer.json`), compared with
+        its hash; None: there is none.
+        """
+        name = self.index.extras.get(role)
+        return None if name is None else _checked(self.path, name, self.index.files[name])
+
+
+def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
+    """Open a package. `contents` has the weights compared with their hashes too, which
+    reads them once.
+
+    Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that
+    do not belong together).
+    """
+    folder = Path(path)
+    index = read_index(folder)
+    # Another program may write the package while it is opened. Its index is written
+    # last, so one that has changed since explains why files do not fit; then all is
+    # read again.
+    while True:
+        try:
+            opened = _opened(folder, index, contents)
+            if contents:
+                read_index(folder, contents=True)
+            return opened
+        except Failed:
+            found = read_index(folder)
+            if found == index:
+                raise
+            index = found  # it was replaced meanwhile
+
+
+def _opened(folder: Path, index: PackageIndex, contents: bool) -> ModelPackage:
+    contents = contents or index.every_load
+    graphs = set(index.graphs.values())
+    for name, facts in index.files.items():
+        _check_size(folder, name, facts)
+        # Graphs are hashed below in any case, when they are read.
+        if contents and name not in graphs and file_sha256(folder / name) != facts.sha256:
+            _mixed(folder, name, "its content is not what was written with the package")
+    for name, linked in index.linked.items():
+        if why := explain_mismatch(folder, name, linked, contents=contents):
+            _mixed(folder, name, why)
+    reader = backend.load_runner()
+    models: dict[str, ModelFile] = {}
+    for role, name in index.graphs.items():
+        models[role] = reader.parse_model(_checked(folder, name, index.files[name]), folder / name)
+        _check_weights(folder, name, models[role], index)
+    return ModelPackage(folder, index, models)
+
+
+def _check_size(folder: Path, name: str, facts: FileDigest) -> None:
+    size = regular_file_size(folder / name)
+    if size is None:
+        _mixed(folder, name, "it is missing, or it is no regular file")
+    if size != facts.bytes:
+        _mixed(folder, name, f"it has {size} bytes, {facts.bytes} were written with the package")
+
+
+def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
+    """The content of a file, once it is known to be what was written with the package."""
+    _check_size(folder, name, facts)
+    try:
+        data = read_regular_file(folder / name, facts.bytes)
+    except UnreadableFile as error:
+        _mixed(folder, name, f"it cannot be read: {error.reason}")
+    if hashlib.sha256(data).hexdigest() != facts.sha256:
+        _mixed(folder, name, "its content is not what was written with the package")
+    return data
+
+
+def _check_weights(folder: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
+    """A graph reads its weights from the files that the index lists, and from no
+    further than they go.
+    """
+    # Linked checkpoints count too; what is in neither list would be read unseen.
+    sizes = {n: f.bytes for n, f in index.files.items()} | {
+        n: f.bytes for n, f in index.linked.items()
+    }
+    if why := find_misplaced_tensors(file.outside(), sizes):
+        _mixed(folder, name, why)
+    for location, _ in file.outside():
+        if location in index.files and (
+            why := explain_mismatch(folder, location, _beside(index.files[location]))
+        ):
+            _mixed(folder, location, why)
+
+
+def _beside(facts: FileDigest) -> WeightFileFacts:
+    return WeightFileFacts(facts.bytes, facts.sha256)
+
+
+def _mixed(folder: Path, name: str, why: str) -> NoReturn:
+    raise_error(
+        "E0830",
+        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(str(folder))}`",
+        notes=[why, f"what belongs to it stands in its `{NAME}`"],
+        helps=["compile the package again, or copy its folder as a whole"],
+    )
+
+
+def format_package_overview(package: ModelPackage) -> list[str]:
+    """What a package holds, a line a graph and one for each further file."""
+    cells = [
+        (escape_text(role), escape_text(name), f"{size:,} bytes".replace(",", " "))
+        for role, name, size in _files(package.index)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    graphs = package.index.graphs
+    count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
+    files = [
+        f"  {role.ljust(widths[0])}  {name.ljust(widths[1])}  {size.rjust(widths[2])}"
+        for role, name, size in cells
+    ]
+    title = f"package of `{escape_text(package.index.model)}`, {count}"
+    return [title, *files, *_between_steps(package)]
+
+
+def _files(index: PackageIndex) -> list[tuple[str, str, int]]:
+    """The role, name and bytes of every file: graphs first, weights last."""
+    named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
+    rows = [(role, name, index.files[name].bytes) for role, name in named]
+    others = index.files.keys() - {name for _, name in named}
+    rows += [("weights", n, f.bytes) for n, f in index.files.items() if n in others]
+    # Weights that stay in the checkpoint's own files.
+    rows += [("weights", name, facts.bytes) for name, facts in index.linked.items()]
+    return rows
+
+
+def _between_steps(package: ModelPackage) -> list[str]:
+    """What `encode` hands over and what a step hands to the next, where the package says so."""
+    about = package.index.about
+    if "step" not in package.roles or not about or not package.described("step"):
+        return []
+    step = package.manifest("step").graph
+    facts = load_facts(about, step, str(package.path))
+    rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.handed]
+    for state in facts.states:
+        name = state.name.removeprefix("past.")
+        rows.append(("kept", name, str(state.type), _growth(state, facts)))
+    return ["between steps", *_columns([tuple(map(escape_text, row)) for row in rows])]
+
+
+def _growth(state: DecodeState, facts: GenerationFacts) -> str:
+    """How a state changes from step to step, in words; empty: it stays as large as it is."""
+    if state.rows is None:
+        return ""
+    if state.most < inf:
+        return f"at most {int(state.most)} rows"
+    return "a buffer, in place" if state.name in facts.in_place else "grows"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of four cells, the last of which needs no room behind it."""
+    widths = [max(len(row[n]) for row in rows) for n in range(3)] if rows else []
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)]
+        yield f"  {'  '.join(cells).rstrip()}"

@@ -1,0 +1,281 @@
+"""Open a compiled model or a package for a task, a graph, generation or streaming."""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from specc.artifact.generation_facts import is_stream
+from specc.artifact.manifest import RandomWeights
+from specc.artifact.package_index import NAME, read_index
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.io.safe_read import escape_text
+from specc.preprocessing.task_kinds import Task
+from specc.runtime.generation import GenerationStream
+from specc.runtime.generator import Generator, open_generator, standalone_generator_of
+from specc.runtime.loaded_model import LoadedModel, load_model
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.model_package import ModelPackage, open_package
+from specc.runtime.streaming import StreamingModel, open_streamer
+
+
+@dataclass(kw_only=True)
+class OpenedModel:
+    """What lies at `path`, on an execution provider. `graph` is the one of a package's
+    graphs that is asked for, once and alone; empty: whatever suits.
+
+    With `contents` every byte has been compared with what was written.
+    """
+
+    path: Path
+    package: ModelPackage | None
+    graph: str = ""
+    provider: str = "cpu"
+    threads: int = 0
+    contents: bool = False
+    closed: bool = False
+
+    def __repr__(self) -> str:
+        return format_repr(f"opened {self.path}, {self.provider}")
+
+    @property
+    def steps(self) -> bool:
+        """Whether a text is written with a step graph, which specc drives."""
+        return _drives(self.package, self.graph, rows_come=False)
+
+    @cached_property
+    def streamer(self) -> StreamingModel | None:
+        """How it is given rows as they come; None for what is not streamed."""
+        return _streamer(self)
+
+    @cached_property
+    def whole(self) -> LoadedModel:
+        """The graph that computes all at once. E0832 where it is open which is meant."""
+        return self._load(self.package.role(self.graph) if self.package else "")
+
+    @cached_property
+    def scoring(self) -> LoadedModel | None:
+        """The graph that scores whole texts; None where a package lacks it."""
+        if self.package is None:
+            return self.whole
+        if "score" not in self.package.roles:
+            return None
+        # the same graph is not opened twice: it may fill the memory of a device
+        same = not self.steps and self.package.role(self.graph) == "score"
+        return self.whole if same else self._load("score")
+
+    @cached_property
+    def writer(self) -> Generator | None:
+        """How it writes; None for what computes only, and for one graph of a package
+        that is run once.
+        """
+        self.check_open()
+        package = self.package
+        if package is not None and self.steps:
+            return open_generator(package, provider=self.provider, threads=self.threads)
+        alone = self.streamer is not None and self.scoring is None
+        if alone or (package is not None and not package.has(self.graph)):
+            return None
+        once = bool(self.graph) and self.whole.manifest.decodes is None
+        return None if once else standalone_generator_of(self.whole)
+
+    @property
+    def entrance(self) -> ModelInputs:
+        """What may be given to it."""
+        if self.streamer is not None and self.scoring is None:
+            return self.streamer.entrance
+        return self.writer.entrance if self.writer else self.whole.entrance
+
+    @property
+    def chance(self) -> RandomWeights | None:
+        """Which weights are random, where there are any."""
+        # Of a package that steps, the index tells the seed: no graph of it has all the
+        # weights.
+        fed = self.writer if self.steps else self.streamer
+        if self.steps or fed is not None:
+            return fed.chance if fed else None
+        manifest = self.whole.manifest
+        random = bool(manifest.graph.parameters) or manifest.decodes is not None
+        return manifest.chance if random else None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that it consists of: what is written must be none of them."""
+        if self.package is not None:
+            index = read_index(self.path)
+            return [self.path / n for n in (NAME, *index.files, *index.linked)]
+        model = self.whole
+        # A single model has no index; what it reads is told by its tensors.
+        weights = [name for name, _ in model.file.outside()]
+        tokenizers = [f.name for f in model.manifest.reading.files if f.name]
+        folder = model.path.parent
+        return [self.path, *(folder / name for name in (*weights, *tokenizers))]
+
+    def computes(self, given: Collection[str], settings: Mapping[str, object]) -> bool:
+        """Whether all is computed at once for these inputs, and nothing written. E0701
+        for settings of writing where nothing can be.
+
+        A model of one graph whose growing input is given shows its results: nobody has
+        said that it should go on.
+        """
+        if self.steps:
+            return False
+        if self.writer is None and settings:
+            _nothing_to_set(self)
+        scores = self.writer is not None and self.writer.itself is None
+        # A file that decodes by itself has no other results, so it always writes.
+        asked = scores and self.entrance.growing in given and not settings
+        return self.writer is None or asked
+
+    def begin(
+        self, given: Mapping[str, object], settings: Mapping[str, object]
+    ) -> GenerationStream:
+        """A text behind what is given. E0701 where nothing can be written."""
+        if self.writer is None:
+            _nothing_to_set(self)
+        return self.writer.generate(**given, **settings)
+
+    def looked_at(self) -> LoadedModel:
+        """The whole graph, whose attention can be seen. E0931 where it is not there."""
+        if self.scoring is None:
+            _no_attention("in the whole graph, which this package lacks")
+        if self.scoring.manifest.decodes is not None:
+            _no_attention("in no model that decodes by itself: they are inside its loop")
+        return self.scoring
+
+    def close(self) -> None:
+        """Let go of what the runtime holds: its graphs, and the memory of their weights.
+        A text that is being written keeps what it is written with.
+        """
+        self.closed = True
+        for name in ("whole", "scoring", "writer", "streamer"):
+            self.__dict__.pop(name, None)
+
+    def check_open(self) -> None:
+        """E0949 once it is closed."""
+        if self.closed:
+            helps = ["load it again, or use it inside its `with` block"]
+            raise_error("E0949", f"`{escape_text(str(self.path))}` is closed", helps=helps)
+
+    def _load(self, role: str) -> LoadedModel:
+        self.check_open()
+        if self.package is not None:
+            return self.package.load(role, provider=self.provider, threads=self.threads)
+        return load_model(
+            str(self.path), provider=self.provider, threads=self.threads, contents=self.contents
+        )
+
+
+def model_task(opened: OpenedModel) -> Task | None:
+    """Return the task of the graph that computes all at once; None where it has none."""
+    alone = opened.streamer is not None and opened.scoring is None
+    return None if opened.steps or alone else opened.whole.manifest.reading.task
+
+
+def has_batch_shared_scales(opened: OpenedModel) -> bool:
+    """Whether what a row gives depends on those beside it, because they are rounded by
+    one scale.
+    """
+    package = opened.package
+    files = package.models.values() if package else [opened.whole.file]
+    return any(file.shares_scales() for file in files)
+
+
+def _streamer(opened: OpenedModel) -> StreamingModel | None:
+    """How a package is given rows as they come."""
+    package, provider, threads = opened.package, opened.provider, opened.threads
+    if package is None or not _drives(package, opened.graph, rows_come=True):
+        return None
+    opened.check_open()
+    return open_streamer(package, provider=provider, threads=threads)
+
+
+def open_stream(opened: OpenedModel) -> StreamingModel:
+    """The same. E0977 for what is not streamed."""
+    if opened.streamer is None:
+        mend = "compile a spec that says `stream RESULT of INPUT`, `--for step`"
+        raise_error("E0977", "this model is not streamed", helps=[mend])
+    return opened.streamer
+
+
+def _drives(package: ModelPackage | None, graph: str, *, rows_come: bool) -> bool:
+    """Whether there is a step that specc knows how to feed, with rows that come or with
+    those that it draws, and no other graph is asked for.
+    """
+    if package is None or graph or "step" not in package.roles:
+        return False
+    about = package.index.about
+    return bool(about) and is_stream(about) == rows_come
+
+
+def open_compiled(
+    path: str | Path,
+    *,
+    graph: str = "",
+    provider: str = "cpu",
+    threads: int = 0,
+    contents: bool = False,
+) -> OpenedModel:
+    """What lies at `path`, with `contents` once every byte is known to be what was
+    written.
+
+    E0802 and E0830 to E0832 for a package that cannot be opened, or has no such graph.
+    """
+    if not os.path.lexists(path):
+        _not_there(Path(path))
+    folder = Path(path).is_dir()
+    if graph and not folder and Path(path).exists():
+        raise_error(
+            "E0832",
+            f"`{escape_text(str(path))}` is one model, not a package of several graphs",
+            helps=["leave out --graph"],
+        )
+    return OpenedModel(
+        path=Path(path),
+        package=open_package(path, contents=contents) if folder else None,
+        graph=graph,
+        provider=provider,
+        threads=threads,
+        contents=contents,
+    )
+
+
+def _not_there(path: Path) -> NoReturn:
+    """E0802, with the model beside it that was probably meant."""
+    try:
+        beside = sorted(path.parent.iterdir())
+    except (OSError, ValueError):  # no folder, or none that may be looked into
+        beside = []
+    models = {p.name for p in beside if p.suffix == ".onnx" or (p / NAME).is_file()}
+    # a file is called without its ending as often as with it
+    near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
+    helps = [format_suggestion(escape_text(str(path.with_name(near))))] if near else []
+    raise_error(
+        "E0802",
+        f"the model `{escape_text(str(path))}` cannot be read: no such file or directory",
+        helps=helps or ["`specc compile SPEC -o FILE` makes a model of a spec"],
+    )
+
+
+def _no_attention(where: str) -> NoReturn:
+    """E0931: the graph is not there whose attention is asked for."""
+    title = f"the weights of attention are seen {where}"
+    raise_error("E0931", title, helps=["compile it with `--for all`, or with `--for score,step`"])
+
+
+def _nothing_to_set(opened: OpenedModel) -> NoReturn:
+    """E0701 where nothing can be written."""
+    helps = ["leave out the options of writing"]
+    if opened.package is None:
+        title = "this model does not generate, so there is nothing to set"
+        raise_error("E0701", title, helps=helps)
+    raise_error(
+        "E0701",
+        f"`{escape_text(str(opened.path))}` holds no step that specc drives",
+        notes=["with `--names`, a package is for other programs"],
+        helps=["compile it with `--for step`, without `--names`", *helps],
+    )

@@ -1,0 +1,222 @@
+"""Inputs that grow with the sequence next to the token ids: masks, position ids."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+
+from specc import backend
+from specc.decode.stepper_protocol import Bools, Ints
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph
+from specc.ir.input_defaults import (
+    extract_tokenwise_default,
+    find_default_sources,
+    resolve_absent_inputs,
+)
+from specc.ir.types import Type
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.model_inputs import ModelInputs
+
+
+@dataclass(kw_only=True)
+class PerTokenInputs:
+    """The inputs along the growing axis beside the growing one, as the text grows.
+
+    What a caller gives is for the prompt. For what is written, an input with a default
+    is computed, from all that is there. One that says which rows exist is true where it
+    has none, or declares a side: padding can stand only there. For any other nothing
+    can be known. `given` has all rows, `count` of them the newest, `once` the other inputs,
+    `tokens` i64[batch n] the text; `tables` tell what defaults make of each token. Of
+    texts that are `over`, bool[batch], nothing that is fed exists.
+    """
+
+    entrance: ModelInputs
+    given: dict[str, Array]
+    once: dict[str, Array]
+    tokens: Ints
+    count: int = 0
+    tables: dict[str, Array] = field(default_factory=dict)
+    over: Bools | None = None
+
+    @classmethod
+    def of(cls, entrance: ModelInputs, prepared: Mapping[str, Array]) -> "PerTokenInputs":
+        """From prepared inputs. E0912 for a prompt with padding on the right, behind
+        which nothing can be written.
+        """
+        growing, inputs = entrance.growing, entrance.graph.inputs
+        length = inputs[growing].type.shape[1]
+        # what has a row for each token grows with them
+        long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
+        names = [name for name in inputs if name in long & prepared.keys()]
+        facts = entrance.graph.input_facts
+        for name in (n for n in names if facts[n].keep == "right"):
+            if not np.all(prepared[name]):
+                _behind_padding(name, growing)
+        given = {n: prepared[n] for n in names}
+        once = {n: v for n, v in prepared.items() if n not in names and n != growing}
+        return cls(
+            entrance=entrance,
+            given=given,
+            once=once,
+            tokens=prepared[growing],
+            count=prepared[growing].shape[1],
+        )
+
+    def extend(self, tokens: Ints) -> None:
+        """New rows behind those that there are: the first call, with the prompt, has
+        them already.
+        """
+        self.tokens = np.concatenate([self.tokens, tokens], axis=1)
+        inputs = self.entrance.graph.inputs
+        count = self.count = tokens.shape[1]
+        for name, axes in self._growing:
+            whole = self._longer(name, axes, tokens)
+            # A text that is over is fed on beside the others, by rows that do not exist.
+            if self.over is not None and inputs[name].type.dtype == "bool":
+                whole[self.over, -count:] = False
+            self.given[name] = whole
+
+    def newest(self, name: str) -> Array:
+        """Of an input the newest rows, along the first of its axes that grow."""
+        value, axis = self.given[name], dict(self._growing)[name][0]
+        first = value.shape[axis] - self.count
+        return np.take(value, np.arange(first, value.shape[axis]), axis)
+
+    def _longer(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
+        """An input with rows for new tokens along `axes`; those that were there stay as
+        they were, whatever a default would make of them now.
+        """
+        old, count = self.given[name], tokens.shape[1]
+        before = tuple(slice(size) for size in old.shape)
+        # An input of which nothing is known for rows that are written: they exist.
+        if name not in self._following:
+            sizes = [n + count if axis in axes else n for axis, n in enumerate(old.shape)]
+            whole: Array = np.ones(sizes, np.bool_)
+            whole[before] = old
+            return whole
+        # a default that looks at one token at a time: from a table of all tokens
+        each = self._following[name]
+        if each is not None:
+            new = self._of_tokens(name, each, tokens).astype(old.dtype)
+            return np.concatenate([old, new], axis=1)
+        whole = self._computed(name).astype(old.dtype)
+        whole[before] = old
+        return whole
+
+    @cached_property
+    def _following(self) -> dict[str, Graph | None]:
+        """The inputs whose written rows are computed: by what makes one of each token
+        alone, where it is so. E0944 for one that has no default.
+        """
+        defaults, growing = self.entrance.defaults, self.entrance.growing
+        found: dict[str, Graph | None] = {}
+        for name in self.given:
+            keep = self.entrance.graph.input_facts[name].keep
+            if defaults is not None and name in defaults.outputs:
+                if keep in ("", "any"):
+                    found[name] = extract_tokenwise_default(defaults, name, growing)
+            elif not keep:
+                _unknown(name, growing)
+        return found
+
+    def _of_tokens(self, name: str, each: Graph, tokens: Ints) -> Array:
+        """What a default says of tokens, looked up in what it says of all so far."""
+        most = int(tokens.max(initial=0))
+        if most >= len(self.tables.get(name, ())):
+            every = np.arange(2 * most + 2)[None]
+            made = backend.load_reference().evaluate_graph(each, {self.entrance.growing: every}, {})
+            self.tables[name] = made[name][0]
+        return self.tables[name][tokens]
+
+    @property
+    def empty(self) -> Bools:
+        """Which texts have no token yet, bool[rows]: padding is none."""
+        keep = find_mask_input(self.entrance.graph, self.entrance.growing)
+        known = self.given.get(keep) if keep else None
+        if known is None:
+            return np.full(len(self.tokens), not self.tokens.shape[1])
+        return np.array(~known.any(axis=1))
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r becomes what row `rows[r]` was."""
+        inputs = self.entrance.graph.inputs
+        batch = inputs[self.entrance.growing].type.shape[0]
+        self.tokens = self.tokens[rows]
+        for held in (self.given, self.once):
+            for name, value in held.items():
+                if (axis := batch_axis(inputs[name].type, batch)) is not None:
+                    held[name] = np.take(value, rows, axis)
+
+    @cached_property
+    def _growing(self) -> list[tuple[str, list[int]]]:
+        """The inputs with the growing axis, each behind those that it follows from, and
+        which of its axes grow.
+        """
+        inputs = self.entrance.graph.inputs
+        length = inputs[self.entrance.growing].type.shape[1]
+        return [
+            (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
+            for name in _in_order(self.given, self.entrance.defaults, self._following)
+        ]
+
+    def _computed(self, name: str) -> Array:
+        """The default of an input, for the whole text."""
+        defaults, growing = self.entrance.defaults, self.entrance.growing
+        assert defaults is not None, "what is computed has a default"
+        known = {**self.once, **self.given, growing: self.tokens}
+        return _default(defaults, name, known, {*self.once, growing})
+
+
+def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]) -> Array:
+    """What a default makes of all that is known, `whole` whatever reads it."""
+    alone = resolve_absent_inputs(defaults, (name,))
+    # what is not read may not have grown yet
+    used = whole | find_default_sources(alone, name)
+    found = {n: known[n] for n in alone.inputs if n in used and n in known}
+    return np.array(backend.load_reference().evaluate_graph(alone, found, {})[name])
+
+
+def _in_order(names: Iterable[str], defaults: Graph | None, following: Container[str]) -> list[str]:
+    """Inputs, each behind those that it follows from."""
+    waiting = [*names]
+    follows = {
+        n: find_default_sources(defaults, n) - {n} if defaults and n in following else set()
+        for n in waiting
+    }
+    made: list[str] = []
+    while waiting:
+        ready = (n for n in waiting if not follows[n] & {*waiting})
+        made.append(next(ready, waiting[0]))
+        waiting.remove(made[-1])
+    return made
+
+
+def batch_axis(type: Type, batch: Dim) -> int | None:
+    """The axis whose length is that of the batch."""
+    return next((n for n, d in enumerate(type.shape) if d == batch), None)
+
+
+def _unknown(name: str, growing: str) -> NoReturn:
+    raise_error(
+        "E0944",
+        f"nothing says what `{name}` is for the rows of `{growing}` that are written",
+        notes=[f"`{name}` has a value for every row of `{growing}`"],
+        helps=[f"give it a default in the spec: `{name}: … = expression of {growing}`"],
+    )
+
+
+def _behind_padding(name: str, growing: str) -> NoReturn:
+    raise_error(
+        "E0912",
+        f"nothing can be written behind padding, and `{name}` has it on the right",
+        notes=[f"`{growing}` grows there"],
+        helps=[
+            f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
+            "or write texts of one length together",
+        ],
+    )

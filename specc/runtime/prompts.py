@@ -1,0 +1,200 @@
+"""Prompts as one batch: padding, start tokens, chat templates, length limits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from specc import backend
+from specc.analysis.length_limits import format_limit_reason
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import Ints
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.ir.array import Array
+from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
+from specc.preprocessing.chat_template import parse_messages, render_chat_template
+from specc.preprocessing.python_values import is_pil_image
+from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.tokenizer_files import TextTokenizer
+from specc.preprocessing.tokenizer_library import tokenize_text
+from specc.runtime.generation_request import GenerativeModel
+from specc.runtime.model_inputs import ModelInputs
+
+
+def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
+    """A chat as the ids that the model is to go on behind: of a text, or of messages with
+    `role` and `content`. E0424 where the model has no template, else as
+    `specc.preprocessing.chat_template` does.
+    """
+    growing = entrance.growing
+    record = entrance.reading.of_input(growing) if growing else None
+    if not isinstance(record, TextTokenizer) or record.chat is None:
+        raise_error(
+            "E0424", "this model has no chat template", helps=["give the text itself as the prompt"]
+        )
+    text = render_chat_template(record.chat, parse_messages(messages))
+    # the template has put special tokens where they belong
+    return tokenize_text(text, replace(record, special=False))
+
+
+def prepare_prompts(
+    entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool = False
+) -> dict[str, Array]:
+    """Arrays for every input, what grows among them: prompts as one batch, or where nobody
+    gives a prompt, the tokens that each text starts with; none where a text `begins`
+    with what stands before it.
+    """
+    growing = entrance.growing
+    if growing not in inputs:
+        return entrance.prepared(_started(entrance, inputs, start, begins))
+    others = {name: value for name, value in inputs.items() if name != growing}
+    prompts = _padded(entrance, inputs[growing])
+    # a caller's own word on padding goes before what is made out here
+    prepared = entrance.prepared({**prompts, **others})
+    padded = next((n for n in prompts if n not in (growing, *others)), "")
+    return _as_alone(entrance, prepared, padded) if padded else prepared
+
+
+def _started(
+    entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
+) -> dict[str, object]:
+    """The inputs with the tokens that each text starts with, where the spec names any, or
+    with none where it begins by itself.
+    """
+    if not start and not begins:
+        return dict(inputs)
+    first = np.tile(np.array(start, np.int64), (_rows(entrance, inputs), 1))
+    # they exist, even one that is the pad's
+    keep = find_mask_input(entrance.graph, entrance.growing)
+    exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
+    return {**exists, **inputs, entrance.growing: first}
+
+
+def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> dict[str, Array]:
+    """Prompts of unequal length, of which tokens exist that would in each alone."""
+    defaults, growing = entrance.defaults, entrance.growing
+    if defaults is None or keep not in defaults.outputs:
+        return prepared
+    if find_default_sources(defaults, keep) != {growing}:
+        title = f"the prompts are of unequal length, and `{keep}` hangs on more"
+        raise_error("E0912", title, helps=[f"give `{keep}` beside the prompts"])
+    alone, exist = resolve_absent_inputs(defaults, (keep,)), prepared[keep].copy()
+    for row, tokens in enumerate(prepared[growing]):
+        begin = len(tokens) - int(exist[row].sum())
+        given = {growing: tokens[None, begin:]}
+        exist[row, begin:] = backend.load_reference().evaluate_graph(alone, given, {})[keep][0]
+    return {**prepared, keep: exist}
+
+
+def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
+    """Prompts of unequal length, lists of ids, padded on the left, with what says so."""
+    growing = entrance.growing
+    rows = _listed(given)
+    if not rows:
+        return {growing: given}
+    keep = find_mask_input(entrance.graph, growing)
+    longest = max(map(len, rows))
+    if not longest:
+        given = np.zeros((len(rows), 0), np.int64)
+    # Nothing is padded, but the model may ask all the same which rows exist; a default
+    # answers by itself.
+    if min(map(len, rows)) == longest:
+        absent = entrance.defaults.outputs if entrance.defaults else ()
+        if not keep or keep in absent:
+            return {growing: given}
+        return {growing: given, keep: np.ones((len(rows), longest), np.bool_)}
+    if not keep:
+        raise_error(
+            "E0912",
+            f"the prompts have {min(map(len, rows))} to {longest} tokens, "
+            "and the model cannot tell padding",
+            notes=["it has no `keep` input of the same axes"],
+            helps=[
+                "run prompts of one length together, or add `keep: keep[batch, n]` "
+                "to the graph's inputs"
+            ],
+        )
+    # On the left, so that the newest token of every row is in one column. Which id
+    # stands there means nothing: `keep` says that it does not exist.
+    padded = [[0] * (longest - len(row)) + list(row) for row in rows]
+    exist = [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
+    return {growing: padded, keep: exist}
+
+
+def _listed(given: object) -> list[Sequence[object]]:
+    """Prompts that are lists of ids; nothing where they are anything else."""
+    if not isinstance(given, list | tuple):
+        return []
+    rows: list[Sequence[object]] = [r for r in given if isinstance(r, list | tuple)]
+    return rows if len(rows) == len(given) else []
+
+
+def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
+    """How many texts are written: how many rows the inputs that are given have."""
+    graph = entrance.graph
+    batch = graph.inputs[entrance.growing].type.shape[0]
+    for name, value in inputs.items():
+        known = graph.inputs.get(name)
+        if known is None or batch not in known.type.shape[:1]:
+            continue
+        # A text is one row, however many characters it has, and so is a picture.
+        if isinstance(value, str) or is_pil_image(value):
+            continue
+        if isinstance(value, list | tuple):
+            return len(value)
+        return next(iter(np.shape(np.asarray(value))), 1)
+    return 1
+
+
+def check_generation_settings(source: GenerativeModel, settings: GenerationSettings) -> None:
+    """E0732 and E0733 for what fits no text of this model."""
+    growing = source.entrance.growing
+    grows = source.entrance.graph.inputs[growing].type
+    named = {
+        "pad": settings.pad,
+        "start": settings.start,
+        "begin": settings.begin,
+        "last_token": settings.last_token,
+    }
+    for name, token in named.items():
+        if fault := source.vocabulary.beyond(name, token):
+            raise Failed(fault)
+    if settings.strategy == "beam" and grows.shape[0].number is not None:
+        raise_error(
+            "E0733",
+            "a search over beams needs a batch of any size, this model has one "
+            f"of {grows.shape[0]}",
+            helps=[f"give `{growing}` a run-time length as its first axis", "or write greedily"],
+        )
+
+
+def check_context(source: GenerativeModel, prompt: Ints) -> None:
+    """E0943 for a prompt that is longer than what the model can see."""
+    if source.context is None or prompt.shape[1] <= source.context:
+        return
+    raise_error(
+        "E0943",
+        f"the prompt has {prompt.shape[1]} tokens, the model can see {source.context}",
+        notes=[format_limit_reason(source.table, source.context)] if source.table else [],
+        helps=["give a shorter prompt"],
+    )
+
+
+def max_new_tokens(source: GenerativeModel, settings: GenerationSettings, length: int) -> int:
+    """How many tokens may be written behind a prompt of so many. E0733 for none, where a
+    text and its prompt have at most `max_length`.
+    """
+    room = settings.max_tokens
+    if source.context is not None:
+        # the last token that is written is never fed, so it needs no position
+        room = source.context - length + 1
+    if settings.max_length is None:
+        return room
+    left = settings.max_length - length
+    if left < 1:
+        raise_error(
+            "E0733",
+            f"the prompt has {length} tokens, and `max_length` is {settings.max_length}",
+            helps=["say `max_tokens` instead: what is written, without the prompt"],
+        )
+    return min(room, left)

@@ -1,0 +1,197 @@
+"""Models that decode by themselves: one run makes all tokens."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from specc.artifact.manifest import FIXED, SCALARS
+from specc.backend import Session
+from specc.decode.beam_search import BeamHypothesis
+from specc.decode.generation_settings import GenerationSettings
+from specc.decode.stepper_protocol import DecodeObserver, Ints, fail_no_logits
+from specc.decode.stepper_protocol import DecodeStep as Step
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
+from specc.preprocessing.text_batches import find_mask_input
+from specc.runtime.generation_request import GenerationRequest
+from specc.runtime.model_inputs import ModelInputs
+
+
+@dataclass(frozen=True)
+class StandaloneOutput:
+    """`tokens` i64[batch, n_best, made], filler behind a stop.
+
+    Beside them `scores` f32[batch, n_best] of a beam search, or `log_probs` f32[batch,
+    made].
+    """
+
+    tokens: Array
+    scores: Array | None
+    log_probs: Array | None
+
+
+def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutput:
+    """What the model makes of what it is asked for.
+
+    E0912 for padding that the model would not find, E0732 and E0733 for settings.
+    """
+    given = {**_inputs(session, asked), **_scalars(session, asked.bounded, asked.prepared)}
+    names = list(session.outputs)
+    results = session.run_interruptibly(given)
+    tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
+    # a search gives several texts a row and a score for each, others one text and a
+    # log-probability for each token
+    if tokens.ndim == 3:
+        return StandaloneOutput(tokens, other, None)
+    return StandaloneOutput(tokens[:, None], None, other)
+
+
+def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
+    """What the model takes of what is prepared; the rest it computes itself."""
+    entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
+    known = takes
+    if asked.begun and entrance.growing in session.optional:
+        # it begins by itself, and knows that its first row exists
+        begun = {entrance.growing, find_mask_input(entrance.graph, entrance.growing)}
+        takes, known = takes - begun, takes | begun
+    _check_computed(known, entrance, asked.prepared)
+    return {n: v for n, v in asked.prepared.items() if n in takes}
+
+
+def _scalars(
+    session: Session, settings: GenerationSettings, prepared: Collection[str]
+) -> dict[str, Array]:
+    """Settings that the model takes as inputs, under their names: a spec may have an
+    input of that name, then another stands behind it, `seed_2`.
+    """
+    values, found = asdict(settings), {}
+    for name in SCALARS:
+        wanted = f"{name}_2" if name in prepared else name
+        if wanted in session.inputs:
+            dtype = session.inputs[wanted].dtype
+            found[wanted] = np.array(_fitting(name, values[name]), dtype)
+        elif name == "repetition_penalty" and values[name] != 1:
+            _settled(name, "1", values[name])
+    return found
+
+
+def iterate_standalone_steps(
+    made: StandaloneOutput, asked: GenerationRequest, watch: DecodeObserver | None
+) -> Iterator[Step]:
+    """All tokens of a model that decodes by itself, handed out as if they came one by
+    one.
+    """
+    ended = np.zeros(len(asked.prompt), np.bool_)
+    for step in range(made.tokens.shape[2]):
+        tokens = made.tokens[:, 0, step]
+        _check_numbers(tokens)
+        ended = ended | np.isin(tokens, asked.settings.stop)
+        if watch is not None:
+            ended = ended | watch(tokens, ended.copy())
+        scores = made.log_probs[:, step] if made.log_probs is not None else None
+        yield Step(tokens, scores, ended.copy())
+        if ended.all():
+            return
+
+
+def standalone_hypotheses(
+    made: StandaloneOutput, stops: Collection[int]
+) -> list[list[BeamHypothesis]]:
+    """The hypotheses of a model that searches by itself, without what stands behind
+    their ends.
+    """
+    _check_numbers(made.tokens)
+    rows = zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True)
+    return [
+        # as many texts come as were asked for, though there may be fewer: what has no
+        # probability at all is none
+        [_hypothesis(text, s, stops) for text, s in zip(texts, scores, strict=True) if s > -np.inf]
+        for texts, scores in rows
+    ]
+
+
+def _hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> BeamHypothesis:
+    """A text up to its first stop; behind it stands filler."""
+    ends = (n + 1 for n, token in enumerate(tokens) if token in stops)
+    end = next(ends, len(tokens))
+    return BeamHypothesis(tuple(tokens[:end]), score, tokens[end - 1] in stops)
+
+
+def _check_numbers(tokens: Ints) -> None:
+    """E0961 where a model that decodes by itself says that it could not go on, by
+    tokens that there are none of.
+    """
+    negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
+    if (wrong := np.flatnonzero(negative)).size:
+        fail_no_logits(int(wrong[0]))
+
+
+def _fitting(name: str, value: float) -> float:
+    """A scalar as the model can hold it. E0732 where it cannot."""
+    if name == "seed" and value >= 2**63:
+        raise_error(
+            "E0732",
+            f"this model takes seeds below 2**63, not {value}",
+            helps=["give a smaller seed"],
+        )
+    return value
+
+
+def _check_computed(
+    known: Collection[str], entrance: ModelInputs, prepared: Mapping[str, Array]
+) -> None:
+    """What the model finds out by itself must be what the caller means. `known` are
+    inputs that it takes, or begins with.
+    """
+    facts = entrance.graph.input_facts
+    hidden = sorted(prepared.keys() & facts.keys() - {*known} - entrance.unread)
+    own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})
+    for name in hidden:
+        if not np.array_equal(own[name], prepared[name]):
+            _computed(name, entrance)
+
+
+def _computed(name: str, entrance: ModelInputs) -> NoReturn:
+    """E0912 for an input that the model computes, and that the caller means otherwise."""
+    package = "use a package: compile with `--for step`"
+    if not entrance.graph.input_facts[name].keep:
+        title = f"this model computes `{name}` by itself, and comes to something else"
+        raise_error("E0912", title, helps=[package])
+    note = f"it computes `{name}`"
+    if name == find_mask_input(entrance.graph, entrance.growing):
+        note += "; prompts of unequal length are padded with 0"
+    raise_error(
+        "E0912",
+        "this model finds out by itself which tokens exist, and comes to something else",
+        notes=[note],
+        helps=[f"run prompts of one length together, or {package}"],
+    )
+
+
+def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, object]) -> None:
+    """E0733 where a setting differs from what the model was compiled with."""
+    values, unsaid = asdict(asked), asdict(GenerationSettings())
+    for name in FIXED:
+        known = compiled.get(name, unsaid[name])
+        if isinstance(unsaid[name], tuple) and not isinstance(known, list):
+            # what was compiled by an earlier version has one start, or none
+            known = list(unsaid[name]) if known in (None, ()) else [known]
+        said = _listed(values[name])
+        beam = name in ("beams", "n_best", "length_penalty", "early_stopping")
+        if said != known and not (beam and asked.strategy != "beam"):
+            _settled(name, known, said)
+
+
+def _listed(value: object) -> object:
+    """Tuples as lists, as JSON has them."""
+    return [_listed(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _settled(name: str, known: object, said: object) -> NoReturn:
+    raise_error(
+        "E0733",
+        f"this model was compiled with `{name}` = {known}, it cannot be {said}",
+        helps=["compile it again with that setting, or use a package: `--for step`"],
+    )

@@ -1,0 +1,223 @@
+"""Decode steps: a step graph with its KV cache, or the full graph again."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from specc.artifact.generation_facts import GenerationFacts
+from specc.backend import BoundRun, Computation, DeviceTensor, Session
+from specc.decode.stepper_protocol import Bools, Floats, Ints
+from specc.ir.array import Array
+from specc.ir.derived_graphs import PAST_LENGTH_INPUT
+from specc.ir.graph import Graph
+from specc.runtime.model_inputs import NUMPY, ModelInputs, initial_state
+from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
+
+SHORTEST = 64
+"""Rows of a buffer at first."""
+AHEAD = 32
+"""Rows that are written behind a prompt, at least, before a buffer has to grow."""
+
+
+class FullForwardStepper:
+    """Runs the whole graph on everything written so far: n tokens cost n full passes."""
+
+    def __init__(
+        self,
+        session: Computation,
+        entrance: ModelInputs,
+        source: str,
+        prepared: Mapping[str, Array],
+    ) -> None:
+        self.session, self.entrance, self.source = session, entrance, source
+        self.rows = PerTokenInputs.of(entrance, prepared)
+        self.started = False
+        self.results: dict[str, Array] = {}
+
+    def step(self, tokens: Ints) -> Floats:
+        """i64[rows n] → f32[rows vocab]."""
+        if self.started:
+            self.rows.extend(tokens)
+        begins, self.started = not self.started, True
+        self.results = self.session.run(
+            {**self.rows.once, **self.rows.given, self.entrance.growing: self.rows.tokens}
+        )
+        made = self.results[self.source]
+        count = self.rows.tokens.shape[1]
+        # Behind the last row that stands before a text its first token is drawn.
+        if begins and made.ndim == 3 and made.shape[1] > count:
+            return _begun(_newest(made), made[:, -1 - count], self.rows.empty)
+        return _newest(made)
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r goes on from what row `rows[r]` was."""
+        self.rows.reorder(rows)
+
+
+class KVCacheStepper:
+    """Runs a step graph: new rows in, logits out, states handed on."""
+
+    def __init__(
+        self,
+        facts: GenerationFacts,
+        entrance: ModelInputs,
+        encode: Session | None,
+        step: Session,
+        graph: Graph,
+        prepared: Mapping[str, Array],
+    ) -> None:
+        self.facts, self.entrance, self.run, self.graph = facts, entrance, step, graph
+        self.rows = PerTokenInputs.of(entrance, prepared)
+        self.started = False
+        self.batch = entrance.graph.inputs[entrance.growing].type.shape[0]
+        growing = prepared[entrance.growing]
+        made: dict[str, DeviceTensor] = {}
+        if encode is not None:
+            given = {
+                n: prepared[n] if n != entrance.growing else growing[:, :0] for n in encode.inputs
+            }
+            made = encode.tensors(given)
+        env = infer_lengths(entrance.graph, prepared)
+        self.handed = {n: made[n] if n in made else step.tensor(prepared[n]) for n in facts.handed}
+        self.states = {
+            s.name: made[s.initial] if s.initial else step.tensor(initial_state(s, env))
+            for s in facts.states
+        }
+        self.first = _newest(made[facts.first].numpy()) if facts.first else None
+        self.results: dict[str, Array] = {}
+        self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
+        self.past = 0
+        # what the runtime is told once, as long as it is the same
+        self.standing: BoundRun | None = None
+        self.there: tuple[DeviceTensor, ...] = ()
+
+    def step(self, tokens: Ints) -> Floats:
+        """i64[rows n] → f32[rows vocab]; of no token, what a text begins with."""
+        begins = None if self.started else self.first
+        if begins is not None and not tokens.shape[1]:
+            self.started = True
+            return begins
+        if self.buffers and self.past and min(tokens.shape) > 1:
+            # the kernel takes several rows at once only at the beginning, or for one
+            # text
+            return [self.step(tokens[:, n : n + 1]) for n in range(tokens.shape[1])][-1]
+        if self.started:
+            self.rows.extend(tokens)
+        self.started = True
+        given = self._given(tokens)
+        results = self._run(given)
+        self.past += tokens.shape[1]
+        after = {s.name: results.pop(s.next) for s in self.facts.states}
+        # a buffer is what it was: the runtime does not own its memory, so what it gives
+        # back must not be kept instead
+        buffers = {s.name: self.states[s.name] for s in self.buffers}
+        self.states = {**after, **buffers}
+        # copied: the next step writes to the same place
+        self.results = {name: np.array(v.numpy()) for name, v in results.items()}
+        made = _newest(self.results[self.facts.generation.source])
+        return made if begins is None else _begun(made, begins, self.rows.empty)
+
+    def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
+        """All results for what is fed beside the states."""
+        if not self.buffers:
+            return self.run.tensors({**given, **self.handed, **self.states})
+        there = {**self.handed, **{s.name: self.states[s.name] for s in self.buffers}}
+        moving = {n: v for n, v in self.states.items() if n not in there}
+        # rows may have been picked, and buffers have grown, since it was told
+        same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
+        if self.standing is None or not same:
+            into = {s.next: self.states[s.name] for s in self.buffers}
+            rows = len(self.rows.tokens)
+            self.standing = self.run.standing(there, {**into, **self._places(rows)})
+            self.there = (*there.values(),)
+        return self.standing.run({**given, **moving})
+
+    def _places(self, rows: int) -> dict[str, DeviceTensor]:
+        """Places for the results that are as large at every step: of these the runtime
+        need not make new ones.
+        """
+        states = {s.next for s in self.facts.states}
+        fixed: dict[str, DeviceTensor] = {}
+        for name, value in self.graph.outputs.items():
+            sizes = [rows if d == self.batch else d.number for d in value.type.shape]
+            lengths = [n for n in sizes if n is not None]
+            if name not in states and len(lengths) == len(sizes):
+                empty = np.zeros(lengths, NUMPY[value.type.dtype])
+                fixed[name] = self.run.tensor(empty)
+        return fixed
+
+    def _given(self, tokens: Ints) -> dict[str, Array | DeviceTensor]:
+        """What is fed beside the states: the new tokens, and of inputs along their axis
+        the new rows, or all where the step looks at all of them (a padding mask).
+        """
+        given: dict[str, Array | DeviceTensor] = {self.entrance.growing: tokens}
+        for name, every in self.rows.given.items():
+            if name in self.run.inputs:
+                whole = name in self.facts.whole
+                given[name] = every if whole else self.rows.newest(name)
+        if self.buffers:
+            self._make_room(tokens.shape[1])
+            given[PAST_LENGTH_INPUT] = np.array(self.past, np.int64)
+        return given
+
+    def _make_room(self, count: int) -> None:
+        """Buffers for so many more rows, twice as long as long as they are too short;
+        behind a prompt at once for some that are written.
+        """
+        wanted = self.past + count
+        # all are as long as the first
+        if self.states[self.buffers[0].name].shape()[2] >= wanted:
+            return
+        for state in self.buffers:
+            old = self.states[state.name]
+            shape = old.shape()
+            length = max(shape[2], SHORTEST)
+            while length < wanted + (0 if self.past else AHEAD):
+                length *= 2
+            # what is behind the filled rows is never read, but may not be NaN
+            sizes = (*shape[:2], length - shape[2], shape[3])
+            more = self.run.tensor(np.zeros(sizes, NUMPY[state.type.dtype]))
+            grown = self.run.joined([old, more], 2) if shape[2] else more
+            self.states[state.name] = grown
+
+    def reorder(self, rows: Ints) -> None:
+        """Row r goes on from what row `rows[r]` was, caches and all."""
+        self.rows.reorder(rows)
+        axes = {s.name: s.batch for s in self.facts.states}
+        self.states = {n: self._picked(v, axes[n], rows) for n, v in self.states.items()}
+        for name, value in self.handed.items():
+            self.handed[name] = self._picked(
+                value, batch_axis(self.graph.inputs[name].type, self.batch), rows
+            )
+
+    def _picked(self, value: DeviceTensor, axis: int | None, rows: Ints) -> DeviceTensor:
+        if axis is None:
+            return value
+        if value.shape()[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
+            return value
+        return self.run.rows_of(value, axis, rows)
+
+
+def _newest(logits: Array) -> Floats:
+    """f32[rows vocab] of f32[rows n vocab], or of a result that is the newest row alone."""
+    made: Floats = logits if logits.ndim == 2 else logits[:, -1]
+    return made
+
+
+def _begun(logits: Floats, first: Floats, empty: Bools) -> Floats:
+    """Logits f32[rows vocab] behind prompts, and where there is none, behind what stands
+    before it.
+    """
+    made: Floats = np.where(empty[:, None], first, logits)
+    return made
+
+
+def infer_lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
+    """Every length that the shapes of inputs tell by themselves."""
+    return {
+        d.name: size
+        for name, value in graph.inputs.items()
+        if name in prepared
+        for d, size in zip(value.type.shape, np.shape(prepared[name]), strict=True)
+        if d.name
+    }

@@ -1,0 +1,368 @@
+"""Streaming inference: the rows of an input are fed as they arrive."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from specc.artifact.generation_facts import GenerationFacts, StreamChunks, check_encoder_outputs
+from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.length_bounds import max_context_length
+from specc.artifact.manifest import RandomWeights
+from specc.backend import DeviceTensor, Session
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import format_repr
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.preprocessing.python_values import convert_to_array
+from specc.runtime.generator import generator_inputs
+from specc.runtime.model_inputs import NUMPY, ModelInputs, initial_state
+from specc.runtime.model_package import ModelPackage
+from specc.runtime.steppers import infer_lengths
+
+Arrays: TypeAlias = dict[str, Array]
+Lengths: TypeAlias = dict[str, int]
+
+
+@dataclass(kw_only=True)
+class StreamingModel:
+    """A package whose step is a stream's: `begin` starts one, as often as is wanted."""
+
+    facts: GenerationFacts
+    chunks: StreamChunks
+    entrance: ModelInputs
+    encode: Session | None
+    step: Session
+    graph: Graph
+
+    @property
+    def chance(self) -> RandomWeights | None:
+        """Which weights are random, where there are any."""
+        return self.facts.chance
+
+    @cached_property
+    def along(self) -> dict[str, int]:
+        """The inputs whose rows come, the growing one and those as long, each with the
+        axis of its rows.
+        """
+        inputs = self.entrance.graph.inputs
+        length = inputs[self.entrance.growing].type.shape[1]
+        return {
+            name: value.type.shape.index(length)
+            for name, value in inputs.items()
+            if length in value.type.shape
+        }
+
+    def run(self, inputs: Mapping[str, object], rows: int = 0) -> dict[str, Array]:
+        """The results for rows that are all there, given so many at a time, or all at
+        once. E0976 for a number of rows that is no whole chunk.
+        """
+        size, at = self.chunks.rows, self.along
+        if rows % size:
+            more = (rows // size + 1) * size
+            _no_chunks(self, rows, f"give a multiple of {size}, as {more}")
+        arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in at}
+        stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
+        # What has too few axes is refused when it is pushed, by its name.
+        counts = [v.shape[at[n]] for n, v in arrays.items() if v.ndim > at[n]]
+        count = max(counts, default=0)
+        step = rows or count
+        made: list[dict[str, Array]] = []
+        # Of no rows one piece: it gives results without rows.
+        for start in range(0, max(count, 1), max(step, 1)):
+            piece = {n: _rows(v, at[n], start, start + step) for n, v in arrays.items()}
+            made.append(stream.push(last=start + step >= count, **piece))
+        return {name: self._together(name, made) for name in made[0]}
+
+    def _together(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
+        """What pieces made of a result, one behind the other; of one without rows what
+        the last piece made.
+        """
+        grows = self.graph.inputs[self.entrance.growing].type.shape[1].symbols()
+        shape = self.graph.outputs[name].type.shape
+        axis = next((n for n, d in enumerate(shape) if d.symbols() & grows), None)
+        parts = [each[name] for each in made]
+        return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
+
+    def first(
+        self, given: Mapping[str, Array], known: Lengths
+    ) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
+        """What `encode` hands over, and the first states."""
+        made: dict[str, DeviceTensor] = {}
+        if self.encode is not None:
+            at = self.along
+            once = {n: given[n] for n in self.encode.inputs}
+            # Nothing has come yet; what comes tells other lengths alone.
+            made = self.encode.tensors(
+                {n: _rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
+            )
+        handed = {
+            n: made[n] if n in made else self.step.tensor(given[n]) for n in self.facts.handed
+        }
+        states = {
+            s.name: made[s.initial] if s.initial else self.step.tensor(initial_state(s, known))
+            for s in self.facts.states
+        }
+        return handed, states
+
+    def nothing(self, known: Lengths) -> Arrays:
+        """Results without rows, of a last piece that fills no chunk."""
+        states = {s.next for s in self.facts.states}
+        found: dict[str, Array] = {}
+        for name, value in self.graph.outputs.items():
+            if name not in states:
+                new = {s for length in value.type.shape for s in length.symbols()}
+                env = {**dict.fromkeys(new, 0), **known}
+                shape = [length.at(env) for length in value.type.shape]
+                found[name] = np.zeros(shape, NUMPY[value.type.dtype])
+        return found
+
+    def begin(self, **once: object) -> "InputStream":
+        """A stream; `once` are the inputs that are the same for all rows. E0910 for
+        names of no such input.
+        """
+        inputs, along = self.entrance.graph.inputs, self.along
+        for name in once:
+            if name not in inputs:
+                raise_error(
+                    "E0910",
+                    f"the model has no input `{escape_text(name)[:60]}`",
+                    helps=[f"the inputs are {', '.join(inputs)}"],
+                )
+            if name in along:
+                _wrong_time(name, "comes row by row", f"give it to `push({name}=…)`")
+        return InputStream(streamer=self, once=dict(once))
+
+
+@dataclass(kw_only=True)
+class InputStream:
+    """Rows that come, and what was made of them. `rows` says how many came so far; one
+    that has `ended` takes no more.
+
+    `before` are the rows that came, where something looks at all of them; `infer_lengths` what
+    the first piece told of other lengths; `states` what the last step left.
+    """
+
+    streamer: StreamingModel
+    once: dict[str, object]
+    rows: int = 0
+    ended: bool = False
+    before: dict[str, Array] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    states: dict[str, DeviceTensor] = field(default_factory=dict)
+    handed: dict[str, DeviceTensor] = field(default_factory=dict)
+    turn: Lock = field(default_factory=Lock)
+
+    def __repr__(self) -> str:
+        made, end = self.streamer.facts.generation, ", ended" if self.ended else ""
+        return format_repr(f"stream of {made.name}: {self.rows} rows of {made.growing}{end}")
+
+    def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
+        """The rows of every result that these rows of the inputs make: whole chunks of
+        rows, or with `last` any number.
+
+        E0976 for rows that are no whole chunks, E0979 where rows that are left over at
+        the end would have made some, E0978 for inputs that come at another time, E0943
+        behind the last row of a table, E09xx for what the inputs cannot take.
+        """
+        # Of two threads that push at once one waits: each goes on from where the other
+        # left the stream.
+        with self.turn:
+            return self._pushed(pieces, last=last)
+
+    def _pushed(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
+        if self.ended:
+            title = "this stream has ended: its last rows were given"
+            raise_error("E0978", title, helps=["begin another: `model.stream()`"])
+        given, before, known = self._given(pieces)
+        count = given[self.streamer.entrance.growing].shape[1]
+        size = self.streamer.chunks.rows
+        whole = count - count % size
+        if last:
+            _check_end(self.streamer, (self.rows + whole, self.rows + count), known)
+        elif not count or count % size:
+            _no_chunks(self.streamer, count)
+        _check_context(self.streamer, self.rows + whole, known)
+        # What is refused leaves the stream as it was.
+        self.lengths = known
+        made = self._step(given, whole)
+        self.rows, self.ended, self.before = self.rows + whole, last, before
+        return made
+
+    def _given(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+        """Checked arrays for every input: of those along the stream the rows of this
+        piece alone, but for what the step is given whole; the rows that are remembered
+        then, and every length but that of the rows.
+        """
+        at, entrance = self.streamer.along, self.streamer.entrance
+        for name in pieces:
+            if name in entrance.graph.inputs and name not in at:
+                mend = f"give it at the beginning: `model.stream({name}=…)`"
+                _wrong_time(name, "is the same for all rows", mend)
+        if self._remembers(pieces):
+            return self._among_all(pieces)
+        prepared = entrance.prepared({**self.once, **pieces})
+        known = self._lengths_of(prepared)
+        names = self.streamer.facts.whole
+        before = {name: self._behind(name, prepared[name]) for name in names}
+        return {**prepared, **before}, before, known
+
+    def _remembers(self, pieces: Mapping[str, object]) -> bool:
+        """Whether an input follows from all rows that came, not from those that come."""
+        open_ = {n for n in self.streamer.along if n not in pieces}
+        return bool(open_ - {*self.streamer.chunks.alone})
+
+    def _among_all(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+        """The same where a default looks at rows that came before."""
+        at, whole = self.streamer.along, {*self.streamer.facts.whole}
+        rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
+        known = {n: self._behind(n, v) for n, v in rows.items()}
+        prepared = self.streamer.entrance.prepared({**self.once, **pieces, **known})
+        new = {
+            name: value
+            if name not in at or name in whole
+            else _rows(value, at[name], self.rows, value.shape[at[name]])
+            for name, value in prepared.items()
+        }
+        before = {n: prepared[n] for n in known if n in prepared}
+        return new, before, self._lengths_of(prepared)
+
+    def _behind(self, name: str, rows: Array) -> Array:
+        """New rows of an input behind those that came. E0912 where they do not fit."""
+        old = self.before.get(name)
+        if old is None:
+            return rows
+        try:
+            return np.concatenate([old, rows], axis=self.streamer.along[name])
+        except ValueError:
+            raise_error(
+                "E0912",
+                f"these rows of `{name}` do not go on from those before",
+                notes=[f"those are {list(old.shape)}, these {list(rows.shape)}"],
+            )
+
+    def _lengths_of(self, prepared: Mapping[str, Array]) -> Lengths:
+        """Every length but that of the rows. E0912 where one is another than in the
+        piece before: states have it.
+        """
+        graph, growing = self.streamer.entrance.graph, self.streamer.entrance.growing
+        told = infer_lengths(graph, prepared)
+        told.pop(str(graph.inputs[growing].type.shape[1]), None)
+        for name, length in told.items():
+            if self.lengths.get(name, length) != length:
+                raise_error(
+                    "E0912",
+                    f"`{name}` is {length} in this piece, and was {self.lengths[name]}",
+                    notes=["a stream goes on from the same rows of a batch"],
+                    helps=["begin another stream for others: `model.stream()`"],
+                )
+        return told
+
+    def _step(self, given: Mapping[str, Array], count: int) -> dict[str, Array]:
+        """What the step makes of so many rows; what it leaves are the next states."""
+        facts, step = self.streamer.facts, self.streamer.step
+        if not self.states and not self.handed:
+            self.handed, self.states = self.streamer.first(given, self.lengths)
+        if not count:
+            return self.streamer.nothing(self.lengths)
+        at, whole = self.streamer.along, {*facts.whole}
+        rows: dict[str, Array | DeviceTensor] = {}
+        for name, axis in at.items():
+            if name in step.inputs:
+                stop = count + (self.rows if name in whole else 0)
+                rows[name] = np.take(given[name], range(stop), axis)
+        results = step.tensors({**rows, **self.handed, **self.states})
+        self.states = {s.name: results.pop(s.next) for s in facts.states}
+        return {name: value.numpy() for name, value in results.items()}
+
+
+def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) -> None:
+    """E0979 where rows that fill no chunk would make some in the whole graph: `rows` are
+    those that whole chunks have, and all.
+    """
+    entrance, size = streamer.entrance, streamer.chunks.rows
+    symbol = str(entrance.graph.inputs[entrance.growing].type.shape[1])
+    for name, made in streamer.chunks.made.items():
+        few, all_ = (made.at({**known, symbol: count}) for count in rows)
+        if few != all_:
+            left = rows[1] - rows[0]
+            fills = "1 row fills" if left == 1 else f"{left} rows fill"
+            raise_error(
+                "E0979",
+                f"at the end {fills} no chunk of {size}, and the whole graph makes "
+                f"{all_ - few} more of `{name}` with that",
+                notes=["windows of this spec end before their chunk does"],
+                helps=[
+                    f"put rows behind them, as the spec's padding is, up to {size}",
+                    "or leave them out",
+                ],
+            )
+
+
+def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
+    """E0943 behind the last row of a table, where other inputs take room in it too."""
+    facts, grows = streamer.facts, streamer.entrance.growing
+    symbol = str(streamer.entrance.graph.inputs[grows].type.shape[1])
+    most = [facts.context, max_context_length(facts.bounds, symbol, known)]
+    context = min((n for n in most if n is not None), default=rows)
+    if rows > context:
+        raise_error(
+            "E0943",
+            f"{rows} rows came, and this model knows {context}",
+            notes=[f"its table `{facts.table}` has no more"] if facts.table else [],
+            helps=["begin another stream"],
+        )
+
+
+def _rows(value: Array, axis: int, start: int, stop: int) -> Array:
+    """Rows of an array, as far as there are; what has no such axis as it is."""
+    if value.ndim <= axis:
+        return value
+    end = value.shape[axis]
+    return np.take(value, range(min(start, end), min(stop, end)), axis)
+
+
+def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
+    size, growing = streamer.chunks.rows, streamer.entrance.growing
+    raise_error(
+        "E0976",
+        f"{count} rows of `{growing}` are given, and this stream takes {size} at a time, "
+        "or several times as many",
+        notes=[f"its windows make one row of {size}"],
+        helps=helps or ["give rows that are left over with the next ones, or with `last=True`"],
+    )
+
+
+def _wrong_time(name: str, when: str, mend: str) -> NoReturn:
+    raise_error("E0978", f"`{name}` {when}", helps=[mend])
+
+
+def open_streamer(
+    package: ModelPackage, *, provider: str = "cpu", threads: int = 0
+) -> StreamingModel:
+    """How a package is streamed. E0831 or E0832 where it cannot, E0921 and E0922 for the
+    provider.
+    """
+    where, graph = str(package.path), package.manifest("step").graph
+    facts = load_facts(package.index.about, graph, where)
+    assert facts.chunks is not None, "the index says that it is a stream"
+    step = package.session("step", provider=provider, threads=threads)
+    encode = None
+    if "encode" in package.roles:
+        encode = package.session("encode", provider=provider, threads=threads)
+    takes = encode.inputs if encode else ()
+    check_encoder_outputs(facts, takes, encode.outputs if encode else (), where)
+    reading = facts.reading.opened(Path(package.path))
+    return StreamingModel(
+        facts=facts,
+        chunks=facts.chunks,
+        entrance=replace(generator_inputs(facts, graph, package), reading=reading),
+        encode=encode,
+        step=step,
+        graph=graph,
+    )

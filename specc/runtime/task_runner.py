@@ -1,0 +1,317 @@
+"""Run a model for its task: text, pairs, questions or images in, predictions out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.preprocessing.encodings import (
+    TextEncoding,
+    batch_encodings,
+    context_windows,
+    encode_text,
+    truncate_encoding,
+)
+from specc.preprocessing.entity_spans import AGGREGATION_STRATEGIES
+from specc.preprocessing.predictions import Prediction, TaskResults, make_predictions
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import convert_input
+from specc.preprocessing.records import TEXT, ImageRecord, TextReading
+from specc.preprocessing.task_kinds import FUNCTIONS, Options, Task
+from specc.preprocessing.text_codec import pad_rows
+from specc.runtime.loaded_model import LoadedModel
+
+POOLING_MASK = "pooling_mask"
+"""The input that says which tokens are pooled, of encoders that leave the prompt out."""
+STRIDE = 128
+"""Tokens that two windows of a long context share at most."""
+CHOICES: Mapping[str, Sequence[str]] = {
+    "aggregation_strategy": AGGREGATION_STRATEGIES,
+    "function_to_apply": ("", *FUNCTIONS),
+}
+
+
+class Predictions(dict[str, Array]):
+    """The results of a run by name, and what the task makes of them.
+
+    `task` is its name as in `transformers.pipeline`, `predictions` one JSON value for
+    each text: the same as `specc run --format json` prints. `truncate_encoding` counts texts
+    that were longer than the model reads.
+    """
+
+    def __init__(
+        self,
+        results: Mapping[str, Array],
+        task: str,
+        predictions: list[Prediction],
+        truncated: int = 0,
+    ) -> None:
+        super().__init__(results)
+        self.task = task
+        self.predictions = predictions
+        self.truncated = truncated
+
+
+@dataclass
+class _Batch:
+    """Rows for one run, the text that each is of, the slots as lists of texts, how many
+    texts were truncated, and how many tokens of each are a prompt.
+    """
+
+    rows: list[TextEncoding]
+    owner: list[int]
+    given: dict[str, list[str]]
+    cut: int = 0
+    prompt: int = 0
+
+
+def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
+    """Whether inputs are named as those of the model's task, and not of its graph."""
+    task = model.manifest.reading.task
+    names = {slot.name for slot in task.slots} if task else set()
+    return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
+
+
+def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
+    """Run the model for its task on `inputs`, by the names of the task's slots, with the
+    task's options among them. E0906, E0910 and E0912 for what it cannot take.
+    """
+    task = model.manifest.reading.task
+    assert task is not None, "asked by `is_for_task`"
+    options = _options(task, inputs)
+    slots = {s.name for s in task.slots}
+    given = {name: value for name, value in inputs.items() if name in slots}
+    _check_complete(task, given)
+    record = model.manifest.reading.of_input(task.text)
+    assert isinstance(record, TEXT), "a task has an input that reads text"
+    make: Callable[..., _Batch] = BATCHES.get(task.kind, _texts)
+    batch = make(task, record, given, options)
+    graph = model.manifest.graph
+    arrays = _arrays(model, task, batch)
+    if "image" in given:
+        arrays[_image_input(model)] = given["image"]
+    arrays |= {n: v for n, v in inputs.items() if n in graph.inputs}
+    results = model.run(**arrays)
+    padded_left = model.entrance.pads_left(task.text)
+    scored = TaskResults(
+        task=task,
+        results=results,
+        record=record,
+        rows=batch.rows,
+        owner=batch.owner,
+        given=batch.given,
+        options={**options, "padded_left": padded_left},
+    )
+    return Predictions(results, task.kind, make_predictions(scored), batch.cut)
+
+
+def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
+    """The text input, its keep input and the segment ids."""
+    graph, growing = model.manifest.graph, model.entrance.growing
+    rank = graph.inputs[task.text].type.rank
+    made = batch_encodings(graph, task.text, batch.rows, types=task.token_types, growing=growing)
+    if POOLING_MASK in graph.inputs:
+        made[POOLING_MASK] = _without_prompt(model, task, batch)
+    if rank == 3:  # one prompt with all its choices
+        return {name: array[None] for name, array in made.items()}
+    return dict(made)
+
+
+def _without_prompt(model: LoadedModel, task: Task, batch: _Batch) -> Array:
+    """1 for every token of a row but those of the prompt, i64[batch, longest]."""
+    rows = [np.ones(len(row.ids), np.int64) for row in batch.rows]
+    for row in rows:
+        row[: batch.prompt] = 0
+    return pad_rows(rows, 0, left=model.entrance.pads_left(task.text))[0]
+
+
+def _image_input(model: LoadedModel) -> str:
+    """The input that reads images."""
+    inputs = model.manifest.reading.inputs
+    return next(name for name, record in inputs if isinstance(record, ImageRecord))
+
+
+def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
+    """The options with their defaults. E0910 for a name that the task does not have,
+    E0753 for a value that an option cannot have.
+    """
+    slots = [slot.name for slot in task.slots]
+    found = dict(task.options)
+    for name, value in inputs.items():
+        if name in slots:
+            continue
+        if name not in found:
+            known = [*slots, *found]
+            raise_error(
+                "E0910",
+                f"the task `{task.kind}` has no input `{escape_text(name)}`",
+                helps=suggest_similar_name(name, known, f"it has {', '.join(known)}"),
+            )
+        wanted = CHOICES.get(name)
+        if (wanted and value not in wanted) or type(value) is not type(found[name]):
+            one_of = ", ".join(filter(None, wanted or ()))
+            expected = one_of or type(found[name]).__name__
+            raise_error(
+                "E0753",
+                f"`{name}` cannot be {escape_text(repr(value))[:60]}",
+                helps=[f"expected {expected}"],
+            )
+        found[name] = value
+    return found
+
+
+def _check_complete(task: Task, given: Mapping[str, object]) -> None:
+    """E0910 for an input of the task that is missing."""
+    for slot in task.slots:
+        if slot.name not in given and not slot.optional:
+            every = ", ".join(s.name for s in task.slots)
+            raise_error(
+                "E0910",
+                f"the task `{task.kind}` needs the input `{slot.name}`",
+                notes=[f"it takes {every}"],
+                helps=[f"give {slot.name}=…"],
+            )
+
+
+def _listed(name: str, value: object) -> list[str]:
+    """A text, a list of texts or a column of them as a list. E0906 for anything else."""
+    items = convert_input(PreprocessingConfig(), name, value)
+    found = [items] if isinstance(items, str) else items
+    if not isinstance(found, list | tuple) or not found:
+        _no_texts(name, value)
+    for item in found:
+        if not isinstance(item, str):
+            _no_texts(name, item)
+    return [str(item) for item in found]
+
+
+def _no_texts(name: str, value: object) -> NoReturn:
+    raise_error(
+        "E0906",
+        f"`{name}` is a text or a list of texts, got {type(value).__name__}",
+        helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
+    )
+
+
+def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Lists of one length; a single text goes with each of the others. E0912 for lists of
+    two lengths.
+    """
+    longest = max(map(len, given.values()))
+    for name, texts in given.items():
+        if len(texts) not in (1, longest):
+            raise_error(
+                "E0912",
+                f"`{name}` holds {len(texts)} texts, and {longest} are expected",
+                notes=[f"{n}: {len(t)}" for n, t in given.items()],
+                helps=["give as many of each, or one for all"],
+            )
+    return {n: t * longest if len(t) == 1 else t for n, t in given.items()}
+
+
+def _pairs(given: Mapping[str, object]) -> dict[str, object]:
+    """`text=[("a", "b"), …]` as two lists, and records of JSON by their names."""
+    items = given.get("text")
+    if not isinstance(items, list | tuple) or "text_pair" in given or not items:
+        return dict(given)
+    if all(isinstance(i, list | tuple) and len(i) == 2 for i in items):
+        return {"text": [i[0] for i in items], "text_pair": [i[1] for i in items]}
+    return dict(given)
+
+
+def _texts(
+    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+) -> _Batch:
+    """One row for each text, or pair of texts."""
+    lists = {name: _listed(name, value) for name, value in _pairs(given).items()}
+    lists = _together(lists)
+    texts, pairs = lists["text"], lists.get("text_pair")
+    prompt = _prompt(task, options)
+    if task.lower:
+        prompt, texts = prompt.lower(), [text.lower() for text in texts]
+    rows = [
+        encode_text(prompt + text, pairs[i] if pairs else None, record)
+        for i, text in enumerate(texts)
+    ]
+    kept = [truncate_encoding(row, task.max_length) for row in rows]
+    cut = sum(len(a.ids) < len(b.ids) for a, b in zip(kept, rows, strict=True))
+    before = _prompt_length(encode_text(prompt, None, record)) if prompt else 0
+    return _Batch(kept, [*range(len(rows))], lists, cut, before)
+
+
+def _prompt_length(prompt: TextEncoding) -> int:
+    """How many tokens of a text are those of its prompt: all but a special one at the
+    end, as sentence-transformers counts them.
+    """
+    ends = bool(prompt.special and prompt.special[-1])
+    return len(prompt.ids) - ends
+
+
+def _prompt(task: Task, options: Options) -> str:
+    """The text before every text. E0910 for a prompt of a name that is not there."""
+    if options.get("prompt"):
+        return str(options["prompt"])
+    named = options.get("prompt_name") or task.prompt
+    prompts = dict(task.prompts)
+    if named and named not in prompts:
+        known = ", ".join(prompts) or "none"
+        helps = suggest_similar_name(str(named), prompts, f"there are: {known}")
+        raise_error("E0910", f"the model has no prompt `{escape_text(str(named))}`", helps=helps)
+    return prompts.get(named, "")
+
+
+def _questions(
+    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+) -> _Batch:
+    """Questions with their contexts, long ones in windows."""
+    lists = _together({name: _listed(name, value) for name, value in given.items()})
+    batch = _Batch([], [], lists)
+    most = int(options["max_seq_len"])
+    asked = zip(lists["question"], lists["context"], strict=True)
+    for number, (question, context) in enumerate(asked):
+        whole = encode_text(question, context, record)
+        windows = context_windows(whole, most, min(most // 2, STRIDE))
+        batch.rows += windows
+        batch.owner += [number] * len(windows)
+    return batch
+
+
+def _choices(
+    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+) -> _Batch:
+    """A text with each of its choices."""
+    texts = _listed("text", given["text"])
+    if len(texts) > 1:
+        helps = ["run one text at a time"]
+        raise_error("E0912", "choices belong to one text, and several are given", helps=helps)
+    choices = _listed("choices", given["choices"])
+    rows = [encode_text(texts[0], choice, record) for choice in choices]
+    return _Batch(rows, [0] * len(rows), {"text": texts, "choices": choices})
+
+
+def _images(
+    task: Task, record: TextReading, given: Mapping[str, object], options: Options
+) -> _Batch:
+    """Images, and candidate labels in a sentence."""
+    labels = _listed("candidate_labels", given["candidate_labels"])
+    template = str(options["hypothesis_template"])
+    if "{}" not in template:
+        helps = ['write `{}` where the label stands: "This is a photo of {}."']
+        raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
+    rows = [encode_text(template.replace("{}", t), None, record) for t in labels]
+    if task.length:
+        rows = [row.padded(task.length, task.pad or 0) for row in rows]
+    return _Batch(rows, [*range(len(rows))], {"candidate_labels": labels})
+
+
+BATCHES: Mapping[str, Callable[..., _Batch]] = {
+    "question-answering": _questions,
+    "multiple-choice": _choices,
+    "zero-shot-image-classification": _images,
+}
+"""How the inputs of a task become rows; any other has texts."""

@@ -1,0 +1,325 @@
+"""Training data as batches: inputs and targets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, NoReturn, cast
+
+import numpy as np
+
+from specc.decode.generation_settings import merge_settings
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.suggest import suggest_similar_name
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.ir.model import GenerateSection
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import convert_input, convert_to_array
+from specc.preprocessing.records import (
+    TEXT,
+    ImageRecord,
+    LabelsOutput,
+    OutputReading,
+    TextOutput,
+    TextReading,
+)
+from specc.preprocessing.text_batches import batch_rows, find_mask_input
+from specc.preprocessing.text_codec import encode_text_ids, pad_rows
+from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+
+PASSED_OVER = -100
+"""Stands where nothing should have been said: PyTorch's losses pass over it by themselves."""
+
+
+def training_inputs(
+    graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
+) -> dict[str, object]:
+    """An input of every row as one array or list of texts, with its keep input where
+    rows differ in length.
+    """
+    record = reading.of_input(name)
+    if isinstance(record, TEXT) and all(isinstance(v, str) for v in values):
+        return {name: values}
+    if isinstance(record, ImageRecord):
+        return {name: np.concatenate([_picture(reading, name, v, record) for v in values])}
+    arrays = [convert_to_array(convert_input(reading, name, v), name) for v in values]
+    if len({array.shape for array in arrays}) == 1:
+        return {name: np.stack(arrays)}
+    if any(array.ndim != 1 for array in arrays):
+        shapes = sorted({str(list(array.shape)) for array in arrays})
+        raise_error(
+            "E0912",
+            f"the rows of `{name}` are of several shapes: {', '.join(shapes[:4])}",
+            helps=["put rows of one shape into a batch"],
+        )
+    return dict(batch_rows(graph, name, arrays))
+
+
+def _picture(reading: PreprocessingConfig, name: str, value: object, record: ImageRecord) -> Array:
+    """A picture as `[1, channels, rows, columns]`: a file, an open picture, or pixels
+    as the model takes them.
+    """
+    where = Path(value) if isinstance(value, str) else value
+    array = convert_to_array(convert_input(reading, name, where), name)
+    return array if array.ndim == 4 else array[None]
+
+
+def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
+    """What should have been said as the result `name`, i64 or f32[batch, …]."""
+    record = dict(reading.shows).get(name)
+    rows = [_answer(name, value, record) for value in values]
+    if len({row.shape for row in rows}) == 1:
+        # of 2 beside 0.5 both are numbers
+        kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
+        return np.stack(rows).astype(kind)
+    if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
+        return pad_rows(rows, PASSED_OVER)[0]
+    raise_error("E0947", f"what is wanted of `{name}` has several shapes in one batch")
+
+
+@dataclass(frozen=True)
+class CausalTargets:
+    """Texts that `graph` learns to write, as `generation` says."""
+
+    graph: Graph
+    reading: PreprocessingConfig
+    generation: GenerateSection
+
+    def shifted(self, values: list[object]) -> tuple[dict[str, Array], Array]:
+        """Texts to be learned: what the model is given of them, and what it should have
+        said at each place.
+        """
+        name, settings = (self.generation.growing, merge_settings(self.generation.settings))
+        start, stop = list(settings.start), settings.stop
+        given: list[Array] = []
+        wanted: list[Array] = []
+        for number, value in enumerate(values):
+            ids = self._ids(value).tolist()
+            if start and ids[: len(start)] == start:
+                # the reading has put it there already
+                ids = ids[len(start) :]
+            if stop and ids[-1:] and ids[-1] not in stop:
+                ids.append(stop[0])
+            whole = [*start, *ids]
+            if len(whole) < 2:
+                _nothing_to_learn(name, number)
+            said = [PASSED_OVER] * (len(start) - 1) + ids
+            given.append(np.array(whole[:-1], np.int64))
+            wanted.append(np.array(said if start else ids[1:], np.int64))
+        keep = find_mask_input(self.graph, name)
+        left = bool(keep) and self.graph.input_facts[keep].keep == "left"
+        # No earlier row sees what stands behind it, so that padding there teaches
+        # nothing wrong even where no input says what it is.
+        ids, exist = pad_rows(given, 0, left=left)
+        answers, _ = pad_rows(wanted, PASSED_OVER, left=left)
+        return {name: ids, keep: exist} if keep else {name: ids}, answers
+
+    def _ids(self, value: object) -> Array:
+        """The ids of a text that is written: as the model shows its result, else as it
+        reads what grows.
+        """
+        name = self.generation.growing
+        if not isinstance(value, str):
+            return convert_to_array(convert_input(self.reading, name, value), name).astype(np.int64)
+        record = self.vocabulary
+        if record is None:
+            _no_text(name)
+        return encode_text_ids(value, record)
+
+    @property
+    def vocabulary(self) -> TextReading | None:
+        """How what is written becomes text; None where it is none."""
+        record = dict(self.reading.shows).get(self.generation.source)
+        if isinstance(record, TextOutput):
+            return record.vocabulary
+        found = self.reading.of_input(self.generation.growing)
+        return found if isinstance(found, TEXT) else None
+
+
+def _answer(name: str, value: object, record: OutputReading | None) -> Array:
+    """One answer as numbers: the number of a label, the ids of a text, or as it is."""
+    if isinstance(value, str):
+        if isinstance(record, TextOutput):
+            return encode_text_ids(value, record.vocabulary)
+        if not isinstance(record, LabelsOutput):
+            _no_text(name)
+        if value not in record.labels:
+            there = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
+            raise_error(
+                "E0947",
+                f"`{escape_text(value)[:60]}` is no label of `{name}`",
+                helps=suggest_similar_name(value, record.labels, there),
+            )
+        return np.array(record.labels.index(value), np.int64)
+    array = np.array(value) if isinstance(value, int | float) else convert_to_array(value, name)
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def _no_text(name: str) -> NoReturn:
+    raise_error(
+        "E0947",
+        f"`{name}` is no text, and is given one",
+        notes=["the spec's `reading` does not say how it is shown as text or labels"],
+        helps=["give numbers", f"or say `show {name} = …` in the spec's `reading`"],
+    )
+
+
+def _nothing_to_learn(name: str, number: int) -> NoReturn:
+    raise_error(
+        "E0947",
+        f"the text of row {number} is too short to learn from",
+        notes=[f"`{name}` has no token behind which another stands"],
+        helps=["leave it out"],
+    )
+
+
+Row = Mapping[str, object]
+
+
+class TrainingBatch(NamedTuple):
+    """What the model is given by input, and what it should have said by result."""
+
+    inputs: dict[str, Array]
+    wanted: dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBatches:
+    """How rows become arrays for `graph`: as `reading` and `defaults` say, and
+    `generation` where the model writes.
+    """
+
+    graph: Graph
+    reading: PreprocessingConfig
+    defaults: Graph | None = None
+    generation: GenerateSection | None = None
+
+    @cached_property
+    def entrance(self) -> ModelInputs:
+        """What may be given to the model."""
+        growing = self.generation.growing if self.generation else ""
+        return model_inputs_of(self.graph, self.reading, self.defaults, growing)
+
+    def batch(self, rows: Sequence[Row]) -> TrainingBatch:
+        """Rows that name the same inputs and results, as arrays: inputs checked and
+        completed, results i64 or f32, -100 where nothing should have been said.
+
+        Fails with E0946 and E0947, and E09xx on inputs as `run` does.
+        """
+        rows = check_training_rows(rows)
+        names = self._names(rows)
+        self._check_wanted(names)
+        columns = {name: [row[name] for row in rows] for name in names}
+        wanted = {
+            name: training_targets(self.reading, name, values)
+            for name, values in columns.items()
+            if name not in self.graph.inputs
+        }
+        inputs: dict[str, object] = {}
+        for name in (name for name in names if name in self.graph.inputs):
+            known: Mapping[str, object]
+            if texts := self._texts(name, names):
+                known, wanted[texts.generation.source] = texts.shifted(columns[name])
+            else:
+                known = training_inputs(self.graph, self.reading, name, columns[name])
+            # a row's own word on padding goes before what is made out here
+            inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
+        return TrainingBatch(self.entrance.prepared(inputs), wanted)
+
+    def _texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
+        """How an input's texts are learned, where it holds any: who also says what should
+        have been said has taken them apart already.
+        """
+        made = self.generation
+        if made is None or name != made.growing or made.source in names:
+            return None
+        return CausalTargets(self.graph, self.reading, made)
+
+    def _check_wanted(self, names: Sequence[str]) -> None:
+        """E0946 where nothing should have been said."""
+        results = [name for name in names if name in self.graph.outputs]
+        if results or any(self._texts(name, names) for name in names):
+            return
+        self._nothing_wanted()
+
+    def _names(self, rows: Sequence[Row]) -> list[str]:
+        """The inputs and results that every row names. E0946."""
+        if not rows:
+            raise_error("E0946", "a batch without rows teaches nothing")
+        for number, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise_error(
+                    "E0946",
+                    f"row {number} is {_kind(row)}, and a row names inputs and results",
+                    helps=[f"write {{{self._example()}}}"],
+                )
+        first = list(rows[0])
+        for number, row in enumerate(rows):
+            if set(row) != set(first):
+                odd = sorted(map(repr, set(row) ^ set(first)))
+                raise_error(
+                    "E0946",
+                    f"row {number} does not name what row 0 names",
+                    notes=[f"one of them lacks {escape_text(', '.join(odd))[:200]}"],
+                    helps=["give all rows of a batch the same names"],
+                )
+        known = [*self.graph.inputs, *self.graph.outputs]
+        for name in first:
+            if name not in known:
+                called = escape_text(str(name))
+                there = f"it has {', '.join(known)}"
+                raise_error(
+                    "E0946",
+                    f"the model has no input and no result `{called}`",
+                    helps=suggest_similar_name(str(name), known, there),
+                )
+        return first
+
+    def _example(self) -> str:
+        """What a row may look like."""
+        made = self.generation
+        asked = [name for name in self.entrance.asked if not made or name != made.growing]
+        last = made.growing if made else next(iter(self.graph.outputs))
+        return ", ".join(f'"{name}": …' for name in (*asked, last))
+
+    def _nothing_wanted(self) -> NoReturn:
+        made = self.generation
+        there = ", ".join(f"`{name}`" for name in self.graph.outputs)
+        helps = [f"name a result: {there}"]
+        if made is not None:
+            helps = [f"give whole texts as `{made.growing}`, which the model writes"]
+        raise_error("E0946", "rows without a result teach nothing", helps=helps)
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
+
+
+def check_training_rows(given: object) -> Sequence[Row]:
+    """Rows that have an order and a length. E0946 for one row alone, for a frame, whose
+    rows go by other names, and for what is no collection.
+    """
+    if isinstance(given, list | tuple):
+        return given
+    methods = dir(type(given))
+    if isinstance(given, Mapping) or "to_dict" in methods:
+        raise_error(
+            "E0946",
+            f"rows are given as {_kind(given)}",
+            helps=[
+                "give a list of rows, though it be one: [row]",
+                'of a frame of pandas: frame.to_dict("records")',
+            ],
+        )
+    if isinstance(given, str | bytes) or not {"__len__", "__getitem__"} <= {*methods}:
+        if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+            return list(given)
+        raise_error(
+            "E0946",
+            f"rows are given as {_kind(given)}",
+            helps=["give a list of mappings, a row each"],
+        )
+    # a data set of another library: what it holds is read when it is asked for
+    return cast("Sequence[Row]", given)

@@ -1,0 +1,112 @@
+"""Export a model repository of NVIDIA Triton Inference Server."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.atomic_write import OutputDirectory
+from specc.io.output_paths import raise_not_replaceable
+from specc.io.safe_read import escape_text
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.runtime.loaded_model import LoadedModel
+
+TYPES = {
+    "f32": "TYPE_FP32",
+    "f64": "TYPE_FP64",
+    "f16": "TYPE_FP16",
+    "i64": "TYPE_INT64",
+    "i32": "TYPE_INT32",
+    "bool": "TYPE_BOOL",
+}
+MARK = "# written by specc\n"
+"""The first line of a `config.pbtxt` that may be replaced."""
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+PIECE = 1 << 22
+"""Bytes that are copied at once."""
+
+
+def write_triton_repository(
+    model: LoadedModel, name: str, repository: Path, most: int, *, force: bool = False
+) -> list[Path]:
+    """Write the folder of a model, and give its files; `most` rows are computed at once.
+
+    E0889 for a graph whose lengths are not fixed, E0833 for a folder of someone else's.
+    """
+    if not NAME.fullmatch(name):
+        raise_error(
+            "E0889",
+            f"`{escape_text(name)[:80]}` is no name of a model on a server",
+            helps=["letters, digits, `_`, `-` and `.`: --name small_reader"],
+        )
+    text = triton_config(model.manifest.graph, name, most)
+    folder = repository / name
+    config = folder / "config.pbtxt"
+    if config.exists() and not force:
+        with config.open(encoding="utf-8", errors="replace") as file:
+            if file.readline() != MARK:
+                raise_not_replaceable(config, "it is not one that specc wrote", "say --force")
+    source = model.path.parent
+    beside = [location for location, _ in model.file.outside()]
+    _check_beside(beside)
+    with OutputDirectory(folder / "1") as out:
+        for location in beside:
+            out.entry(location, _pieces(source / location))
+        # last, for who reads the model reads the others as well
+        out.entry("model.onnx", _pieces(model.path))
+    with OutputDirectory(folder) as out:
+        out.entry(config.name, [text.encode("utf-8")])
+    return [*(folder / "1" / n for n in (*beside, "model.onnx")), config]
+
+
+def triton_config(graph: Graph, name: str, most: int) -> str:
+    """The text of `config.pbtxt`. E0889 where a length is not known."""
+    inputs = {n: v.type for n, v in graph.inputs.items()}
+    outputs = {n: v.type for n, v in graph.outputs.items()}
+    batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
+    for port, type in (*inputs.items(), *outputs.items()):
+        joined = type.rank > 0 and type.shape[0] == batch
+        fixed = all(d.number is not None for d in type.shape[1:])
+        if not joined or not fixed or batch is None or batch.number is not None:
+            raise_error(
+                "E0889",
+                f"`{escape_text(port)}` is {type}, and a server joins requests of equal shape",
+                notes=["all lengths but that of the batch have to be fixed"],
+                helps=["give it a length in the spec, or serve it from Python"],
+            )
+    parts = [*_ports("input", inputs), *_ports("output", outputs), "dynamic_batching { }"]
+    head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
+    return MARK + "".join(f"{line}\n" for line in (*head, *parts))
+
+
+def _ports(kind: str, types: Mapping[str, Type]) -> Iterator[str]:
+    """The lines of inputs or outputs, without the axis of the batch."""
+    yield f"{kind} ["
+    for n, (name, type) in enumerate(types.items()):
+        # one number a row is a row of one to the server
+        dims = ", ".join(map(str, type.shape[1:])) or "1"
+        reshape = "" if type.rank > 1 else " reshape { shape: [ ] }"
+        comma = "," if n + 1 < len(types) else ""
+        kind_of = TYPES[type.dtype]
+        yield (f'  {{ name: "{name}" data_type: {kind_of} dims: [ {dims} ]{reshape} }}{comma}')
+    yield "]"
+
+
+def _check_beside(locations: list[str]) -> None:
+    """E0889 for weights that lie where a repository cannot have them."""
+    for location in locations:
+        if Path(location).name != location:
+            raise_error(
+                "E0889",
+                f"the weights are in `{escape_text(location)}`, outside the model's folder",
+                helps=["compile it with weights of its own: into another folder"],
+            )
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece

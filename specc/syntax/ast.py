@@ -1,0 +1,719 @@
+"""The abstract syntax tree of a spec, shared by the DSL and YAML syntaxes."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from specc.diagnostics.source import Span
+
+OptionalSpan: TypeAlias = Span | None
+
+
+def span_field() -> OptionalSpan:
+    """The `span` field of every class here: where it stands, no part of what it says."""
+    return field(default=None, compare=False, repr=False, kw_only=True)
+
+
+# --- expressions ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLiteral:
+    """`1e-5`: a number as written."""
+
+    text: str
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class TextLiteral:
+    """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
+
+    value: str
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
+
+    path: str
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """`out=d` in a call."""
+
+    name: str
+    value: "Expr"
+    span: OptionalSpan = span_field()
+    name_span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightName:
+    """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
+
+    text: str
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`linear(x, out=d) @ q_proj`."""
+
+    function: Name
+    args: tuple["Expr", ...] = ()
+    options: tuple[Option, ...] = ()
+    weights: WeightName | None = None
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
+
+    start: "Expr | None" = None
+    stop: "Expr | None" = None
+    step: "Expr | None" = None
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """`x[:, 0]`."""
+
+    base: "Expr"
+    items: tuple["Expr | Slice | EllipsisDims", ...]
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-x`, `not x`. `op` is `-` or `not`."""
+
+    op: str
+    operand: "Expr"
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`a + b`. `op` is one of `+ - * / // % ** & |`."""
+
+    op: str
+    left: "Expr"
+    right: "Expr"
+    span: OptionalSpan = span_field()
+    op_span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]`
+    and `[n + 1]`.
+
+    Each op is one of `== != <= >= < > in`.
+    """
+
+    ops: tuple[str, ...]
+    operands: tuple["Expr", ...]
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """`a if c else b`."""
+
+    then: "Expr"
+    condition: "Expr"
+    otherwise: "Expr"
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class ListLiteral:
+    """`[a, b]`."""
+
+    items: tuple["Expr", ...]
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class ListComprehension:
+    """`[f(i) for i in n]`."""
+
+    item: "Expr"
+    variable: str
+    over: "Expr"
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLiteral:
+    """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
+    instance's values.
+    """
+
+    fields: tuple[Option, ...]
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class EllipsisDims:
+    """`...`: any leading dims, in a type or an index."""
+
+    span: OptionalSpan = span_field()
+
+
+Expr: TypeAlias = (
+    NumberLiteral
+    | TextLiteral
+    | Name
+    | Call
+    | Index
+    | Unary
+    | Binary
+    | Compare
+    | Conditional
+    | ListLiteral
+    | ListComprehension
+    | RecordLiteral
+)
+
+# --- types ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeName:
+    """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
+    `text`.
+
+    `of` is what a `list[…]` or a `pair[…]` holds. `dims` is None for a type without
+    brackets. `side` is `left` or `right` after a `keep[…]` that declares it, else "".
+    `names` are the alternatives of `choice(a | b)`, `fields` those of `record { … }`.
+    """
+
+    name: str
+    dims: tuple["Expr | EllipsisDims", ...] | None = None
+    optional: bool = False
+    side: str = ""
+    names: tuple[str, ...] = ()
+    fields: tuple["Field", ...] = ()
+    of: "TypeName | None" = None
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParameter:
+    """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
+    block, or a result.
+    """
+
+    name: str
+    type: TypeName
+    default: Expr | None = None
+    span: OptionalSpan = span_field()
+
+
+# --- statements -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """Comments that belong to a statement: those on lines before it, and the one behind
+    it.
+
+    Each is the text after `#`, without surrounding blanks. `gap` is layout, not
+    content: the user left an empty line above, and the writers keep one.
+    """
+
+    before: tuple[str, ...] = ()
+    behind: str = ""
+    blank_line_before: bool = field(default=False, compare=False, repr=False)
+
+
+NO_COMMENTS = Comments()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
+
+    name: str
+    type: TypeName | None = None
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`a, b = f(x)`."""
+
+    targets: tuple[Target, ...]
+    value: Expr
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
+
+    variable: str
+    over: Expr
+    under: WeightName | None
+    collect: tuple[str, ...]
+    body: tuple["Statement", ...]
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d)
+    { … }`: a run-time loop.
+
+    `variables` and `over` pair up. Without `along` the one thing it runs over is the
+    number of its turns; `along` is the length of the axis. `keep` is a boolean
+    `[batch, along]`; `until` says where a row needs no more turns.
+    """
+
+    variables: tuple[str, ...]
+    over: tuple[Expr, ...]
+    along: Expr | None
+    carry: tuple[str, ...]
+    collect: tuple[str, ...]
+    body: tuple["Statement", ...]
+    reverse: bool = False
+    keep: Expr | None = None
+    until: Expr | None = None
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """`when c { … } else { … }`: decided at compile time."""
+
+    condition: Expr
+    body: tuple["Statement", ...]
+    otherwise: tuple["Statement", ...] = ()
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    else_end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """`return logits, weights`."""
+
+    values: tuple[Expr, ...]
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Require:
+    """`require d % heads == 0, "heads must divide the width"`."""
+
+    condition: Expr
+    because: str = ""
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
+
+# --- items ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
+    config value.
+
+    `sources` are expressions: a text is a path in config.json; `len("id2label")`,
+    `repeated("attention_types")` and `rope_config(theta=10000.0)` are calls.
+    """
+
+    name: str
+    type: TypeName
+    sources: tuple[Expr, ...] = ()
+    default: Expr | None = None
+    doc: str = ""
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """`expect "model_type" in (vit, deit)`: which config.json files this spec reads."""
+
+    key: str
+    values: tuple[str, ...]
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredKeys:
+    """`ignore "initializer_range", "use_cache"`: keys of config.json files that change
+    no number of the model.
+    """
+
+    keys: tuple[str, ...]
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
+
+    name: str
+    value: Expr
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`config { … }`."""
+
+    entries: tuple[ConfigEntry, ...]
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
+
+    names: tuple["DimName", ...]
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class DimName:
+    """One run-time length, at least `least` (0 unless said)."""
+
+    name: str
+    least: int = 0
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
+
+    `use "llama" | "mistral" as text from "text_config" under language_model`: that file,
+    or another instead of it, with config values of its own, which a config file has
+    under one of the keys `sources`, and weights of its own, which stand `under` a path.
+    """
+
+    path: str
+    name: str
+    others: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    under: WeightName | None = None
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+    @property
+    def owns(self) -> bool:
+        """Whether the used spec has a config and weights of its own here."""
+        return bool(self.others or self.sources or self.under)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file, and those that may be used in its place."""
+        return (self.path, *self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """`total = past + seq` after `where`."""
+
+    name: str
+    value: Expr
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
+
+    `kind` is `block` or `graph`. `results` is a tuple of `BlockParameter`s; a single unnamed
+    result has name "". `made_for` are the architectures of checkpoints that a graph
+    takes, as their config.json names them.
+    """
+
+    kind: str
+    name: str
+    params: tuple[BlockParameter, ...]
+    results: tuple[BlockParameter, ...]
+    body: tuple[Statement, ...]
+    where: tuple[Equation, ...] = ()
+    made_for: tuple[str, ...] = ()
+    doc: str = ""
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+    name_span: OptionalSpan = span_field()
+
+
+DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
+"""What an expression may be defined as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
+
+    `kind` is one of `DEFINITION_KINDS`. `params` is None when written without
+    parentheses. A parameter may carry a type and a default: `score general(dim: int)`.
+    An untyped one has type None.
+    """
+
+    kind: str
+    name: str
+    params: tuple["DefinitionParameter", ...] | None
+    value: Expr
+    doc: str = ""
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+    name_span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionParameter:
+    """A parameter of a definition."""
+
+    name: str
+    type: TypeName | None = None
+    default: Expr | None = None
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class InputReading:
+    """`pixels = image(size=[8, 8])` in `reading`: how an input is made from what a person gives."""
+
+    name: str
+    value: Expr
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDisplay:
+    """`show logits = choice(labels, top=3)` in `reading`: how a result is shown."""
+
+    name: str
+    value: Expr
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+ReadingEntry: TypeAlias = InputReading | ResultDisplay
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`reading { … }`."""
+
+    entries: tuple[ReadingEntry, ...]
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFrom:
+    """`from "digits.safetensors"`: the file this spec takes its weights from."""
+
+    path: str
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file
+    has it, else the other's.
+    """
+
+    name: WeightName
+    source: WeightName
+    condition: Expr | None = None
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of
+    the file.
+
+    In `value` a `Name` or `TextLiteral` is the name of a tensor (with `{i}` for enclosing
+    pattern variables).
+    """
+
+    name: WeightName
+    value: Expr
+    condition: Expr | None = None
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*`
+    matches anything.
+    """
+
+    name: WeightName
+    condition: Expr | None = None
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`share encoder.layer when tied`: calls that have their weights at this path use
+    the same ones.
+    """
+
+    name: WeightName
+    condition: Expr | None = None
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+WeightRule: TypeAlias = WeightsFrom | Tie | Load | Ignore | Share
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """`weights { … }`."""
+
+    rules: tuple[WeightRule, ...]
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`stop = eos` in `generate`."""
+
+    name: str
+    value: Expr
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """`generate translation of target from logits { start = bos  stop = eos }`."""
+
+    name: str
+    growing: str
+    source: str
+    settings: tuple[Setting, ...] = ()
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`stream logits of sound`: a result that is made while the rows of an input come."""
+
+    source: str
+    growing: str
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeEntry:
+    """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
+    about. A single value is the same as a list of one.
+    """
+
+    name: str
+    values: tuple[TextLiteral, ...]
+    remarks: Comments = NO_COMMENTS
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """`quantize { default = int8  keep = ["lm_head"] }`: which weights are rounded."""
+
+    entries: tuple[QuantizeEntry, ...]
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+
+
+Item: TypeAlias = (
+    Use
+    | Config
+    | Dims
+    | Require
+    | Block
+    | Definition
+    | Reading
+    | Weights
+    | Generate
+    | Quantize
+    | Stream
+)
+Commentable: TypeAlias = (
+    Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry
+)
+"""What takes lines of its own, so that comments can belong to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A whole spec. `remarks.before` stands above its first line, `end` below its last item."""
+
+    version: int
+    model: str
+    doc: str = ""
+    extends: str = ""
+    items: tuple[Item, ...] = ()
+    remarks: Comments = NO_COMMENTS
+    end: tuple[str, ...] = ()
+    span: OptionalSpan = span_field()
+    extends_span: OptionalSpan = span_field()
+
+
+Node: TypeAlias = (
+    Expr
+    | Option
+    | WeightName
+    | Slice
+    | EllipsisDims
+    | TypeName
+    | BlockParameter
+    | Comments
+    | Target
+    | Commentable
+    | DimName
+    | Equation
+    | DefinitionParameter
+    | File
+)
+"""Every class of this module."""

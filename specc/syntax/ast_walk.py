@@ -1,0 +1,47 @@
+"""Traverse a syntax tree generically and without recursion."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from specc.syntax import ast
+
+NODE_CLASSES: tuple[type[ast.Node], ...] = tuple(
+    c for c in vars(ast).values() if isinstance(c, type) and c.__module__ == ast.__name__
+)
+
+
+SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
+CONTENT_FIELDS = {
+    c: tuple(f.name for f in fields(c) if f.name not in SPAN_FIELDS) for c in NODE_CLASSES
+}
+"""The fields of each tree class that say something."""
+
+
+def iterate_children(node: ast.Node) -> Iterator[ast.Node]:
+    """The tree nodes directly inside a node, in the order of the source."""
+    for name in CONTENT_FIELDS[type(node)]:
+        value = getattr(node, name)
+        if isinstance(value, NODE_CLASSES):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, NODE_CLASSES))
+
+
+def walk_tree(node: ast.Node) -> Iterator[ast.Node]:
+    """A node and everything inside it, parents first."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(list(iterate_children(node))))
+
+
+def flatten_binary_chain(expr: ast.Binary) -> tuple[ast.Expr, list[ast.Binary]]:
+    """The leftmost operand of `a + b - c` and the operations that follow it, from the left."""
+    operations: list[ast.Binary] = []
+    left: ast.Expr = expr
+    while isinstance(left, ast.Binary):
+        operations.append(left)
+        left = left.left
+    operations.reverse()
+    return left, operations

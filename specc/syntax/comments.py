@@ -1,0 +1,188 @@
+"""Attach source comments to the syntax tree nodes they belong to, for both syntaxes."""
+
+import re
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
+
+from specc.diagnostics.source import Span
+from specc.syntax import ast
+from specc.syntax.dsl.lexer import Comment
+
+T = TypeVar("T", bound=ast.Commentable)
+EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
+
+
+class CommentedBody(NamedTuple, Generic[T]):
+    """The children of a body with their comments, those at its end, and the one behind
+    what opens it.
+    """
+
+    children: tuple[T, ...]
+    end: tuple[str, ...]
+    behind: str
+
+
+class CommentAttacher:
+    """Hands out the comments of one file; each is taken once."""
+
+    def __init__(self, text: str, comments: Sequence[Comment]) -> None:
+        self.text = text
+        self.comments = comments
+        self.starts = [c.start for c in comments]
+        self._taken = [False] * len(comments)
+
+    def take(self, start: int, stop: int) -> tuple[str, ...]:
+        """The texts of all comments left in a range."""
+        return tuple(c.text for c in self._left(start, stop))
+
+    def body(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
+        """Statements between `start` and `stop` with the comments among them.
+
+        Inner bodies are complete before outer ones, so what is left here stands between
+        the children, or in the head of one.
+        """
+        waiting = deque(self._left(start, stop))
+        builder = BodyBuilder[T](self.text, start)
+        for child in children:
+            end = get_node_span(child).end
+            comments = []
+            while waiting and waiting[0].start < end:
+                comments.append(waiting.popleft())
+            builder.add(child, comments)
+        return builder.close(waiting)
+
+    def _left(self, start: int, stop: int) -> list[Comment]:
+        """Takes the comments in a range that nothing has taken yet."""
+        first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
+        places = [n for n in range(first, last) if not self._taken[n]]
+        for n in places:
+            self._taken[n] = True
+        return [self.comments[n] for n in places]
+
+
+class BodyBuilder(Generic[T]):
+    """A body that grows by a child at a time. `edge` is where the last child ended, or
+    the bracket that opens the body.
+    """
+
+    def __init__(self, text: str, start: int) -> None:
+        self.text = text
+        self.edge = start
+        self.children: list[T] = []
+        self.behind = ""
+
+    def add(self, child: T, comments: Sequence[Comment]) -> None:
+        """The next child; `comments` are those before its end."""
+        span = get_node_span(child)
+        first = span.start
+        above: list[str] = []
+        for comment in comments:
+            if comment.start >= span.start:
+                # inside the child: `repeat i in n {  # this one`, else it moves above
+                if self._in_head(child, comment):
+                    child = add_header_comment(child, comment.text)
+                else:
+                    above.append(comment.text)
+            elif not self._follows(comment) or not self._trail(comment):
+                first = min(first, comment.start)
+                above.append(comment.text)
+        gap = bool(self.children) and bool(EMPTY_LINE.search(self.text, self.edge, first))
+        self.children.append(add_leading_comments(child, tuple(above), gap))
+        self.edge = span.end
+
+    def close(self, comments: Sequence[Comment]) -> CommentedBody[T]:
+        """The body; `comments` are those after its last child."""
+        end: list[str] = []
+        for comment in comments:
+            # only the first can stand on the line of the last child
+            if end or not self._follows(comment) or not self._trail(comment):
+                end.append(comment.text)
+        return CommentedBody(tuple(self.children), tuple(end), self.behind)
+
+    def _follows(self, comment: Comment) -> bool:
+        """Whether a comment stands on the line where the last thing ended."""
+        return self.text.find("\n", self.edge, comment.start) < 0
+
+    def _in_head(self, child: T, comment: Comment) -> bool:
+        """Whether a comment stands on the first line of a child that has a body."""
+        return (
+            has_header_line(child)
+            and not child.remarks.behind
+            and self.text.find("\n", get_node_span(child).start, comment.start) < 0
+        )
+
+    def _trail(self, comment: Comment) -> bool:
+        """Puts a comment behind the last child, or behind what opens the body; False if
+        something stands there already.
+        """
+        if self.children:
+            self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
+        elif not self.behind:
+            self.behind = comment.text
+        else:
+            return False
+        return True
+
+
+NODES_WITH_BODY = (
+    ast.Repeat,
+    ast.Scan,
+    ast.When,
+    ast.Config,
+    ast.Block,
+    ast.Reading,
+    ast.Weights,
+    ast.Generate,
+    ast.Quantize,
+)
+"""Classes with an `end`: what is commented behind their first line and behind their
+last differs.
+"""
+
+
+def get_node_span(node: ast.Commentable) -> Span:
+    """The span of a node that was read from text."""
+    assert node.span is not None
+    return node.span
+
+
+def has_header_line(node: ast.Commentable) -> bool:
+    """Whether the first line of a node introduces the lines after it."""
+    # a record's fields stand in lines of their own too: `d: record {`
+    return isinstance(node, NODES_WITH_BODY) or (
+        isinstance(node, ast.Field) and bool(node.type.fields)
+    )
+
+
+def add_leading_comments(node: T, before: tuple[str, ...], gap: bool) -> T:
+    """A node with more comments above it and perhaps an empty line above those."""
+    if not before and not gap:
+        return node
+    old = node.remarks
+    return replace(node, remarks=replace(old, before=(*before, *old.before), blank_line_before=gap))
+
+
+def add_header_comment(node: T, text: str) -> T:
+    """A node with a comment behind its first line."""
+    return replace(node, remarks=replace(node.remarks, behind=text))
+
+
+def add_trailing_comment(node: T, text: str) -> T:
+    """A node with a comment behind its last line: inside the body of those that have
+    one on lines of its own.
+    """
+    if isinstance(node, NODES_WITH_BODY):
+        # `config { d = 1 }  # all` is one line: first and last are the same
+        if not node.remarks.behind and "\n" not in get_node_span(node).text:
+            return add_header_comment(node, text)
+        if isinstance(node, ast.When) and node.otherwise:
+            return replace(node, else_end=(*node.else_end, text))
+        return replace(node, end=(*node.end, text))
+    if node.remarks.behind:
+        # its line has a comment already, so this one goes above
+        remarks = replace(node.remarks, before=(*node.remarks.before, text))
+        return replace(node, remarks=remarks)
+    return add_header_comment(node, text)

@@ -1,0 +1,1 @@
+"""The DSL: grammar, LALR parser, tree builders, syntax errors and printer."""

@@ -1,0 +1,162 @@
+"""Parse DSL text: a whole `.specc` file, or one expression, type or other fragment."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar, cast
+
+import specc.syntax.dsl.expression_builder
+import specc.syntax.dsl.statement_builder  # noqa: F401 — both register callbacks
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.source import Source, Span
+from specc.syntax import ast, source_limits
+from specc.syntax.dsl.ast_builder import AstBuilder
+from specc.syntax.dsl.item_builder import DefinitionHeader
+from specc.syntax.dsl.lalr import ParseRun, load_lalr_table
+from specc.syntax.dsl.lexer import Fragment, LexedTokens, make_file_fragment, tokenize_fragment
+from specc.syntax.dsl.statement_builder import RepeatHeader, ScanHeader
+from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
+from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
+
+T = TypeVar("T")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+"""Characters that no text has: most mean that a file is no text, or is in another
+encoding than UTF-8.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartSymbol(Generic[T]):
+    """What can be parsed alone: a symbol of the grammar, and what messages call it. `T`
+    is what its callback gives.
+    """
+
+    symbol: str
+    what: str
+
+
+FILE: StartSymbol[ast.File] = StartSymbol("file", "a spec")
+EXPR: StartSymbol[ast.Expr] = StartSymbol("expr", "an expression")
+TYPE: StartSymbol[ast.TypeName] = StartSymbol("type", "a type")
+SIDED_TYPE: StartSymbol[ast.TypeName] = StartSymbol("sided_type", "a type")
+TYPES: StartSymbol[tuple[ast.TypeName, ...]] = StartSymbol("types", "types")
+SOURCE: StartSymbol[ast.TextLiteral | ast.Call] = StartSymbol("source", "a place in config.json")
+DIM_NAME: StartSymbol[ast.DimName] = StartSymbol("dim_name", "a length")
+DEFINITION_HEAD: StartSymbol[DefinitionHeader] = StartSymbol(
+    "definition_head", "a name with its parameters"
+)
+REPEAT_HEAD: StartSymbol[RepeatHeader] = StartSymbol("repeat_head", "`name in count`")
+SCAN_HEAD: StartSymbol[ScanHeader] = StartSymbol("scan_head", "`names in sequences`")
+TARGETS: StartSymbol[tuple[ast.Target, ...]] = StartSymbol("targets", "names")
+DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
+
+
+def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
+    """The tree of a piece of text. Fails with E01xx."""
+    table = load_lalr_table()
+    lexed = tokenize_fragment(fragment, table.words)
+    # the parser would blame what the lexer made of a stray character
+    if lexed.faults:
+        raise Failed(*cap_diagnostics(lexed.faults))
+    build = AstBuilder(fragment, lexed.tokens, lexed.comments)
+
+    def exceeded(code: str, first: int) -> Diagnostic:
+        token = lexed.tokens[first]
+        title = f"operators inside each other more than {source_limits.MAX_EXPRESSION_DEPTH} deep"
+        if code == "E0111":
+            title = (
+                f"an expression of more than {source_limits.MAX_EXPRESSION_TOKENS} words and signs"
+            )
+        label = Label(fragment.span(token.start, token.end), "starts here")
+        return Diagnostic(code, title, label, helps=("give parts of it names of their own",))
+
+    run = ParseRun(
+        table=table,
+        tokens=lexed.tokens,
+        start=start.symbol,
+        build=build,
+        explain=SyntaxErrorExplainer(fragment, start.what),
+        exceeded=exceeded,
+        restarts=find_restart_points(fragment, lexed),
+        faults=build.faults,
+    )
+    value = run.parse()
+    if build.faults:
+        raise Failed(*cap_diagnostics(build.faults))
+    # the table leads from a start symbol to the callback of that symbol alone
+    return cast(T, value)
+
+
+def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
+    """Where parsing may go on after a fault: words in column 1 that begin an item and
+    are no names.
+    """
+    text = fragment.text
+    tokens = lexed.tokens
+    return [
+        n
+        for n, t in enumerate(tokens)
+        if t.kind in ITEM_TERMINALS
+        and (t.start == 0 or text[t.start - 1] == "\n")
+        # `mask = …`, `mask: type`, `mask, x = …`: names, since most keywords are
+        and tokens[n + 1].kind not in ("EQUAL", "COLON", "COMMA")
+    ]
+
+
+def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Faults in the order of the text, at most 20, the last saying how many more there are."""
+
+    def place(fault: Diagnostic) -> int:
+        return fault.primary.span.start if fault.primary else 0
+
+    ordered = sorted(faults, key=place)
+    unseen = len(ordered) - source_limits.MAX_REPORTED_ERRORS
+    if unseen <= 0:
+        return ordered
+    # reading stopped where so many were collected, so their number says nothing
+    stopped = len(ordered) >= source_limits.MAX_COLLECTED_ERRORS
+    count = "many more errors" if stopped else f"{unseen} more errors"
+    last = ordered[source_limits.MAX_REPORTED_ERRORS - 1]
+    last = replace(last, notes=(*last.notes, f"{count} are not shown"))
+    return [*ordered[: source_limits.MAX_REPORTED_ERRORS - 1], last]
+
+
+def parse_dsl(source: Source) -> ast.File:
+    """The tree of a `.specc` text. Fails with E01xx, showing up to 20 independent faults."""
+    return parse_fragment(make_file_fragment(check_source_characters(source)), FILE)
+
+
+def parse_expression(source: Source | str) -> ast.Expr:
+    """The tree of one expression, such as a value given on the command line."""
+    if isinstance(source, str):
+        source = Source("<expression>", source)
+    return parse_fragment(make_file_fragment(check_source_characters(source)), EXPR)
+
+
+def check_source_characters(source: Source) -> Source:
+    """A text without control characters. Fails with E0109 or E0112."""
+    if len(source.text) > source_limits.MAX_SPEC_BYTES:
+        raise_error(
+            "E0109",
+            f"a spec of {len(source.text)} characters; at most {source_limits.MAX_SPEC_BYTES} are "
+            f"read",
+            Span(source, 0, 0),
+            "starts here",
+            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+        )
+    found = CONTROL_CHARACTERS.search(source.text)
+    if found:
+        code = ord(found.group())
+        what = "the control character" if code < 0xD800 else "the character"
+        raise_error(
+            "E0112",
+            f"{what} U+{code:04X} cannot be in a spec",
+            Span(source, found.start(), found.end()),
+            "here",
+            notes=[
+                "many of these mean that the file is not a text, or is in another "
+                "encoding than UTF-8"
+            ],
+            helps=["delete it"],
+        )
+    return source

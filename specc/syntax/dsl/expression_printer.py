@@ -1,0 +1,261 @@
+"""Print expressions and types as DSL text with minimal parentheses."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from specc.syntax import ast
+from specc.syntax.dsl.line_breaking import SPACE_BREAK, LineBreak, Pieces, join_pieces
+
+CHOICE, OR, AND, NOT, COMPARE, SUM, PRODUCT, SIGN, POWER, POSTFIX = range(10)
+BINARY_LEVELS = {
+    "|": OR,
+    "&": AND,
+    "+": SUM,
+    "-": SUM,
+    "*": PRODUCT,
+    "/": PRODUCT,
+    "//": PRODUCT,
+    "%": PRODUCT,
+    "**": POWER,
+}
+PATH_COMPONENT = r"(?:[A-Za-z_][A-Za-z0-9_]*|0|[1-9][0-9]{0,8})"
+DOTTED_PATH = re.compile(rf"{PATH_COMPONENT}(?:\.{PATH_COMPONENT})*")
+COUNT_PATTERN = re.compile(r"0|[1-9][0-9]{0,8}")
+NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+RESERVED_WORDS = frozenset(
+    ["in", "if", "else", "for", "not", "repeat", "scan", "when", "return", "require"]
+)
+
+
+def quote_text(text: str) -> str:
+    """A text as the language writes it."""
+    return '"' + "".join(map(_escape_character, text)) + '"'
+
+
+TEXT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _escape_character(character: str) -> str:
+    """A character between quotes; by its number where nobody could see it."""
+    if character in TEXT_ESCAPES:
+        return TEXT_ESCAPES[character]
+    return character if is_visible_character(character) else f"\\u{{{ord(character):X}}}"
+
+
+def is_visible_character(character: str) -> bool:
+    """Whether a character shows in an editor and changes nothing around it."""
+    return character == " " or (character.isprintable() and character not in "\u2028\u2029")
+
+
+def print_title(text: str) -> str:
+    """The name of a model or a choice: bare if it is a name."""
+    return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
+
+
+def print_quantize_word(text: str) -> str:
+    """A word of `quantize`: bare if it is a name or a number."""
+    return text if COUNT_PATTERN.fullmatch(text) else print_title(text)
+
+
+def print_weight_path(name: ast.WeightName) -> str:
+    """The name of weights: bare if it is made of names and numbers."""
+    return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
+
+
+def print_expression(expr: ast.Expr) -> str:
+    """An expression on one line."""
+    return join_pieces(layout_expression(expr))
+
+
+def get_precedence(expr: ast.Expr) -> int:
+    """How tightly the outermost operator of an expression binds."""
+    match expr:
+        case ast.Conditional():
+            return CHOICE
+        case ast.Binary():
+            return BINARY_LEVELS[expr.op]
+        case ast.Unary():
+            return NOT if expr.op == "not" else SIGN
+        case ast.Compare():
+            return COMPARE
+        case _:
+            return POSTFIX
+
+
+def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False) -> Pieces:
+    """The text of an expression where only operators of at least level `least` may stand bare."""
+    # the grammar needs no brackets in `(f(x) @ name) + y`, but a reader does
+    weighted = isinstance(expr, ast.Call) and expr.weights is not None
+    if get_precedence(expr) < least or (operand and weighted):
+        return ["(", *layout_expression(expr), ")"]
+    match expr:
+        case ast.NumberLiteral():
+            return [expr.text]
+        case ast.TextLiteral():
+            return [quote_text(expr.value)]
+        case ast.Name():
+            return [expr.path]
+        case ast.Call():
+            return layout_call(expr)
+        case ast.Index():
+            base = layout_expression(expr.base, POSTFIX, operand=True)
+            return [*base, "[", *layout_subscripts(expr.items), "]"]
+        case ast.ListLiteral() | ast.ListComprehension() | ast.RecordLiteral():
+            return layout_collection(expr)
+        case _:
+            return layout_operation(expr)
+
+
+def layout_operation(expr: ast.Unary | ast.Binary | ast.Compare | ast.Conditional) -> Pieces:
+    """An operator with its operands."""
+    match expr:
+        case ast.Unary():
+            sign, bound = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
+            return [sign, *layout_expression(expr.operand, bound, operand=True)]
+        case ast.Binary():
+            return layout_binary(expr)
+        case ast.Compare():
+            return layout_comparison(expr)
+        case ast.Conditional():
+            # a choice groups to the right: `a if c else b if d else e` needs no brackets
+            then, condition = (
+                layout_expression(expr.then, OR),
+                layout_expression(expr.condition, OR),
+            )
+            otherwise = layout_expression(expr.otherwise)
+            return [*then, SPACE_BREAK, "if ", *condition, SPACE_BREAK, "else ", *otherwise]
+
+
+def layout_collection(expr: ast.ListLiteral | ast.ListComprehension | ast.RecordLiteral) -> Pieces:
+    """What stands in square or curly brackets."""
+    match expr:
+        case ast.ListLiteral():
+            return ["[", *join_with_commas(layout_expression(e) for e in expr.items), "]"]
+        case ast.ListComprehension():
+            over = [f"for {expr.variable} in ", *layout_expression(expr.over)]
+            return ["[", *layout_expression(expr.item), SPACE_BREAK, *over, "]"]
+        case ast.RecordLiteral():
+            fields = ([f"{f.name} = ", *layout_expression(f.value)] for f in expr.fields)
+            return ["{", *join_with_commas(fields), "}"]
+
+
+def layout_call(expr: ast.Call) -> Pieces:
+    """`f(x, out=d) @ name`."""
+    given = [layout_expression(a) for a in expr.args]
+    given += [[f"{o.name}=", *layout_expression(o.value)] for o in expr.options]
+    weights = [f" @ {print_weight_path(expr.weights)}"] if expr.weights is not None else []
+    return [expr.function.path, "(", *join_with_commas(given), ")", *weights]
+
+
+def join_with_commas(
+    parts: Iterable[Pieces], between: str = ",", gap: LineBreak = SPACE_BREAK
+) -> Pieces:
+    """Parts with commas, where lines may be broken."""
+    out: Pieces = []
+    for n, part in enumerate(parts):
+        if n:
+            out += [between, gap]
+        out += part
+    return out
+
+
+def layout_binary(expr: ast.Binary) -> Pieces:
+    """`a + b - c`: a loop along the left operands, so that long sums cost no stack."""
+    # a power groups to the right, and so it is no chain
+    if expr.op == "**":
+        return [
+            *layout_expression(expr.left, POSTFIX, operand=True),
+            " ** ",
+            *layout_expression(expr.right, SIGN, operand=True),
+        ]
+    ends: list[Pieces] = []
+    left: ast.Expr = expr
+    bound = BINARY_LEVELS[expr.op]
+    while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= bound:
+        bound = BINARY_LEVELS[left.op]
+        ends.append(
+            [SPACE_BREAK, f"{left.op} ", *layout_expression(left.right, bound + 1, operand=True)]
+        )
+        left = left.left
+    out = layout_expression(left, bound, operand=True)
+    for end in reversed(ends):
+        out += end
+    return out
+
+
+def layout_comparison(expr: ast.Compare) -> Pieces:
+    """`0 <= i - j < n`."""
+    out = layout_expression(expr.operands[0], SUM, operand=True)
+    for op, right in zip(expr.ops, expr.operands[1:], strict=True):
+        out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, operand=True)]
+    return out
+
+
+def layout_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
+    """`:, 0`."""
+    return join_with_commas(layout_subscript(item) for item in items)
+
+
+def layout_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
+    """One index, slice or `...`."""
+    match item:
+        case ast.EllipsisDims():
+            return ["..."]
+        case ast.Slice():
+            start = layout_expression(item.start) if item.start is not None else []
+            stop = layout_expression(item.stop) if item.stop is not None else []
+            # `a:b:` says no more than `a:b`
+            step = [":", *layout_expression(item.step)] if item.step is not None else []
+            return [*start, ":", *stop, *step]
+        case _:
+            return layout_expression(item)
+
+
+def print_type(kind: ast.TypeName) -> str:
+    """A type on one line."""
+    return join_pieces(layout_type(kind))
+
+
+def layout_type(kind: ast.TypeName) -> Pieces:
+    """`float[batch, n]`, `choice(a | b)?`, `record { … }`."""
+    end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
+    if kind.of is not None:
+        return [kind.name, "[", *layout_type(kind.of), "]", end]
+    if kind.name == "choice" and kind.names:
+        return [
+            "choice",
+            "(",
+            *join_with_commas(([print_title(n)] for n in kind.names), " |"),
+            ")",
+            end,
+        ]
+    if kind.name == "record":
+        if not kind.fields:
+            return ["record {}" + end]
+        fields = join_with_commas((layout_field(f) for f in kind.fields), "", LineBreak("  "))
+        return ["record ", "{", SPACE_BREAK, *fields, SPACE_BREAK, "}", end]
+    # None: no brackets were written, which is not the same as `[]`
+    if kind.dims is None:
+        return [kind.name + end]
+    return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]
+
+
+def layout_field(field: ast.Field) -> Pieces:
+    """`layers: int from "n_layer" = 12 "how many"`."""
+    return [f"{field.name}: ", *layout_type(field.type), *layout_field_suffix(field)]
+
+
+def layout_field_suffix(field: ast.Field) -> Pieces:
+    """What stands behind the type of a config value."""
+    out: Pieces = []
+    if field.sources:
+        out += [
+            SPACE_BREAK,
+            "from ",
+            *join_with_commas((layout_expression(s) for s in field.sources), " |"),
+        ]
+    if field.default is not None:
+        out += [SPACE_BREAK, "= ", *layout_expression(field.default)]
+    if field.doc:
+        out += [SPACE_BREAK, quote_text(field.doc)]
+    return out

@@ -1,0 +1,320 @@
+"""The LALR(1) parser driver: tokens to a tree by table, without recursion, with error recovery."""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.syntax import source_limits
+from specc.syntax.dsl.lexer import Token
+
+LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
+"""Rules whose first child adds nothing to the height: sums of 5 000 terms are flat to
+their readers.
+"""
+
+CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
+"""Rules that make an expression longer; one that is too long is not read to its end."""
+NESTING_RULES = frozenset(
+    {"unary", "power", "choice", "index", "call", "list_of", "list_for", "record_of", "chain_first"}
+)
+"""Rules that put one expression inside another."""
+
+
+class LalrRule(NamedTuple):
+    """What to do when a rule is complete; see
+    `specc.syntax.dsl.lalr_table_generator.build_rule_entry`.
+    """
+
+    origin: str
+    callback: str
+    length: int
+    children: list[int | None]
+    alone: bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it stands for a repetition, `x*`; lark calls such rules `__item_star_0`."""
+        return self.origin[0] == "_"
+
+    @property
+    def renames(self) -> bool:
+        """Whether all it does is to give another name to a value: a power is a sign."""
+        return self.alone and self.length == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LalrTable:
+    """`states[n]` is `~rule` where that is reduced whatever comes, else a row:
+    symbol → state to go to, or `~rule`.
+
+    `chains` remembers where chains of rules that only rename a value end.
+    """
+
+    words: dict[str, str]
+    rules: list[LalrRule]
+    states: list[int | dict[str, int]]
+    starts: dict[str, int]
+    ends: dict[str, int]
+    chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
+
+    def action(self, state: int, kind: str) -> int | None:
+        """What to do in a state when a token comes: a state to go to, `~rule` to reduce
+        by, or None if it does not fit.
+        """
+        row = self.states[state]
+        return row if isinstance(row, int) else row.get(kind)
+
+    def after(self, state: int, origin: str) -> int | None:
+        """The state to go to once what rule `origin` stands for was read in a state."""
+        row = self.states[state]
+        assert not isinstance(row, int), "nothing is read in a state that reduces"
+        return row.get(origin)
+
+    def renamed(self, below: int, action: int, kind: str) -> int:
+        """The state over `below` when a value has got the last of its names: `i` is an
+        atom, a power, a product, a sum and so on before it is a condition.
+        """
+        key = below, action, kind
+        if key not in self.chain_cache:
+            state = self.after(below, self.rules[~action].origin)
+            assert state is not None
+            while (action := self._renames(state, kind)) < 0:
+                state = self.after(below, self.rules[~action].origin)
+                assert state is not None
+            self.chain_cache[key] = state
+        return self.chain_cache[key]
+
+    def _renames(self, state: int, kind: str) -> int:
+        """The reduction in `state` before `kind` if all it does is to give another name
+        to a value, else 0.
+        """
+        action = self.action(state, kind)
+        # in a state that ends a text the parser has to stop and look
+        if action is None or action >= 0 or state in self.ends.values():
+            return 0
+        return action if self.rules[~action].renames else 0
+
+    def accepts(self, states: Sequence[int], kind: str, end: int) -> bool:
+        """Whether `kind` can be shifted after the reductions that it calls for; $END
+        where that leads to the state `end`.
+
+        LALR tables merge states, so the table alone says yes too often: a reduction may
+        be allowed here whose result does not fit below. So the reductions are gone
+        through, without making anything.
+        """
+        stack = list(states)
+        while (action := self.action(stack[-1], kind)) is not None:
+            if action >= 0:
+                return True
+            rule = self.rules[~action]
+            if rule.length:
+                del stack[-rule.length :]
+            state = self.after(stack[-1], rule.origin)
+            if state is None:  # the start symbol itself was reduced
+                return kind == "$END"
+            stack.append(state)
+            if kind == "$END" and state == end:
+                return True
+        return False
+
+
+@cache
+def load_lalr_table() -> LalrTable:
+    """The table of the language."""
+    path = Path(__file__).parent / "grammar.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    symbols = data["symbols"]
+
+    def row_of(row: list[int]) -> dict[str, int]:
+        return {symbols[n]: a for n, a in zip(row[::2], row[1::2], strict=True)}
+
+    return LalrTable(
+        words=data["words"],
+        rules=[LalrRule(*r) for r in data["rules"]],
+        states=[r if isinstance(r, int) else row_of(r) for r in data["states"]],
+        starts=data["starts"],
+        ends=data["ends"],
+    )
+
+
+class StackEntry(NamedTuple):
+    """A value on the stack: made of tokens `first` to `last` (`first` is -1 for none),
+    nested `height` deep.
+    """
+
+    value: object
+    first: int
+    last: int
+    height: int
+
+
+RuleBuilder = Callable[[str, list[object], int, int], object]
+"""Rule, children, first and last token → value."""
+
+
+@dataclass(kw_only=True)
+class ParseRun:
+    """One parse. `explain` makes the diagnostic for a token that does not fit,
+    `exceeded` for too much.
+
+    `restarts` are the places in `tokens`, ascending, where parsing may go on after a
+    fault. `names` are those of them that were read as a name.
+    """
+
+    table: LalrTable
+    tokens: list[Token]
+    start: str
+    build: RuleBuilder
+    explain: Callable[["ParseRun", int], Diagnostic]
+    exceeded: Callable[[str, int], Diagnostic]
+    restarts: list[int]
+    faults: list[Diagnostic]
+    states: list[int] = field(default_factory=list)
+    parts: list[StackEntry] = field(default_factory=list)
+    names: set[int] = field(default_factory=set)
+    stopped: bool = False
+
+    def parse(self) -> object:
+        """The value of the start symbol; None if there are faults."""
+        self.states = [self.table.starts[self.start]]
+        end = self.table.ends[self.start]
+        possible = set(self.restarts)
+        at = 0
+        while not self.stopped:
+            token = self.tokens[at]
+            action = self.table.action(self.states[-1], token.kind)
+            if action is None:
+                self.faults.append(self.explain(self, at))
+                restart = recover_from_error(self, at)
+                if restart is None or len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
+                    return None
+                at = restart
+            elif action >= 0:
+                if at in possible and self.accepts(self.states, "NAME"):
+                    self.names.add(at)
+                self.states.append(action)
+                self.parts.append(StackEntry(token, at, at, 0))
+                at += 1
+            else:
+                self.reduce(action, token.kind)
+                if token.kind == "$END" and self.states[-1] == end:
+                    return None if self.faults else self.parts[-1].value
+        return None
+
+    def accepts(self, states: Sequence[int], kind: str) -> bool:
+        """Whether `kind` fits on top of these states."""
+        return self.table.accepts(states, kind, self.table.ends[self.start])
+
+    def expected(self) -> frozenset[str]:
+        """The terminals that fit here."""
+        terminals = {*self.table.words.values(), "NAME", "NUMBER", "STRING", "$END"}
+        return frozenset(kind for kind in terminals if self.accepts(self.states, kind))
+
+    def reduce(self, action: int, kind: str) -> None:
+        """Replace the parts of a complete rule by what the callback makes of them."""
+        rule = self.table.rules[~action]
+        if rule.renames:
+            whole = self.parts[-1]
+            if whole.last - whole.first < source_limits.MAX_EXPRESSION_TOKENS:
+                # two of three reductions are such; a chain of them is one step
+                self.states[-1] = self.table.renamed(self.states[-2], action, kind)
+                return
+            self.states.pop()
+        else:
+            # not `[-length:]`, which is everything for a rule without parts
+            below = len(self.parts) - rule.length
+            whole = self.value(rule, self.parts[below:])
+            self.parts[below:] = [whole]
+            del self.states[len(self.states) - rule.length :]
+        # a long call is as hard to walk over as a long sum; it is seen where it ends
+        long = rule.origin == "expr" or rule.callback in CHAIN_RULES
+        if long and whole.last - whole.first >= source_limits.MAX_EXPRESSION_TOKENS:
+            self.stop("E0111", whole.first)
+        state = self.table.after(self.states[-1], rule.origin)
+        assert state is not None
+        self.states.append(state)
+
+    def value(self, rule: LalrRule, parts: list[StackEntry]) -> StackEntry:
+        """What a complete rule stands for."""
+        first, last = -1, -1
+        for part in parts:
+            if part.first >= 0:  # some parts read nothing
+                first, last = first if first >= 0 else part.first, part.last
+        children = splice_children(rule, parts)
+        height = compute_expression_depth(rule, parts)
+        if rule.is_list:
+            return StackEntry(children, first, last, height)
+        if rule.alone and len(children) == 1:
+            return StackEntry(children[0], first, last, height)
+        if height > source_limits.MAX_EXPRESSION_DEPTH and first >= 0 and not self.stopped:
+            self.stop("E0110", first)
+        value = self.build(rule.callback, children, first, last)
+        return StackEntry(value, first, last, height)
+
+    def stop(self, code: str, first: int) -> None:
+        """Note that a limit is passed by what token `first` begins, and read no further."""
+        self.faults.append(self.exceeded(code, first))
+        self.stopped = True
+
+
+def splice_children(rule: LalrRule, parts: list[StackEntry]) -> list[object]:
+    """The children of a rule: parts as they are, repetitions spliced in, None for the
+    options that are absent.
+    """
+    children: list[object] = []
+    chosen = rule.children
+    if rule.is_list and chosen[:1] == [~0]:
+        # `items: items item`: the first part is the list so far, which stands nowhere
+        # else, so it may grow; a copy an item would make long lists quadratic
+        so_far = parts[0].value
+        assert isinstance(so_far, list)
+        children, chosen = so_far, chosen[1:]
+    for n in chosen:
+        if n is None:
+            children.append(None)
+        elif n >= 0:
+            children.append(parts[n].value)
+        else:
+            more = parts[~n].value
+            assert isinstance(more, list)
+            children.extend(more)
+    return children
+
+
+def compute_expression_depth(rule: LalrRule, parts: list[StackEntry]) -> int:
+    """How deep the expressions in a complete rule are inside each other."""
+    if rule.callback in LEFT_CHAIN_RULES:
+        # `a + b + c` is read as `(a + b) + c`, but walked in a loop
+        return max(parts[0].height, max(p.height for p in parts[1:]) + 1)
+    highest = max((p.height for p in parts), default=0)
+    return highest + 1 if rule.callback in NESTING_RULES else highest
+
+
+def recover_from_error(run: ParseRun, at: int) -> int | None:
+    """After a fault at token `at`: drop the broken item and go on at the next one that
+    starts a line; None if there is none.
+
+    That may be the word before `at`, if it was taken for a name: in
+
+        x = a +
+        block f()
+
+    `block` is read as a name that is added to `a`, and the fault is seen at `f`.
+    """
+    for n in run.restarts[bisect_left(run.restarts, at - 1) :]:
+        if n == at or (n < at and n not in run.names):
+            continue
+        run.names.discard(n)
+        # drop states until the item fits; where a name fits too it is an expression yet
+        for depth in range(len(run.states), 1, -1):
+            states = run.states[:depth]
+            if run.accepts(states, run.tokens[n].kind) and not run.accepts(states, "NAME"):
+                del run.states[depth:]
+                del run.parts[depth - 1 :]
+                return n
+    return None

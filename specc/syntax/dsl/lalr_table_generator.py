@@ -1,0 +1,211 @@
+"""Generate grammar.json, the LALR table, from grammar.lark (`make tables`)."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias, TypedDict
+
+from lark import Lark
+from lark.grammar import Rule
+from lark.lexer import TerminalDef
+
+GRAMMAR_DIRECTORY = Path(__file__).parent
+REDUCE = 1
+"""How lark marks an action that reduces; 0 shifts."""
+
+
+class LarkSymbol(TypedDict):
+    """A symbol as lark serializes it; `filter_out` of signs that were not given a name."""
+
+    name: str
+    filter_out: bool
+
+
+class LarkOptions(TypedDict):
+    """What lark's grammar syntax says about a rule: `!rule`, `?rule`, `[…]`."""
+
+    keep_all_tokens: bool
+    expand1: bool
+    empty_indices: list[bool]
+
+
+class LarkRule(TypedDict):
+    """One expansion of a rule as lark serializes it."""
+
+    origin: LarkSymbol
+    alias: str | None
+    expansion: list[LarkSymbol]
+    options: LarkOptions
+
+
+class LarkParser(TypedDict):
+    """lark's parse table."""
+
+    tokens: dict[int, str]
+    states: dict[int, dict[int, tuple[int, "int | dict[str, int]"]]]
+    start_states: dict[str, int]
+    end_states: dict[str, int]
+
+
+RuleEntry: TypeAlias = tuple[str, str, int, list[int | None], bool]
+StateRow: TypeAlias = dict[str, int | str]
+TableJson: TypeAlias = dict[str, object]
+START_SYMBOLS = [
+    "file", "expr", "type", "sided_type", "types", "source", "dim_name",
+    "definition_head", "repeat_head", "scan_head", "targets", "dotted",
+]  # fmt: skip
+"""What can be parsed alone: a file, and everything that is one scalar in YAML."""
+
+
+@cache
+def load_grammar() -> Lark:
+    """The grammar, refused if it has a conflict. Making its table takes seconds."""
+    text = (GRAMMAR_DIRECTORY / "grammar.lark").read_text(encoding="utf-8")
+    return Lark(text, parser="lalr", strict=True, maybe_placeholders=True, start=START_SYMBOLS)
+
+
+def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]:
+    """Which symbols of a rule become children: `n` as it is, `~n` spliced in, None for
+    an absent option.
+    """
+    keep_all = rule["options"]["keep_all_tokens"]
+    chosen: list[int | None] = []
+    symbols = rule["expansion"]
+    absent = count_absent_options(rule["options"]["empty_indices"], len(symbols))
+    for n, symbol in enumerate(symbols):
+        chosen += [None] * absent[n]
+        terminal = symbol["name"] in terminals
+        if not terminal and symbol["name"].startswith("_"):
+            chosen.append(~n)  # what lark made of a repetition
+        elif keep_all or not (terminal and symbol["filter_out"]):
+            chosen.append(n)
+    return [*chosen, *[None] * absent[len(symbols)]]
+
+
+def count_absent_options(empty: list[bool], size: int) -> list[int]:
+    """How many absent options stand before each of `size` symbols, and behind the last.
+
+    lark says for every place of the rule as it is written whether it is absent in this
+    expansion: of `name ["=" expr] [STRING]`, `name STRING` has `[no, yes, no]`.
+    """
+    if not empty:
+        return [0] * (size + 1)
+    counts = [0]
+    for is_absent in empty:
+        if is_absent:
+            counts[-1] += 1
+        else:
+            counts.append(0)
+    return counts
+
+
+def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
+    """`[origin, callback, length, children, may be its only child]` of one rule."""
+    origin = rule["origin"]["name"]
+    alone = rule["options"]["expand1"] and not rule["alias"]
+    return (
+        origin,
+        rule["alias"] or origin,
+        len(rule["expansion"]),
+        compute_child_slots(rule, terminals),
+        bool(alone),
+    )
+
+
+def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
+    """States in the order of their discovery, which does not depend on hash seeds as
+    lark's numbers do.
+    """
+    order = list(dict.fromkeys(starts))
+    seen = set(order)
+    for state in order:
+        for name in sorted(states[state]):
+            target = states[state][name]
+            if isinstance(target, int) and target not in seen:
+                seen.add(target)
+                order.append(target)
+    return order
+
+
+def build_lalr_table() -> TableJson:
+    """The table as JSON holds it.
+
+    `states[n]` is `~rule` where that is reduced by whatever comes next, else the row
+    `[symbol, action, …]` where an action is a state to go to or `~rule`.
+    """
+    lark = load_grammar()
+    data, memo = lark.memo_serialize([TerminalDef, Rule])
+    parser = data["parser"]["parser"]
+    terminals = {t.name: t.pattern for t in lark.terminals}
+    rows, rules = collect_state_actions(parser, memo, {*terminals, "$END"})
+    rule_at = {key: n for n, key in enumerate(sorted(rules))}
+    symbols = sorted(parser["tokens"].values())
+    order = order_states(rows, [parser["start_states"][s] for s in START_SYMBOLS])
+    state_at = {state: n for n, state in enumerate(order)}
+
+    def numbered(action: int | str) -> int:
+        return state_at[action] if isinstance(action, int) else ~rule_at[action]
+
+    fixed = {p.value: name for name, p in terminals.items() if p.type == "str"}
+    return {
+        "words": dict(sorted(fixed.items(), key=lambda item: item[1])),
+        "symbols": symbols,
+        "rules": [rules[key] for key in sorted(rules)],
+        "states": [
+            pack_state_row({symbols.index(n): numbered(a) for n, a in sorted(rows[s].items())})
+            for s in order
+        ],
+        "starts": {s: state_at[parser["start_states"][s]] for s in START_SYMBOLS},
+        "ends": {s: state_at[parser["end_states"][s]] for s in START_SYMBOLS},
+    }
+
+
+def collect_state_actions(
+    parser: LarkParser, memo: Mapping[int, LarkRule], terminals: set[str]
+) -> tuple[dict[int, StateRow], dict[str, RuleEntry]]:
+    """What lark's states do, by symbol: another state to go to, or the key of a rule to
+    reduce by; and the rules by key.
+
+    lark numbers rules and symbols anew at each run, so both go by their names here.
+    """
+    rows: dict[int, StateRow] = {}
+    rules: dict[str, RuleEntry] = {}
+    for state, row in parser["states"].items():
+        named = rows.setdefault(state, {})
+        for token, (kind, argument) in row.items():
+            if isinstance(argument, int):
+                action: int | str = argument
+            else:
+                assert kind == REDUCE
+                rule = memo[argument["@"]]
+                action = " ".join(map(json.dumps, [rule["origin"], *rule["expansion"]]))
+                rules[action] = build_rule_entry(rule, terminals)
+            named[parser["tokens"][token]] = action
+    return rows, rules
+
+
+def pack_state_row(row: dict[int, int]) -> int | list[int]:
+    """A row as JSON holds it; one that reduces by the same rule whatever comes is that
+    rule: the fault is seen at the next shift all the same.
+    """
+    only = set(row.values())
+    if len(only) == 1 and (rule := only.pop()) < 0:
+        return rule
+    return [n for pair in row.items() for n in pair]
+
+
+def render_grammar_json() -> str:
+    """The contents of grammar.json: one state or rule a line, so that changes can be read."""
+    entries = []
+    for key, value in build_lalr_table().items():
+        if isinstance(value, list) and key != "symbols":
+            rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in value)
+            entries.append(f"{json.dumps(key)}: [\n{rows}\n]")
+        else:
+            entries.append(f"{json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+if __name__ == "__main__":
+    (GRAMMAR_DIRECTORY / "grammar.json").write_text(render_grammar_json(), encoding="utf-8")

@@ -1,0 +1,275 @@
+"""The DSL lexer: text fragments with source offsets, tokens and comments."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Source, Span
+from specc.syntax import source_limits
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """`text`, with `places[n]` the offset in `source` of character `n` and one more for
+    the end.
+
+    Without `places` the text stands in `source` as it is, from `start` on. `scalar`
+    says that the text is the value of a YAML scalar, where a `#` starts no comment.
+    """
+
+    source: Source
+    text: str
+    start: int = 0
+    places: tuple[int, ...] | None = None
+    scalar: bool = False
+
+    def span(self, start: int, end: int) -> Span:
+        """Where characters `start` to `end` of the text stand in the file."""
+        if self.places is None:
+            return Span(self.source, self.start + start, self.start + end)
+        first = self.places[start]
+        last = self.places[end] if end > start else first
+        return Span(self.source, first, max(first, last))
+
+
+def make_file_fragment(source: Source) -> Fragment:
+    """The whole file as one piece."""
+    return Fragment(source, source.text)
+
+
+class Token(NamedTuple):
+    """A terminal of the grammar. `start` and `end` are offsets in the fragment."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+class Comment(NamedTuple):
+    """A comment with its text behind `#`; offsets in the file."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass
+class LexedTokens:
+    """What the lexer found; `tokens` ends with one of kind `$END`."""
+
+    tokens: list[Token] = field(default_factory=list)
+    comments: list[Comment] = field(default_factory=list)
+    faults: list[Diagnostic] = field(default_factory=list)
+
+
+TOKEN_PATTERN = re.compile(
+    r"""(?P<blank>[ \t\r\n\f]+)
+      | (?P<comment>\#[^\n]*)
+      | (?P<NAME>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<NUMBER>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
+      | (?P<STRING>"[^"\\\n]*(?:\\.[^"\\\n]*)*")
+      | (?P<sign>\.\.\.|->|\*\*|//|==|!=|<=|>=|[-+*/%&|<>=(){}\[\],.:@?])""",
+    re.VERBOSE,
+)
+WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
+OPENERS = {"(": ")", "[": "]", "{": "}"}
+CLOSERS = frozenset(OPENERS.values())
+MAX_NUMBER_LENGTH = 400
+"""Characters of a number; the longest that says anything has some 310."""
+
+CHARACTER_HINTS = {
+    "'": 'texts stand in double quotes: "…"',
+    "“": 'texts stand in straight double quotes: "…"',
+    "”": 'texts stand in straight double quotes: "…"',
+    ";": "nothing separates statements; leave it out",
+    "!": "negation is the word `not`; “differs from” is `!=`",
+    "~": "negation is the word `not`; a missing value is `none`",
+    "^": "a power is written `**`",
+    "\\": "lines need no mark to go on: newlines mean nothing",
+    "−": "minus is the hyphen on the keyboard, `-`",
+    "×": "a product is written `*`",
+}
+"""Characters that other languages and word processors use, and what is written here."""
+
+
+def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedTokens:
+    """The tokens of a fragment. `words` maps the text of each fixed terminal to its name."""
+    lexer = Lexer(fragment, words)
+    at, size = 0, len(fragment.text)
+    while at < size and len(lexer.found.faults) < source_limits.MAX_COLLECTED_ERRORS:
+        at = lexer.take(at)
+    lexer.found.tokens.append(Token("$END", "", size, size))
+    lexer.check_depth()
+    return lexer.found
+
+
+class Lexer:
+    """The lexing of one fragment; `found` grows with every token."""
+
+    def __init__(self, fragment: Fragment, words: Mapping[str, str]) -> None:
+        self.fragment = fragment
+        self.words = words
+        self.found = LexedTokens()
+
+    def take(self, at: int) -> int:
+        """Take what stands at an offset; where to read on."""
+        match = TOKEN_PATTERN.match(self.fragment.text, at)
+        if match is None:
+            return self._stray(at)
+        text, end = match.group(), match.end()
+        match match.lastgroup:
+            case "NAME":
+                self._add(self.words.get(text, "NAME"), text, at)
+            case "sign":
+                self._add(self.words[text], text, at)
+            case "STRING":
+                self._add("STRING", text, at)
+            case "NUMBER":
+                return self._number(text, at, end)
+            case "comment":
+                self._comment(text, at, end)
+            case _:
+                pass  # blanks
+        return end
+
+    def fault(self, code: str, title: str, start: int, end: int, label: str, mend: str) -> None:
+        """Note a fault of characters `start` to `end`."""
+        primary = Label(self.fragment.span(start, end), label)
+        self.found.faults.append(Diagnostic(code, title, primary, helps=(mend,)))
+
+    def _add(self, kind: str, text: str, start: int) -> None:
+        self.found.tokens.append(Token(kind, text, start, start + len(text)))
+
+    def _comment(self, text: str, start: int, end: int) -> None:
+        """Keep a comment. Inside a quoted YAML scalar it would be lost on the way, so it
+        is refused.
+        """
+        if self.fragment.scalar:
+            self.fault(
+                "E0106",
+                "a comment inside a quoted text",
+                start,
+                end,
+                "this belongs to the text",
+                "write the comment behind the closing quote",
+            )
+            return
+        span = self.fragment.span(start, end)
+        self.found.comments.append(Comment(span.start, span.end, text[1:].strip()))
+
+    def _number(self, text: str, start: int, end: int) -> int:
+        """Keep a number that is written as the language writes numbers; where to read on."""
+        word = WORD_PATTERN.match(self.fragment.text, start)
+        assert word is not None
+        # `1_000` and `3d` match the pattern of a number only up to the `_` and the `d`
+        wrong = (
+            _explain_bad_number(word.group())
+            if word.end() > end
+            else _explain_unsupported_number(text)
+        )
+        end = max(end, word.end())
+        if wrong is not None:
+            title, mend = wrong
+            self.fault("E0108", title, start, end, "here", mend)
+            text = "0"  # a stand-in, so that the parser finds further faults
+        self.found.tokens.append(Token("NUMBER", text, start, end))
+        return end
+
+    def _stray(self, at: int) -> int:
+        """Note a character that starts no token; where to read on."""
+        character = self.fragment.text[at]
+        if character == '"':
+            return self._unclosed(at)
+        title = "a character that is not part of the language"
+        self.fault("E0106", title, at, at + 1, "here", _suggest_for_character(character))
+        return at + 1
+
+    def _unclosed(self, at: int) -> int:
+        """Note a text that its line does not close; the next line is read as usual."""
+        text, fragment = self.fragment.text, self.fragment
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        last = fragment.span(max(at, end - 1), end)
+        self.found.faults.append(
+            Diagnostic(
+                "E0104",
+                "a text that is never closed",
+                Label(fragment.span(at, at + 1), "opened here"),
+                (Label(last, "the line ends before it is closed"),),
+                helps=('close it with `"`; a line break inside a text is written `\\n`',),
+            )
+        )
+        self.found.tokens.append(Token("STRING", '""', at, end))
+        return end
+
+    def check_depth(self) -> None:
+        """Note brackets inside each other past the limit, once."""
+        depth = 0
+        for token in self.found.tokens:
+            # the texts of strings are in quotes, so none of them is a bracket
+            if token.text in OPENERS:
+                depth += 1
+                if depth > source_limits.MAX_NESTING:
+                    self.fault(
+                        "E0110",
+                        f"brackets inside each other more than {source_limits.MAX_NESTING} deep",
+                        token.start,
+                        token.end,
+                        f"bracket number {depth}",
+                        "give the inner part a name of its own",
+                    )
+                    return
+            elif token.text in CLOSERS:
+                depth = max(0, depth - 1)
+
+
+def _explain_bad_number(word: str) -> tuple[str, str]:
+    """What is wrong with a word that begins like a number, and the mend."""
+    plain = word.replace("_", "")
+    mend = (
+        f"write `{truncate_token_text(plain)}`"  # 1_000
+        if plain.isdigit()
+        else "a name starts with a letter or `_`"  # 3d
+    )
+    return f"`{truncate_token_text(word)}` is neither a number nor a name", mend
+
+
+def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
+    """What is wrong with a number, and the mend."""
+    if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
+        # other languages read 010 as 8
+        mend = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
+        return f"the number `{truncate_token_text(text)}` starts with 0", mend
+    if len(text) > MAX_NUMBER_LENGTH:
+        mend = "numbers are doubles: 17 digits say all there is"
+        return f"a number of {len(text)} characters", mend
+    # 16 digits are looked at before `int`, which takes quadratic time
+    if text.isdigit() and (len(text) > 16 or int(text) >= source_limits.MAX_INTEGER):
+        title = f"the whole number {truncate_token_text(text)} is too large"
+        return title, "whole numbers stay below 2 ** 53"
+    if float(text) == float("inf"):
+        title = f"the number {truncate_token_text(text)} is too large"
+        return title, "numbers are doubles, which end near 1.8e308"
+    return None
+
+
+def _suggest_for_character(character: str) -> str:
+    """What to do about a character that starts no token."""
+    code = ord(character)
+    if code < 32 or code == 127:
+        return f"this is the control character U+{code:04X}; delete it"
+    if character in CHARACTER_HINTS:
+        return CHARACTER_HINTS[character]
+    if character.isalpha() or code > 127:
+        name = unicodedata.name(character, f"U+{code:04X}")
+        return f"this is {name}; names are made of the letters a to z, digits and `_`"
+    return "it has no meaning here"
+
+
+def truncate_token_text(text: str) -> str:
+    """At most 40 characters of a text."""
+    return text if len(text) <= 40 else text[:37] + "…"

@@ -1,0 +1,155 @@
+"""Parse a spec in either syntax: decode bytes, detect DSL or YAML, call the parser."""
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Literal, NoReturn
+
+from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.diagnostics.source import Source, Span
+from specc.syntax import ast, source_limits
+from specc.syntax.dsl.dsl_parser import check_source_characters, parse_dsl, parse_expression
+
+Syntax = Literal["specc", "yaml"]
+YAML_SUFFIXES = (".yaml", ".yml", ".json")
+LEADING_BLANKS = re.compile(r"(?:\s+|#[^\n]*|---[ \t]*(?=\n))*")
+DSL_START = re.compile(r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]")
+YAML_START = re.compile(
+    r"[\"']?(?:specc|model|extends|config|items|dims)[\"']?[ \t]*:|\{[ \t\r\n]*\"|- "
+)
+BYTE_ORDER_MARKS = (
+    (b"\xff\xfe\x00\x00", "UTF-32"),
+    (b"\x00\x00\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+
+
+def parse_spec(source: Source) -> ast.File:
+    """The tree of a spec in either syntax. Fails with E01xx or E0201."""
+    check_source_characters(source)
+    if detect_syntax(source) == "specc":
+        return parse_dsl(source)
+    from specc.syntax.yaml.yaml_parser import parse_yaml
+
+    return parse_yaml(source)
+
+
+def detect_syntax(source: Source) -> Syntax:
+    """The syntax a text is in: by its name, else by its first word. Fails with E0114 if
+    the two differ.
+    """
+    ending = PurePath(source.name).suffix.lower()
+    leading = LEADING_BLANKS.match(source.text)
+    start = leading.end() if leading else 0
+    named, looks = _syntax_of_suffix(ending), _syntax_of_first_word(source.text, start)
+    # `model: x` in a .specc file: parsing it would blame the colon
+    if named and looks and named != looks:
+        end = source.text.find("\n", start)
+        span = Span(source, start, end if end >= 0 else len(source.text))
+        _raise_syntax_conflict(looks, ending, span)
+    return named or looks or "specc"
+
+
+def _syntax_of_suffix(ending: str) -> Syntax | None:
+    """What a file's ending says, if anything."""
+    if ending in YAML_SUFFIXES:
+        return "yaml"
+    return "specc" if ending == ".specc" else None
+
+
+def _syntax_of_first_word(text: str, start: int) -> Syntax | None:
+    """What the first word says, behind blank lines and comments."""
+    if YAML_START.match(text, start):
+        return "yaml"
+    return "specc" if DSL_START.match(text, start) else None
+
+
+def _raise_syntax_conflict(looks: Syntax, ending: str, span: Span) -> NoReturn:
+    """E0114: the text is in one syntax, the file's name says the other."""
+    if looks == "yaml":
+        raise_error(
+            "E0114",
+            f"this is YAML in a file named {truncate_suffix(ending)}",
+            span,
+            "written as YAML",
+            helps=["name the file .yaml, or turn it into the language with `specc convert`"],
+        )
+    raise_error(
+        "E0114",
+        f"this is the .specc language in a file named {truncate_suffix(ending)}",
+        span,
+        "not written as YAML",
+        helps=["name the file .specc, or turn it into YAML with `specc convert`"],
+    )
+
+
+def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Messages with their advice in the syntax of the file that they are about."""
+    found = list(diagnostics)
+    if not any(map(_is_about_yaml, found)):
+        return found
+    # YAML's own modules are read where a YAML file was
+    from specc.syntax.yaml.yaml_advice import translate_advice_to_yaml as in_yaml
+
+    return [in_yaml(d) if _is_about_yaml(d) else d for d in found]
+
+
+def _is_about_yaml(diagnostic: Diagnostic) -> bool:
+    if diagnostic.primary is None:
+        return False
+    return diagnostic.primary.span.source.name.lower().endswith(YAML_SUFFIXES)
+
+
+def truncate_suffix(ending: str) -> str:
+    """A file ending, cut if long."""
+    return ending if len(ending) <= 12 else ending[:11] + "…"
+
+
+def decode_spec(data: bytes, name: str) -> Source:
+    """The text of a file's bytes. Fails with E0109 for more than 1 MiB, E0112 for
+    anything but UTF-8.
+    """
+    nothing = Source(name, "")
+    at_start = Span(nothing, 0, 0)
+    if len(data) > source_limits.MAX_SPEC_BYTES:
+        raise_error(
+            "E0109",
+            f"a spec of {len(data)} bytes; at most {source_limits.MAX_SPEC_BYTES} are read",
+            at_start,
+            helps=["repeat layers with `repeat`, and keep blocks in files of their own with `use`"],
+        )
+    # the UTF-32 mark begins with that of UTF-16, so it is looked for first
+    for mark, encoding in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            raise_error(
+                "E0112",
+                f"this file is in {encoding}; a spec is in UTF-8",
+                at_start,
+                helps=["save it as UTF-8"],
+            )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # the text up to the fault is shown, so that its line can be underlined
+        before = data[: error.start].decode("utf-8-sig", errors="replace")
+        source = Source(name, before + data[error.start :].decode("utf-8", errors="replace"))
+        span = Span(source, len(before), min(len(before) + 1, len(source.text)))
+        raise_error(
+            "E0112",
+            f"the byte {data[error.start]:#04x} is not UTF-8",
+            span,
+            "here",
+            helps=["save the file as UTF-8"],
+        )
+    return check_source_characters(Source(name, text))
+
+
+__all__ = [
+    "decode_spec",
+    "detect_syntax",
+    "parse_dsl",
+    "parse_expression",
+    "parse_spec",
+    "translate_advice",
+]

@@ -1,0 +1,28 @@
+"""Size limits of spec text: bytes, nesting, tokens, reported errors."""
+
+MAX_SPEC_BYTES = 1 << 20
+"""Characters of a file, and bytes before decoding (E0109)."""
+
+MAX_NESTING = 64
+"""Brackets, or YAML collections, inside each other (E0110)."""
+
+MAX_EXPRESSION_DEPTH = 256
+"""Operators inside each other without brackets, such as `- - - x` (E0110).
+
+Chains that group to the left, such as `a + b + c`, do not count: code that walks a tree
+must follow their left operands in a loop (`specc.syntax.ast_walk.flatten_binary_chain`) and may
+recurse
+elsewhere.
+"""
+
+MAX_EXPRESSION_TOKENS = 10_000
+"""Words and signs of one expression (E0111)."""
+
+MAX_INTEGER = 1 << 53
+"""Whole numbers stay below this: a double holds them exactly (E0108)."""
+
+MAX_REPORTED_ERRORS = 20
+"""Errors shown of one file."""
+
+MAX_COLLECTED_ERRORS = 40
+"""Errors after which reading stops; those past `MAX_REPORTED_ERRORS` are counted."""

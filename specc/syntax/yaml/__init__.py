@@ -1,0 +1,1 @@
+"""The YAML syntax: nodes with spans, parser and printer."""

@@ -1,0 +1,119 @@
+"""Translate PyYAML errors into diagnostics."""
+
+import yaml
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Source, Span
+
+PYYAML_REASONS: tuple[tuple[str, str, str], ...] = (
+    ("cannot start any token", "a character that YAML keeps for itself", "put the text in quotes"),
+    (
+        "mapping values are not allowed",
+        "a `:` where no key can be",
+        "put the text in quotes, or check the indentation",
+    ),
+    (
+        "could not find expected ':'",
+        "a line that is neither `key: value` nor part of a text",
+        "write `key: value`, or check the indentation",
+    ),
+    (
+        "did not find expected key",
+        "a line that does not fit the lines before it",
+        "check the indentation; put a text with `: ` or quotes inside in quotes",
+    ),
+    (
+        "expected <block end>",
+        "a line that does not fit the lines before it",
+        "check the indentation; put a text with `: ` or quotes inside in quotes",
+    ),
+    (
+        "did not find expected '-'",
+        "a line that does not fit the list before it",
+        "begin it with `- `, or indent it",
+    ),
+    (
+        "did not find expected ',' or",
+        "a `[` or `{` that is not closed, or a missing `,`",
+        "close it, and put a text with `[`, `{` or `,` in quotes",
+    ),
+    (
+        "expected ',' or",
+        "a `[` or `{` that is not closed, or a missing `,`",
+        "close it, and put a text with `[`, `{` or `,` in quotes",
+    ),
+    ("did not find expected node content", "a sign where a value is due", "put the text in quotes"),
+    ("expected the node content", "a sign where a value is due", "put the text in quotes"),
+    (
+        "unexpected end of stream",
+        "a text in quotes that is never closed",
+        "close it with the same quote",
+    ),
+    (
+        "unknown escape",
+        "an escape that YAML does not know",
+        "write `\\\\` for a backslash, or use single quotes",
+    ),
+    (
+        "undefined alias",
+        "an alias is not part of the language",
+        "quote a text that starts with `*`",
+    ),
+    (
+        "undefined tag handle",
+        "a tag is not part of the language",
+        "quote a text that starts with `!`",
+    ),
+    (
+        "directive",
+        "a YAML directive is not part of the language",
+        "leave out lines that start with `%`",
+    ),
+)
+"""What PyYAML's problem contains, what we call it, and what to do."""
+
+
+def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
+    """Why a text cannot be read."""
+    if isinstance(error, yaml.reader.ReaderError):
+        at = min(error.position, len(source.text))
+        return _control_character(Span(source, at, min(at + 1, len(source.text))))
+    assert isinstance(error, yaml.MarkedYAMLError)
+    title, mend = _translate_yaml_error(source, error)
+    here = _character_at(source, error.problem_mark)
+    others: list[Label] = []
+    if error.context_mark:
+        context = _character_at(source, error.context_mark)
+        # where both marks are one place, the second says nothing more
+        if context.start < here.start:
+            others.append(Label(context, "this begins here"))
+    return Diagnostic("E0121", title, Label(here, "here"), tuple(others), helps=(mend,))
+
+
+def _control_character(span: Span) -> Diagnostic:
+    shown = f"U+{ord(span.text):04X}" if span.text else "one"
+    return Diagnostic(
+        "E0112",
+        f"the control character {shown} cannot be in a YAML file",
+        Label(span, "here"),
+        helps=("delete it",),
+    )
+
+
+def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """What is wrong, and the mend."""
+    mark = error.problem_mark
+    if mark and source.text[mark.index : mark.index + 1] == "\t":
+        return "a tab where YAML wants blanks", "indent with spaces"
+    problem = error.problem or ""
+    for part, title, mend in PYYAML_REASONS:
+        if part in problem:
+            return title, mend
+    return f"this is not YAML: {problem}", "check quotes and indentation"
+
+
+def _character_at(source: Source, mark: yaml.Mark | None) -> Span:
+    """The character at a mark; the end of the text where there is none."""
+    size = len(source.text)
+    at = min(mark.index, size) if mark else size
+    return Span(source, at, min(at + 1, size))

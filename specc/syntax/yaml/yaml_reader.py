@@ -1,0 +1,229 @@
+"""`YamlReader`: checks of node kinds and keys for all YAML parsers, error reporting, and node
+extents including comments.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from collections.abc import Sequence as Children
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
+from specc.diagnostics.source import Source, Span
+from specc.diagnostics.suggest import did_you_mean, format_name_list, format_suggestion
+from specc.syntax import source_limits
+from specc.syntax.comments import CommentAttacher, CommentedBody, T
+from specc.syntax.dsl.dsl_parser import cap_diagnostics
+from specc.syntax.dsl.lexer import Comment
+from specc.syntax.yaml.yaml_nodes import (
+    YamlEntry,
+    YamlMapping,
+    YamlNode,
+    YamlScalar,
+    YamlSequence,
+    is_empty_node,
+)
+
+
+class YamlReader:
+    """The reading of one YAML file."""
+
+    def __init__(self, source: Source, comments: list[Comment]) -> None:
+        self.source = source
+        self.comments = comments
+        self.attacher = CommentAttacher(source.text, comments)
+        self.faults: list[Diagnostic] = []
+
+    def fault(
+        self,
+        code: str,
+        title: str,
+        span: Span,
+        label: str,
+        *helps: str,
+        others: Iterable[Label] = (),
+    ) -> None:
+        """Note a fault and go on."""
+        self.add(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
+
+    def add(self, *faults: Diagnostic) -> None:
+        """Note faults; past a number of them nobody reads on."""
+        self.faults.extend(faults)
+        if len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
+            raise Failed(*cap_diagnostics(self.faults))
+
+    def mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
+        """The entries of a map; an empty place is an empty map."""
+        if isinstance(node, YamlMapping):
+            return node.entries
+        if not is_empty_node(node):
+            self.report_wrong_kind(node, what, "a map", example)
+        return []
+
+    def items(self, node: YamlNode, what: str, example: str) -> list[YamlNode]:
+        """The entries of a list; an empty place is an empty list."""
+        if isinstance(node, YamlSequence):
+            return node.items
+        if not is_empty_node(node):
+            self.report_wrong_kind(node, what, "a list", example)
+        return []
+
+    def report_wrong_kind(self, node: YamlNode, what: str, due: str, example: str) -> None:
+        """Note a list where a map is due, or the like."""
+        found = NODE_KIND_NAMES[type(node)]
+        self.fault(
+            "E0125",
+            f"{what} is {due}, not {found}",
+            get_first_line_span(node.span),
+            f"this is {found}",
+            f"write {example}",
+        )
+
+    def raw(self, node: YamlNode, what: str) -> str:
+        """The text of a scalar as it stands."""
+        if not isinstance(node, YamlScalar):
+            example = "it as a text, in quotes if it contains `: ` or brackets"
+            self.report_wrong_kind(node, what, "a text", example)
+            return ""
+        if is_empty_node(node):
+            self.fault(
+                "E0101",
+                f"nothing is written for {what}",
+                node.span,
+                "expected a text here",
+                "write the text behind the `:`",
+            )
+        return node.value
+
+    def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
+        """The text of a key that may be absent."""
+        return self.raw(entries[key].value, f"`{key}`") if key in entries else ""
+
+    def known(
+        self, node: YamlNode, names: Iterable[str], what: str, required: Iterable[str] = ()
+    ) -> dict[str, YamlEntry]:
+        """The entries by key. Notes E0201 for a key that is not among `names`, E0126
+        for one that is missing.
+        """
+        allowed = tuple(names)
+        entries = node.entries if isinstance(node, YamlMapping) else []
+        found = {e.name: e for e in entries}
+        missing = [n for n in required if n not in found]
+        for entry in entries:
+            if entry.name not in allowed:
+                # a key that was misspelled is one fault, not two
+                meant = self.unknown(entry, allowed, what)
+                if meant in missing:
+                    missing.remove(meant)
+        for name in missing:
+            self.fault(
+                "E0126",
+                f"{what} has no `{name}`",
+                get_first_line_span(node.span),
+                f"`{name}` is missing here",
+                f"add `{name}: …`",
+            )
+        return found
+
+    def unknown(self, entry: YamlEntry, allowed: Iterable[str], what: str) -> str:
+        """Note an unknown key; the key that was probably meant, or an empty text."""
+        names = list(allowed)
+        meant = did_you_mean(entry.name, names)
+        hint = format_suggestion(meant) if meant else f"{what} takes: {format_name_list(names)}"
+        self.fault(
+            "E0201", f"{what} has no key `{entry.name}`", entry.key.span, "unknown key", hint
+        )
+        return meant or ""
+
+    def twice(self, what: str, span: Span, first: Span | None = None) -> None:
+        """Note something that is given again."""
+        others = [Label(first, "first here")] if first is not None else []
+        self.fault(
+            "E0116",
+            f"{what} is given twice",
+            span,
+            "again here",
+            "leave one of the two out",
+            others=others,
+        )
+
+
+NODE_KIND_NAMES = {YamlScalar: "a text", YamlSequence: "a list", YamlMapping: "a map"}
+
+
+def get_entry_span(entry: YamlEntry) -> Span:
+    """From a key to the end of its value; an empty value may stand before its key ends."""
+    end = max(entry.key.span.end, entry.value.span.end)
+    return Span(entry.key.span.source, entry.key.span.start, end)
+
+
+def get_first_line_span(span: Span) -> Span:
+    """The part of a span on its first line."""
+    line = span.text.find("\n")
+    return Span(span.source, span.start, span.start + line) if line >= 0 else span
+
+
+def collect_yaml_body(
+    reader: YamlReader, entry: YamlEntry, children: Children[T]
+) -> CommentedBody[T]:
+    """The statements below a key with their comments."""
+    start = entry.key.span.end
+    return reader.attacher.body(children, start, max(find_value_end(reader, entry), start))
+
+
+def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:
+    """From a key to the end of its value and the comments that belong to it."""
+    key, value = entry.key.span, entry.value.span
+    end = max(key.end, value.end, find_value_end(reader, entry))
+    return Span(reader.source, key.start, end)
+
+
+def compute_node_extent(reader: YamlReader, node: YamlNode) -> Span:
+    """A node with the comments at its end."""
+    end = max(node.span.end, find_node_end(reader, node))
+    return Span(reader.source, node.span.start, end)
+
+
+def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
+    """The end of a value together with its comments."""
+    if not is_empty_node(entry.value):
+        return find_node_end(reader, entry.value)
+    # comments in place of a value: they are indented deeper than its key
+    end = max(entry.key.span.end, entry.value.span.end)
+    return find_comments_end(reader, end, get_span_column(entry.key.span) + 1)
+
+
+def find_node_end(reader: YamlReader, node: YamlNode) -> int:
+    """Where a node ends together with the comments after it that are indented like its
+    entries.
+    """
+    if isinstance(node, YamlScalar) or node.flow:
+        return node.span.end
+    end = node.span.end
+    if isinstance(node, YamlSequence) and node.items:
+        end = max(end, find_node_end(reader, node.items[-1]))
+    elif isinstance(node, YamlMapping) and node.entries:
+        end = max(end, find_value_end(reader, node.entries[-1]))
+    return find_comments_end(reader, end, node.column)
+
+
+def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
+    """The end of the comments behind `end` on its line, and of those below from column
+    `least` on.
+    """
+    text = reader.source.text
+    position = end
+    for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
+        comment = reader.comments[n]
+        gap = text[position : comment.start]
+        # anything but what closes flow style begins something else
+        if gap.strip(" \t\r\n,]}"):
+            break
+        start = comment.start - (text.rfind("\n", 0, comment.start) + 1)
+        if "\n" in gap and start < least:
+            break
+        end = position = comment.end
+    return end
+
+
+def get_span_column(span: Span) -> int:
+    """The column of a span, 0 for the first."""
+    return span.start - (span.source.text.rfind("\n", 0, span.start) + 1)

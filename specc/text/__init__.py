@@ -1,1 +1,0 @@
-"""Source text, and what we say about it. Knows nothing of models."""

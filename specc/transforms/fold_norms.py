@@ -1,0 +1,98 @@
+"""Find norms whose weights can be folded into the linear layers after them."""
+
+from collections.abc import Container, Mapping
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.quantization_format import NormFold
+from specc.transforms.quantize_weights import find_viewed_weight
+
+
+def find_norm_folds(
+    graph: Graph, ties: Mapping[str, str], rounded: Container[str]
+) -> tuple[NormFold, ...]:
+    """The norms of a graph that nothing but linear maps reads, by weights that nothing
+    but these maps reads and that are all `rounded`: one that is kept stays what it is.
+    `ties` names the weight whose numbers another has: none of them can be changed for
+    one reader alone.
+    """
+    walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), rounded)
+    found = (walk.fold(node, made) for node, (made, *_) in graph.nodes)
+    return tuple(fold for fold in found if fold)
+
+
+class _ValueUsers:
+    """Who reads each value of a graph."""
+
+    def __init__(self, graph: Graph, tied: frozenset[str], rounded: Container[str]) -> None:
+        self.rounded = rounded
+        self.of: dict[Value, list[Node]] = {}
+        for node, _ in graph.nodes:
+            for value in node.args:
+                if value is not None:
+                    self.of.setdefault(value, []).append(node)
+        self.shown = set(graph.outputs.values())
+        self.names = {v: n for n, v in graph.parameters.items() if n not in tied}
+        self.results = {node: made for node, (made, *_) in graph.nodes}
+
+    def fold(self, norm: Node, made: Value) -> NormFold | None:
+        """What can be moved out of a norm; None where it is none, or nothing can."""
+        if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or made in self.shown:
+            return None
+        # without a gain there is nothing to move, whether or not there is a bias
+        own = [a for a in norm.args[1:] if a is not None]
+        if not own or norm.args[1] is None:
+            return None
+        # a gain that another norm has too would be moved out of that one as well
+        if any(a not in self.names or self.of[a] != [norm] for a in own):
+            return None
+        maps = self._maps_of(made)
+        if not maps:
+            return None
+        names = [self.names[a] for a in own]
+        return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
+
+    def _maps_of(self, made: Value) -> dict[str, bool] | None:
+        """The weights that `made` is multiplied by, and whether each lies turned over;
+        None where something else reads it, or one weight is read both ways.
+        """
+        maps: dict[str, bool] = {}
+        for reader in self.of.get(made, ()):
+            weight = self._weight(reader, made)
+            if weight is None:
+                return None
+            name, turned = weight
+            if maps.setdefault(name, turned) != turned:
+                return None
+        return maps
+
+    def _weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
+        """The weight that a linear map multiplies `made` by, and whether it lies turned
+        over; None where the reader is something else, the weight is not rounded, or
+        others read it.
+        """
+        if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
+            return None
+        value = find_viewed_weight(reader.args[1])
+        # a product of the norm's result with itself is no map of it
+        if value is None or value not in self.names or made in reader.args[1:]:
+            return None
+        if self.names[value] not in self.rounded:
+            return None
+        turned, shown = False, reader.args[1]
+        while shown is not None and shown.node is not None:
+            # a cut one is read in parts, by whom is not followed here
+            if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
+                return None
+            turned, shown = not turned, shown.node.args[0]
+        return (self.names[value], turned) if self._alone(value, made) else None
+
+    def _alone(self, weight: Value, made: Value) -> bool:
+        """Whether nothing but maps of `made` reads a weight, turned over or not."""
+        for reader in self.of.get(weight, ()):
+            if isinstance(reader.op, ops.Transpose):
+                if not self._alone(self.results[reader], made):
+                    return False
+            elif not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
+                return False
+        return weight not in self.shown

@@ -1,0 +1,344 @@
+"""Fuse a `Scan` over a known cell into an RNN, GRU or LSTM op.
+
+    scan x in xs carry h collect logits {      hs, h = gru(xs, h)
+      h = gru_cell(x, h)                  →    scan h in hs collect logits {
+      logits = linear(h, w)                      logits = linear(h, w)
+    }                                          }
+
+A body is compared with the cells of `specs/std/recurrent.specc`, written out here as
+graphs. What else the body collects may read the rows and the new state; the loop that
+is left for it carries nothing and so falls apart.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.op import Op
+from specc.ir.ops.recurrent import RNN_ACTIVATIONS
+from specc.ir.types import ShapeError, Type
+from specc.transforms.split_scan import split_scan
+
+FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
+OPTIONAL_BIASES = ("b", "c", "c new")
+"""The biases of a pattern, which a body may lack."""
+
+
+def _is_layer_like_scan(op: ops.Scan) -> bool:
+    """Whether a scan goes the way that a recurrent layer does: along the second axis,
+    with one state or an LSTM's two, and to the end, as a layer cannot stop early.
+    """
+    return op.axis == 1 and op.carries in (1, 2) and op.until == -1
+
+
+def _have_batch_shapes(row: Value, state: Value) -> bool:
+    """Whether a cell may read this row with that state: both `[batch, n]`."""
+    return row.type.rank == 2 and row.type.shape[0] == state.type.shape[0]
+
+
+def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """A rewrite rule: the results of a scan by a recurrent layer, or None where its
+    body is not such a cell.
+    """
+    if not isinstance(op, ops.Scan) or not _is_layer_like_scan(op):
+        return None
+    inputs = list(op.body.inputs.values())
+    states = inputs[op.scanned : op.scanned + op.carries]
+    if any(s.type.rank != 2 for s in states):
+        return None
+    nexts = list(op.body.outputs.values())[: op.carries]
+    # Any of the rows may be what the cell reads; the others are for what is collected
+    # beside it.
+    for row in inputs[: op.scanned]:
+        if not _have_batch_shapes(row, states[0]):
+            continue
+        for cell in _iterate_patterns(row.type, [s.type for s in states]):
+            bound = _match_cell(cell, row, states, nexts)
+            # The first that fits is the only one: no two cells are the same function.
+            if bound is not None:
+                return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
+    return None
+
+
+@dataclass(frozen=True)
+class _CellPattern:
+    """A pattern: the layer it stands for, its leaves by name, and the states it makes of them."""
+
+    layer: FusedLayer
+    leaves: dict[str, Value]
+    nexts: tuple[Value, ...]
+
+
+@dataclass
+class _PatternBuilder:
+    """A cell while it is written out."""
+
+    row: Type
+    states: Sequence[Type]
+    b: Builder = field(default_factory=Builder)
+
+    @property
+    def size(self) -> Dim:
+        """The width of the state."""
+        return self.states[0].shape[1]
+
+    def leaf(self, name: str, *shape: Dim) -> Value:
+        """An input of the pattern."""
+        return self.b.input(name, Input(Type(self.row.dtype, shape)))
+
+    def do(self, fn: str, *args: Value) -> Value:
+        """`add`, `mul`, `sub` of two values, or a function of one number."""
+        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
+
+    def both(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
+        """The state, and the affine maps of the row and of the state."""
+        size = self.size
+        x = self.leaf("x", *self.row.shape)
+        h = self.leaf("h", *self.states[0].shape)
+        w = (self.leaf("w", size * gates, self.row.shape[1]), self.leaf("b", size * gates))
+        u = self.leaf("u", size * of_state, size), self.leaf("c", size * of_state)
+        return h, self.b.one(ops.Linear(), x, *w), self.b.one(ops.Linear(), h, *u)
+
+    def parts(self, x: Value, count: int) -> list[Value]:
+        """The features in `count` parts as wide as the state."""
+        return [
+            self.b.one(ops.Slice(1, self.size * n, self.size * (n + 1)), x) for n in range(count)
+        ]
+
+    def done(self, layer: FusedLayer, *nexts: Value) -> _CellPattern:
+        """The pattern."""
+        return _CellPattern(layer, self.b.inputs, nexts)
+
+
+def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPattern]:
+    """The cells whose states are like these."""
+    if len(states) == 2:
+        if states[0] == states[1]:
+            yield _build_lstm_pattern(_PatternBuilder(row, states))
+        return
+    for activation in RNN_ACTIVATIONS:
+        f = _PatternBuilder(row, states)
+        _, from_x, from_h = f.both(1, 1)
+        yield f.done(ops.Rnn(activation), f.do(activation, f.do("add", from_x, from_h)))  # type: ignore[arg-type]
+    # Four forms of a GRU are in use: where the reset stands, and which way the update
+    # points.
+    for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
+        yield _build_gru_pattern(_PatternBuilder(row, states), layer)
+
+
+def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
+    h, from_x, from_h = f.both(3, 3 if op.reset == "after" else 2)
+    r_x, z_x, n_x = f.parts(from_x, 3)
+    parts = f.parts(from_h, 3 if op.reset == "after" else 2)
+    r = f.do("sigmoid", f.do("add", r_x, parts[0]))
+    if op.reset == "after":
+        past = f.do("mul", r, parts[2])
+    else:
+        u = f.leaf("u new", f.size, f.size), f.leaf("c new", f.size)
+        past = f.b.one(ops.Linear(), f.do("mul", r, h), *u)
+    n = f.do("tanh", f.do("add", n_x, past))
+    z = f.do("sigmoid", f.do("add", z_x, parts[1]))
+    shut = f.do("sub", f.leaf("one"), z)
+    # The gate says how much of the old state stays, or how much is replaced.
+    old, new = (z, shut) if op.update == "old" else (shut, z)
+    return f.done(op, f.do("add", f.do("mul", new, n), f.do("mul", old, h)))
+
+
+def _build_lstm_pattern(f: _PatternBuilder) -> _CellPattern:
+    _, from_x, from_h = f.both(4, 4)
+    cell = f.leaf("cell", *f.states[1].shape)
+    i, forget, g, o = f.parts(f.do("add", from_x, from_h), 4)
+    # Gates in the order i, f, g, o, as PyTorch and the operator's weights have them.
+    kept = f.do("mul", f.do("sigmoid", forget), cell)
+    after = f.do("add", kept, f.do("mul", f.do("sigmoid", i), f.do("tanh", g)))
+    return f.done(ops.Lstm(), f.do("mul", f.do("sigmoid", o), f.do("tanh", after)), after)
+
+
+LeafBindings = dict[Value, Value]
+
+
+def _match_cell(
+    cell: _CellPattern, row: Value, states: Sequence[Value], nexts: Sequence[Value]
+) -> LeafBindings | None:
+    """What each leaf is in the body; None where the body is another cell."""
+    # A cell without biases is the same layer with none.
+    free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
+    bound: LeafBindings | None = dict(
+        zip(
+            (cell.leaves[n] for n in ("x", "h", "cell") if n in cell.leaves),
+            (row, *states),
+            strict=True,
+        )
+    )
+    for pattern, value in zip(cell.nexts, nexts, strict=True):
+        bound = _match_value(pattern, value, bound, free) if bound is not None else None
+    return bound
+
+
+def _match_value(
+    pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
+) -> LeafBindings | None:
+    """The leaves so far and those of this part, if the part is alike; sums and products
+    in either order.
+    """
+    if pattern.node is None:
+        return _match_leaf(pattern, value, bound, free)
+    if value is None or value.node is None or value.node.op != pattern.node.op:
+        return None
+    # A sum may be written either way round; trying both keeps patterns few.
+    orders = [value.node.args]
+    if value.node.op in (ops.Arith("add"), ops.Arith("mul")):
+        orders.append(value.node.args[::-1])
+    for order in orders:
+        found = _match_operands(pattern.node.args, order, bound, free)
+        if found is not None:
+            return found
+    return None
+
+
+def _match_leaf(
+    leaf: Value, value: Value | None, bound: LeafBindings, free: set[Value]
+) -> LeafBindings | None:
+    """The leaves with what this one is: the same wherever the pattern has it."""
+    if value is None:
+        return bound if leaf in free else None
+    if leaf in bound:
+        return bound if bound[leaf] is value else None
+    return {**bound, leaf: value} if leaf.type == value.type else None
+
+
+def _match_operands(
+    patterns: Sequence[Value | None],
+    values: Sequence[Value | None],
+    bound: LeafBindings,
+    free: set[Value],
+) -> LeafBindings | None:
+    """The leaves of all operands; one that a node lacks may stand as None or not at all."""
+    found: LeafBindings | None = bound
+    for pattern, value in zip_longest(patterns, values):
+        if pattern is None or found is None:
+            return None
+        found = _match_value(pattern, value, found, free)
+    return found
+
+
+class _FusedLoop:
+    """A loop over a cell, as a layer and what else the loop collects."""
+
+    def __init__(
+        self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings
+    ) -> None:
+        self.b, self.op, self.cell = b, op, cell
+        self.args = args[1:] if op.masked else args
+        self.keep = args[0] if op.masked else None
+        self.inputs = list(op.body.inputs.values())
+        self.outer = dict(zip(self.inputs, self.args, strict=True))
+        self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
+
+    def results(self, row: Value) -> tuple[Value, ...] | None:
+        """The final states, and the collected values; None where something needed is
+        made inside the loop.
+        """
+        b, op = self.b, self.op
+        outputs = list(op.body.outputs.values())
+        # Beside the rows and states of a turn all leaves are weights, of which the layer
+        # needs each as it is outside.
+        own = ("x", "h", "cell", "one")
+        weights = {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
+        collected = outputs[op.carries :]
+        if None in weights.values() or not self._one():
+            return None
+        if not self._free_of_state(collected, outputs[0]):
+            return None
+        u, c = (self._whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c"))
+        starts = self.args[op.scanned : op.scanned + op.carries]
+        layer = replace(self.cell.layer, reverse=op.reverse)
+        try:
+            made = b.add(
+                layer, self.outer[row], weights["w"], u, weights.get("b"), c, self.keep, *starts
+            )
+        except ShapeError:
+            return None
+        rest = [v for v in collected if v is not outputs[0]]
+        found = self._rest(rest, outputs[0], made[0]) if rest else ()
+        others = iter(found)
+        return (*made[1:], *(made[0] if v is outputs[0] else next(others) for v in collected))
+
+    def _one(self) -> bool:
+        """Whether what a gate is subtracted from is the number one."""
+        if "one" not in self.leaves:
+            return True
+        value = self.outer.get(self.leaves["one"], self.leaves["one"])
+        return value.node is not None and value.node.op == ops.Constant(1.0, value.type.dtype)
+
+    def _free_of_state(self, collected: Sequence[Value], new: Value) -> bool:
+        """Whether all that is collected can be made of rows and the new state."""
+        states = set(self.inputs[self.op.scanned : self.op.scanned + self.op.carries])
+        todo = [v for v in collected if v is not new]
+        seen: set[Value] = set()
+        while todo:
+            value = todo.pop()
+            if value in states:
+                return False
+            if value is not new and value.node and value not in seen:
+                seen.add(value)
+                todo += [a for a in value.node.args if a]
+        return True
+
+    def _whole(self, first: Value | None, rest: Value | None) -> Value | None:
+        """A matrix or bias of all gates; one that was cut in two is put together, or
+        found uncut.
+        """
+        if first is None or rest is None:
+            return first
+        match first.node, rest.node:
+            case (
+                Node(ops.Slice(axis=0, start=start, stop=middle), (Value() as source,)),
+                Node(ops.Slice(axis=0, start=again, stop=stop), (Value() as other,)),
+            ) if source is other:
+                # the two parts, and nothing between them or beside
+                if start == 0 and again == middle and stop == source.type.shape[0]:
+                    return source
+        return self.b.one(ops.Concat(0), first, rest)
+
+    def _rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
+        """What else is collected, by a loop over the rows and the new states that
+        carries nothing.
+        """
+        op = self.op
+        rows = self.inputs[: op.scanned]
+        captured = self.inputs[op.scanned + op.carries :]
+        builder = Builder()
+        now = {v: builder.input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
+        now[new] = builder.input("state", Input(new.type))
+        now |= {v: builder.input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
+        live = _collect_between(values, now)
+        for node, results in op.body.nodes:
+            if results[0] in live:
+                made = builder.add(node.op, *(now[a] if a else None for a in node.args))
+                now.update(zip(results, made, strict=True))
+        body: Graph = builder.finish("body", {f"out {n}": now[v] for n, v in enumerate(values)})
+        loop = ops.Scan(body, op.scanned + 1, 0, 1, op.reverse, op.masked)
+        args = [
+            *([self.keep] if self.keep else []),
+            *self.args[: op.scanned],
+            states,
+            *self.args[op.scanned + op.carries :],
+        ]
+        return split_scan(self.b, loop, args) or self.b.add(loop, *args)
+
+
+def _collect_between(values: Sequence[Value], known: dict[Value, Value]) -> set[Value]:
+    """The first results of the nodes between `known` and `values`."""
+    live: set[Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value not in known and value not in live:
+            live.add(value)
+            assert value.node is not None
+            todo += [a for a in value.node.args if a]
+    return live

@@ -1,0 +1,110 @@
+"""Rebuild a graph with a list of rewrite rules.
+
+A rule is a function of the builder, the op and its operands in the new graph. It gives
+the values that stand for the node's results, or None where it does not apply. Equal
+nodes merge and unused ones vanish on the way, because the builder does both. Names,
+scopes and source places move to what replaces a node.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TypeAlias
+
+from specc.ir.graph import Builder, Graph, Node, NodeOrigin, Value
+from specc.ir.op import Op
+
+NodeResults: TypeAlias = tuple[Value, ...]
+NodeOperands: TypeAlias = tuple[Value | None, ...]
+RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | None]
+
+MAX_REWRITE_ROUNDS = 50
+
+
+def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
+    """`graph` with, at each node, the first rule that applies, in one walk from the inputs on."""
+    builder = Builder()
+    now: dict[Value, Value] = {}
+    for name, value in graph.inputs.items():
+        now[value] = builder.input(name, graph.input_facts[name])
+    for name, value in graph.parameters.items():
+        now[value] = builder.parameter(graph.parameter_facts[name])
+    return rewrite_into_builder(graph, builder, now, rules)
+
+
+def rewrite_into_builder(
+    graph: Graph, builder: Builder, now: dict[Value, Value], rules: Sequence[RewriteRule] = ()
+) -> Graph:
+    """The same where inputs and parameters are there already: `now` says what stands for
+    each.
+    """
+    for node, results in graph.nodes:
+        args = tuple(now[a] if a else None for a in node.args)
+        count = len(builder.nodes)
+        made = _apply_first_rule(rules, builder, node.op, args)
+        if made is None:
+            made = builder.add(node.op, *args)
+        for old, new in zip(results, made, strict=True):
+            assert old.type == new.type, (
+                f"{node.op.name} of type {old.type} was replaced by {new.type}"
+            )
+            now[old] = new
+        _copy_node_origin(builder, graph.made.get(node, NodeOrigin()), made, count)
+    builder.names = {name: now[v] for name, v in graph.names.items()}
+    outputs = {name: now[v] for name, v in graph.outputs.items()}
+    return builder.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _apply_first_rule(
+    rules: Sequence[RewriteRule], builder: Builder, op: Op, args: NodeOperands
+) -> NodeResults | None:
+    """What the first rule that applies gives; those behind it are not asked."""
+    for rule in rules:
+        if (made := rule(builder, op, args)) is not None:
+            return made
+    return None
+
+
+def rewrite_until_stable(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
+    """`graph` rewritten until nothing changes any more."""
+    for _ in range(MAX_REWRITE_ROUNDS):
+        again = rewrite_graph(graph, rules)
+        if _are_equal_graphs(graph, again):
+            return again
+        graph = again
+    raise AssertionError(
+        f"{graph.name}: the rules do not settle within {MAX_REWRITE_ROUNDS} rounds"
+    )
+
+
+def _are_equal_graphs(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have equal ops at the same places."""
+    ops_of_a, ops_of_b = ([n.op for n, _ in graph.nodes] for graph in (a, b))
+    return ops_of_a == ops_of_b and _list_operand_numbers(a) == _list_operand_numbers(b)
+
+
+def _list_operand_numbers(graph: Graph) -> list[int]:
+    """What each node reads, as numbers: a value of one graph is never one of another."""
+    numbers: dict[Value, int] = {}
+    for value in (*graph.inputs.values(), *graph.parameters.values()):
+        numbers[value] = len(numbers)
+    wires: list[int] = []
+    for node, results in graph.nodes:
+        wires += [numbers[a] if a else -1 for a in node.args]
+        for r in results:
+            numbers[r] = len(numbers)
+    return wires + [numbers[v] for v in graph.outputs.values()]
+
+
+def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, count: int) -> None:
+    """Say of the new nodes, and of those that make `values`, where the old node came from."""
+    # `nodes` has an order but no slices: the newest ones from its end, put right again.
+    newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
+    fresh: list[Node] = list(newest)[::-1]
+    for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
+        old = builder.made.get(node, NodeOrigin())
+        joined = NodeOrigin(
+            tuple(dict.fromkeys((*old.scopes, *made.scopes))),
+            tuple(dict.fromkeys((*old.spans, *made.spans))),
+        )
+        if joined != NodeOrigin():
+            builder.made[node] = joined

@@ -1,0 +1,277 @@
+"""Compute in fp16 or bf16 where rounding does no harm, and in fp32 elsewhere.
+
+Products gather thousands of terms, which a device adds in 32 bits whatever it reads and
+writes. Norms are told to reckon in 32 bits by the operators they become. What sums,
+exponentiates or divides stays in 32: softmax, means, recurrences, positions.
+
+    y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
+
+Each value of f32 is one of three: *thin*, made in 16 bits; *wide*, made in 32; or
+*neutral*: constants, tables of positions and weights, which are read in whatever width
+the other operands have. Values whose names other programs know (inputs and results)
+stay of f32, but for what one derived graph hands to another.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from specc.ir import ops
+from specc.ir.derived_graphs import DecodeState, DerivedGraphs
+from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.op import Op
+
+ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
+    ops.Attend,
+    ops.Conv,
+    ops.Einsum,
+    ops.Embedding,
+    ops.Linear,
+    ops.MatMul,
+    ops.Patches,
+    ops.Route,
+    ops.Weigh,
+)
+"""What is computed in 16 bits whatever it reads."""
+
+NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
+"""Norms that are one operator, which sums in 32 bits."""
+
+DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
+    ops.Concat,
+    ops.Delay,
+    ops.Expand,
+    ops.Flip,
+    ops.Gather,
+    ops.Index,
+    ops.Insert,
+    ops.Last,
+    ops.MaxPool,
+    ops.Merge,
+    ops.Roll,
+    ops.Slice,
+    ops.Split,
+    ops.Squeeze,
+    ops.Stride,
+    ops.Transpose,
+    ops.Where,
+)
+"""What only moves numbers."""
+
+INDEX_OPS: tuple[type[Op], ...] = (ops.ArgMax, ops.Sort, ops.TopK)
+"""What gives places, of which a near one is another one."""
+
+UNIT_TABLE_OPS: tuple[type[Op], ...] = (ops.OneHot, ops.RopeAngles, ops.Sinusoid)
+"""Numbers from -1 to 1 that are made of none, in 32 bits; whoever reads them in 16 loses
+nothing but digits.
+"""
+
+ERROR_STABLE_FUNCTIONS = frozenset(
+    ("abs", "gelu", "gelu_tanh", "neg", "relu", "sigmoid", "silu", "tanh")
+)
+"""Functions under which an error does not grow."""
+
+ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
+
+
+def can_follow_operand_dtype(op: Op) -> bool:
+    """Whether an op is computed in whatever its operands are."""
+    match op:
+        case ops.Pointwise(fn=fn):
+            return fn in ERROR_STABLE_FUNCTIONS
+        case ops.Arith(fn=fn):
+            return fn in ERROR_STABLE_ARITHMETIC
+    return isinstance(op, (*DATA_MOVEMENT_OPS, *NORM_OPS, ops.Rotate))
+
+
+def is_product_preserving(op: Op) -> bool:
+    """Whether a result behind this op is still a product's own: moved, shifted, scaled."""
+    return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
+
+
+HalfDtype: TypeAlias = Literal["f16", "bf16"]
+PrecisionClass: TypeAlias = Literal["thin", "wide", "neutral"]
+
+MIN_NORMAL: Mapping[HalfDtype, float] = {"f16": 6.104e-5, "bf16": 1.18e-38}
+MAX_FINITE: Mapping[HalfDtype, float] = {"f16": 65504.0, "bf16": 3.38e38}
+"""The numbers between which a type of 16 bits has all of its digits."""
+
+HALF_STATE_ROLES = ("key", "value")
+"""States that are as long as the text: what attention reads at every step."""
+
+
+def convert_graph_to_half(graph: Graph, half: HalfDtype) -> Graph:
+    """`graph` computing in `half`; its inputs and results stay as they are."""
+    return _convert_graph(graph, half, {}, dict.fromkeys(graph.outputs, "f32"))[0]
+
+
+def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedGraphs:
+    """A graph taken apart, computing in `half`. Keys and values are kept in it, other
+    states in f32; what `encode` hands on is as it was made.
+    """
+    states = tuple(_convert_state(s, half) for s in derived.states)
+    thin = {s.name for s in states if s.type.dtype == half}
+    handed: dict[str, str] = {}
+    encode = derived.encode
+    if encode is not None:
+        # what a state starts as has the state's type; else it goes on as it was made
+        told = {s.initial: s.type.dtype for s in states if s.initial}
+        open_ = set(derived.handed) - told.keys() - {derived.first}
+        results = {n: told.get(n, "f32") for n in encode.outputs if n not in open_}
+        encode, handed = _convert_graph(encode, half, {}, results)
+    given = {**dict.fromkeys(thin, half), **handed}
+    nexts = {s.next: s.type.dtype for s in states}
+    outputs = {n: nexts.get(n, "f32") for n in derived.step.outputs}
+    step, _ = _convert_graph(derived.step, half, given, outputs)
+    return replace(derived, encode=encode, step=step, states=states)
+
+
+def _convert_state(state: DecodeState, half: HalfDtype) -> DecodeState:
+    if state.role in HALF_STATE_ROLES and state.type.dtype == "f32":
+        return replace(state, type=replace(state.type, dtype=half))
+    return state
+
+
+def _convert_graph(
+    graph: Graph, half: HalfDtype, given: Mapping[str, str], results: Mapping[str, str]
+) -> tuple[Graph, dict[str, str]]:
+    """The graph, and the types of results that have none in `results`: they are as they
+    were made. `given` are types of inputs.
+    """
+    made = Builder()
+    walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
+    for name, value in graph.inputs.items():
+        facts = graph.input_facts[name]
+        if given.get(name) == half and facts.type.dtype == "f32":
+            facts = replace(facts, type=replace(facts.type, dtype=half))
+        walk.enter(value, made.input(name, facts))
+    for name, value in graph.parameters.items():
+        walk.enter(value, made.parameter(graph.parameter_facts[name]), "neutral")
+    walk.nodes(graph)
+    made.names = {n: walk.either(v) for n, v in graph.names.items()}
+    outputs: dict[str, Value] = {}
+    found: dict[str, str] = {}
+    for name, value in graph.outputs.items():
+        wanted = results.get(name)
+        if wanted is None:
+            outputs[name] = walk.either(value)
+            found[name] = outputs[name].type.dtype
+        else:
+            outputs[name] = walk.thin(value) if wanted == half else walk.wide(value)
+    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts), found
+
+
+def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]:
+    """The products that results are, or that decide something, but for what moves and
+    shifts them: logits, and the scores of experts. They are computed in f32.
+    """
+    read: set[Value] = set()
+    late: set[Node] = set()
+    shown = {v for n, v in graph.outputs.items() if results.get(n) == "f32"}
+    # A product that another reads is no last one, whatever shows it too. From the end
+    # on: whoever reads a value stands behind the node that makes it.
+    for node, made in reversed(graph.nodes):
+        final = not shown.isdisjoint(made) and read.isdisjoint(made)
+        if isinstance(node.op, ops.Linear | ops.MatMul) and final:
+            late.add(node)
+        args = [a for a in node.args if a is not None]
+        on = is_product_preserving(node.op) or isinstance(node.op, ops.Softmax)
+        if isinstance(node.op, INDEX_OPS) or (final and on):
+            shown.update(args)
+        else:
+            read.update(args)
+    return late
+
+
+@dataclass(kw_only=True)
+class _HalfConverter:
+    """Writes nodes again, in the width that each is computed in."""
+
+    made: Builder
+    half: HalfDtype
+    late: Collection[Node] = ()
+    widths: dict[Value, PrecisionClass] = field(default_factory=dict)
+    wides: dict[Value, Value] = field(default_factory=dict)
+    thins: dict[Value, Value] = field(default_factory=dict)
+
+    def enter(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
+        """A value that is there, as `new`."""
+        thin = old.type.dtype == "f32" and new.type.dtype == self.half
+        (self.thins if thin else self.wides)[old] = new
+        self.widths[old] = "thin" if thin else width
+
+    def wide(self, old: Value) -> Value:
+        """A value as it was, in f32 if it has a fraction."""
+        if old not in self.wides:
+            self.wides[old] = self.made.one(ops.Cast("f32"), self.thins[old])
+        return self.wides[old]
+
+    def thin(self, old: Value) -> Value:
+        """A value of f32 in 16 bits, any other as it was."""
+        if old.type.dtype != "f32":
+            return self.wide(old)
+        if old not in self.thins:
+            node = old.node
+            neutral = self.widths[old] == "neutral"
+            # A view of a weight stays one: whoever reads it looks for the weight.
+            if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
+                args = [a and self.thin(a) for a in node.args]
+                self.thins[old] = self.made.add(node.op, *args)[old.index]
+            else:
+                self.thins[old] = self.made.one(ops.Cast(self.half), self.wide(old))
+        return self.thins[old]
+
+    def either(self, old: Value) -> Value:
+        """A value as it was made."""
+        return self.thins[old] if self.widths[old] == "thin" else self.wide(old)
+
+    def nodes(self, graph: Graph) -> None:
+        """Every node of a graph, in order."""
+        for node, results in graph.nodes:
+            width = self._width(node)
+            new = self._written(node, width)
+            for old, one in zip(results, new, strict=True):
+                self.enter(old, one, "neutral" if width == "neutral" else "wide")
+            known = graph.made.get(node)
+            if known and new and new[0].node:
+                self.made.made[new[0].node] = known
+
+    def _written(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
+        """The node again, its operands in its width."""
+        if width != "thin":
+            return self.made.add(node.op, *(a and self.wide(a) for a in node.args))
+        op: Op = node.op
+        if isinstance(op, ops.Route):
+            op = replace(op, body=self._expert(op.body))
+        return self.made.add(op, *(a and self.thin(a) for a in node.args))
+
+    def _expert(self, body: Graph) -> Graph:
+        """The body of experts, which takes and gives rows of 16 bits."""
+        given = dict.fromkeys(body.inputs, self.half)
+        results = dict.fromkeys(body.outputs, self.half)
+        return _convert_graph(body, self.half, given, results)[0]
+
+    def _width(self, node: Node) -> PrecisionClass:
+        """In what a node is computed."""
+        op = node.op
+        if isinstance(op, ALWAYS_HALF_OPS):
+            return "wide" if node in self.late or not self._floats(node) else "thin"
+        if isinstance(op, ops.Constant):
+            return "neutral" if self._fits(op) else "wide"
+        if isinstance(op, UNIT_TABLE_OPS):
+            return "neutral"
+        if not can_follow_operand_dtype(op):
+            return "wide"
+        # One wide operand makes the result wide: its digits would be lost in a sum.
+        found = {self.widths[a] for a in self._floats(node)}
+        if "wide" in found or not found:
+            return "wide"
+        return "thin" if "thin" in found else "neutral"
+
+    def _floats(self, node: Node) -> list[Value]:
+        return [a for a in node.args if a is not None and a.type.dtype == "f32"]
+
+    def _fits(self, constant: ops.Constant) -> bool:
+        """Whether a number is one of 16 bits too, but for digits."""
+        size = abs(float(constant.value))
+        return size == 0 or MIN_NORMAL[self.half] <= size <= MAX_FINITE[self.half]

@@ -1,0 +1,347 @@
+"""The passes of `compile`, by name and in order.
+
+    elaborated graph ─ inline ─ fuse_scan ─ split_scan ─┬─ quantize ─ narrow ─ what is lowered
+                       (if asked)                       │  (each if asked, each graph)
+                                                        └─ prove ─ step ─ encode
+
+A pass takes a `PassState`, the graphs with what is known beside them, and gives another.
+Every graph that goes in or comes out is sound (`specc.ir.ir_verifier`): under `VERIFY_AFTER_PASSES`
+that is checked after each pass, so that a pass that breaks a graph is named, not the
+one that stumbles over it. `specc show --ir --after PASS` prints what a pass gives.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from specc.analysis.causality import (
+    check_causality,
+    check_default_causality,
+    check_streaming_causality,
+    find_time_symbol,
+)
+from specc.analysis.time_axis_strides import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.incremental.derivation import DerivedStep, add_encoder_graph, derive_step_graph
+from specc.incremental.step_plan import OutputPositions
+from specc.ir import ops
+from specc.ir.derived_graphs import DerivedGraphs, KVCache
+from specc.ir.graph import Graph
+from specc.ir.ir_verifier import find_graph_errors
+from specc.ir.model import GenerateSection, StreamSection
+from specc.ir.quantization_format import QuantizationPlan
+from specc.transforms.fuse_scan import fuse_scan
+from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
+from specc.transforms.inline_defaults import inline_defaults
+from specc.transforms.mixed_precision import HalfDtype, convert_derived_to_half
+from specc.transforms.mixed_precision import convert_graph_to_half as narrowed
+from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
+from specc.transforms.quantize_kv_cache import quantize_kv_states
+from specc.transforms.quantize_weights import quantize_graph as rounded
+from specc.transforms.split_scan import split_scan
+from specc.transforms.transpose_weights import (
+    find_linear_weights,
+    restore_transposed_weights,
+    transpose_stored_weights,
+)
+
+VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
+"""Whether graphs are verified after every pass: under `--debug`, and in tests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassState:
+    """What passes work on.
+
+    `defaults` computes inputs of `graph` that nobody gives, until `inline_default_inputs` has put
+    it
+    inside. `generation` says along which input `graph` grows, where it does, `streaming`
+    what is made of one whose rows come; behind `chunk` these are counted in chunks of
+    that many. `rows` are
+    those that a step gives of what is drawn from; unless `bounded`, attention through a
+    window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
+    first token of an empty text is drawn from, if anything does. `outputs` are the
+    results that a step can give, which `check_causality` finds; `plan` says which weights are
+    rounded, as `--quantize int8` does where it is None, `width` in how many bits is
+    computed what suffers no harm; `half` is what `step` made,
+    `derived` that with `encode`.
+    """
+
+    graph: Graph
+    defaults: Graph | None = None
+    generation: GenerateSection | None = None
+    streaming: StreamSection | None = None
+    chunk: int = 1
+    rows: OutputPositions = "newest"
+    bounded: bool = True
+    begins: bool = False
+    outputs: Mapping[str, OutputPositions] = field(default_factory=dict)
+    plan: QuantizationPlan | None = None
+    width: HalfDtype = "f16"
+    half: DerivedStep | None = None
+    derived: DerivedGraphs | None = None
+
+    def grows(self) -> tuple[str, tuple[str, ...]]:
+        """The input that grows, and the results that are to be made. E0701 where there
+        is none.
+        """
+        if self.generation is not None:
+            return self.generation.growing, (self.generation.source,)
+        if self.streaming is None:
+            _raise_nothing_generated(self.graph)
+        return self.streaming.growing, self.streaming.sources
+
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs there are now: the newest in place of what it was made from."""
+        if self.derived is not None:
+            encode = (self.derived.encode,) if self.derived.encode else ()
+            return *encode, self.derived.step
+        if self.half is not None:
+            return (self.half.graph,)
+        return self.graph, *((self.defaults,) if self.defaults else ())
+
+
+@dataclass(frozen=True)
+class CompilerPass:
+    """One pass: its name, what it is for, and the function that does it.
+
+    One that is `optional` works only where it is asked for.
+    """
+
+    name: str
+    about: str
+    run: Callable[[PassState], PassState]
+    optional: bool = False
+
+
+def _run_inline(work: PassState) -> PassState:
+    if work.defaults is None:
+        return work
+    graph = inline_defaults(work.graph, work.defaults)
+    return replace(work, graph=graph, defaults=None)
+
+
+def _run_fuse_scan(work: PassState) -> PassState:
+    return replace(work, graph=_rewrite_loops(work.graph, fuse_scan))
+
+
+def _run_split_scan(work: PassState) -> PassState:
+    return replace(work, graph=_rewrite_loops(work.graph, split_scan))
+
+
+def _rewrite_loops(graph: Graph, rule: RewriteRule) -> Graph:
+    """The graph by a rule for loops; without any it is not built anew."""
+    loops = any(isinstance(node.op, ops.Scan) for node, _ in graph.nodes)
+    return rewrite_graph(graph, [rule]) if loops else graph
+
+
+def _run_quantize(work: PassState) -> PassState:
+    plan = work.plan
+    if plan is None:
+        plan = choose_weight_formats(work.graph, QuantizationRequest(kind="int8"), "rows", {}).plan
+    return replace(work, graph=rounded(work.graph, plan))
+
+
+def _run_narrow(work: PassState) -> PassState:
+    return replace(work, graph=narrowed(work.graph, work.width))
+
+
+def _run_chunk(work: PassState) -> PassState:
+    growing, sources = work.grows()
+    if work.streaming is None:
+        return work
+    symbol = _find_generated_symbol(work.graph, growing)
+    chunk = compute_chunk_size(work.graph, symbol, sources)
+    return replace(work, graph=substitute_chunked_length(work.graph, symbol, chunk), chunk=chunk)
+
+
+def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
+    """The length that grows. E0702 where there is none."""
+    symbol = find_time_symbol(graph, growing, chunk)
+    if symbol is None:
+        raise_error(
+            "E0702",
+            f"`{growing}` cannot grow: it has no axis behind the batch of a run-time length",
+        )
+    return symbol
+
+
+def _run_causality_check(work: PassState) -> PassState:
+    """Fails with E0701 and E0702 where nothing grows, with E0711 to E0718 where it cannot."""
+    graph, chunk = work.graph, work.chunk
+    growing, sources = work.grows()
+    symbol = _find_generated_symbol(graph, growing, chunk)
+    faults = (
+        check_causality(graph, symbol, growing, sources)
+        if work.streaming is None
+        else check_streaming_causality(graph, symbol, growing, sources, chunk)
+    )
+    if faults:
+        raise Failed(*faults)
+    if faults := check_default_causality(graph, work.defaults, symbol, growing, sources):
+        raise Failed(*faults)
+    outputs: dict[str, OutputPositions] = dict.fromkeys(sources, work.rows)
+    states = trace_time_dataflow(graph, symbol, chunk)
+    for name, value in graph.outputs.items():
+        # Beside what is drawn from, a step can give every result that has the growing
+        # axis once and is causal as well: attention maps have it twice.
+        once = len(states.state(value).axes) == 1
+        if name in outputs or not once:
+            continue
+        if not check_causality(graph, symbol, growing, [name], chunk):
+            outputs[name] = "new"
+    return replace(work, outputs=outputs)
+
+
+def _raise_nothing_generated(graph: Graph) -> NoReturn:
+    """Fails with E0701.
+
+    A graph that was itself taken out of another is not taken apart again. Its spec does
+    say what it generates, so that nothing is to be added there. No name of a spec has a
+    blank in it.
+    """
+    mend = "add `generate NAME of INPUT from RESULT { … }` to the spec"
+    if graph.name.endswith((" step", " encode")):
+        mend = "ask for the graph that it was made from, `score`, or for the spec"
+    raise_error("E0701", f"`{graph.name}` does not say what it generates", helps=[mend])
+
+
+def _run_step(work: PassState) -> PassState:
+    growing, (source, *_) = work.grows()
+    half = derive_step_graph(
+        work.graph,
+        growing,
+        work.outputs,
+        bounded=work.bounded,
+        begins=source if work.begins else "",
+        chunk=work.chunk,
+    )
+    return replace(work, half=half)
+
+
+def _run_encode(work: PassState) -> PassState:
+    assert work.half is not None, "`step` comes first"
+    return replace(work, derived=add_encoder_graph(work.half))
+
+
+ALL_PASSES = (
+    CompilerPass("inline", "inputs that have a default are computed inside", _run_inline, True),
+    CompilerPass("fuse_scan", "a loop over a known cell becomes a recurrent layer", _run_fuse_scan),
+    CompilerPass("split_scan", "what no carry needs leaves its loop", _run_split_scan),
+    CompilerPass("quantize", "weights are rounded to few bits", _run_quantize, True),
+    CompilerPass("narrow", "what may be is computed in 16 bits", _run_narrow, True),
+    CompilerPass("chunk", "what is streamed is counted in chunks of its strides", _run_chunk),
+    CompilerPass(
+        "prove", "no op lets a row see a later one; no graph is changed", _run_causality_check
+    ),
+    CompilerPass("step", "one step of a text, with rows kept from before", _run_step),
+    CompilerPass("encode", "what is computed once for all steps", _run_encode),
+)
+"""Every pass that changes graphs or decides whether one may, in the order of `compile`."""
+
+SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
+LOOP_PASSES = ("split_scan",)
+"""The same where weights are rounded, and with them those of cells: their loops stay."""
+"""The passes behind which a graph is as every target gets it."""
+DERIVE_PASSES = ("chunk", "prove", "step", "encode")
+"""The passes that take a graph that generates apart."""
+
+
+def run_passes(work: PassState, names: Sequence[str]) -> PassState:
+    """`work` behind the passes of these names, in the order of `ALL_PASSES`."""
+    sound: list[Graph] = []
+    for each in ALL_PASSES:
+        if each.name in names:
+            work = each.run(work)
+            if VERIFY_AFTER_PASSES.get():
+                sound = _verify_after_pass(work, each.name, sound)
+    return work
+
+
+def list_passes_up_to(last: str) -> tuple[str, ...]:
+    """The passes that `compile` has run when `last` is done; the optional ones only if
+    `last` is one.
+    """
+    names = [each.name for each in ALL_PASSES]
+    before = ALL_PASSES[: names.index(last)]
+    return *(each.name for each in before if not each.optional), last
+
+
+def _verify_after_pass(work: PassState, name: str, sound: Sequence[Graph]) -> list[Graph]:
+    """The graphs behind a pass, all sound: those known to be so before are the same."""
+    for graph in work.graphs():
+        if graph not in sound:
+            faults = find_graph_errors(graph)
+            assert not faults, f"behind the pass `{name}`:\n" + "\n".join(faults)
+    return list(work.graphs())
+
+
+def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
+    """`graph` with what `defaults` computes inside."""
+    return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
+
+
+def simplify_graph(graph: Graph, *, fused: bool = True) -> Graph:
+    """The graph as every target gets it: loops that an op does, unless `fused` is
+    false, and out of loops what need not be in them.
+    """
+    return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fused else LOOP_PASSES).graph
+
+
+def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
+    """`graph` with the weights of `plan` rounded."""
+    return run_passes(PassState(graph=graph, plan=plan), ("quantize",)).graph
+
+
+def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
+    """`step` with these states in 8 bits."""
+    made = quantize_kv_states(step, caches)
+    if VERIFY_AFTER_PASSES.get():
+        faults = find_graph_errors(made)
+        assert not faults, "behind the states in 8 bits:\n" + "\n".join(faults)
+    return made
+
+
+def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
+    """`graph` with those of these matrices that only linear maps read stored as `[in,
+    out]`, and which they are.
+    """
+    found = find_linear_weights(graph) & frozenset(names)
+    made = transpose_stored_weights(graph, found) if found else graph
+    if VERIFY_AFTER_PASSES.get():
+        faults = find_graph_errors(made)
+        assert not faults, "behind the matrices turned over:\n" + "\n".join(faults)
+    return made, found
+
+
+def normalize_weight_orientation(graph: Graph) -> Graph:
+    """`graph` with matrices as its linear maps read them, however they are stored."""
+    return restore_transposed_weights(graph)
+
+
+def apply_half_precision(graph: Graph, width: HalfDtype) -> Graph:
+    """`graph` computing in 16 bits what suffers no harm by it."""
+    return run_passes(PassState(graph=graph, width=width), ("narrow",)).graph
+
+
+def apply_half_precision_to_derived(derived: DerivedGraphs, width: HalfDtype) -> DerivedGraphs:
+    """The same of a graph that was taken apart, with the states between its graphs."""
+    made = convert_derived_to_half(derived, width)
+    if VERIFY_AFTER_PASSES.get():
+        for graph in (made.encode, made.step):
+            faults = find_graph_errors(graph) if graph else []
+            assert not faults, "behind the pass `narrow`:\n" + "\n".join(faults)
+    return made
+
+
+def derive_with_passes(work: PassState) -> DerivedGraphs:
+    """`encode` and `step` for the result that is drawn from, and for results that can
+    be had beside it.
+
+    Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
+    """
+    derived = run_passes(work, DERIVE_PASSES).derived
+    assert derived is not None
+    return derived

@@ -1,0 +1,324 @@
+"""Choose the quantization format of each weight.
+
+`int8`: whole numbers on both sides, each row of the other side by a scale of its own,
+so that a row's answer does not depend on its neighbors. `int8-weights`: weights alone,
+in blocks. `int4`: so with 4 bits, and 8 where it matters: tables and heads, what the
+first attention reads, maps that are small, and what is in a loop. `int8-tensor`: as
+`int8`, but in recurrent layers and loops all rows that meet a weight share a scale.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Value
+from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
+from specc.ir.quantization_format import QuantizationFormat
+from specc.transforms.quantize_weights import (
+    expand_recurrent_layers,
+    find_lstm_only_weights,
+    list_lstm_weight_pairs,
+)
+from specc.transforms.weight_uses import (
+    WeightUses,
+    WeightView,
+    collect_weight_uses,
+    find_matrix_product,
+    view_weight,
+)
+from specc.weights.parameter_names import NamePattern
+
+QuantizationKind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
+QUANTIZATION_KINDS: tuple[QuantizationKind, ...] = ("int8", "int4", "int8-weights", "int8-tensor")
+DEFAULT_GROUP_SIZE = 128
+PER_TOKEN_ROUNDING: ActivationRoundingMode = "row"
+PER_TENSOR_ROUNDING: ActivationRoundingMode = "tensor"
+MIN_INT4_ELEMENTS = 1 << 16
+"""Maps of fewer numbers than this gain nothing by 4 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationRequest:
+    """What was asked for.
+
+    `kind` is for all weights that no pattern names, None: they stay. Patterns are of
+    scopes or weights: `keep` stay as they are, `own` have a kind of their own. `head` is
+    the kind of what makes results, `every` leaves out the exceptions of `int4`.
+    """
+
+    kind: QuantizationKind | None
+    keep: tuple[str, ...] = ()
+    own: tuple[tuple[str, QuantizationKind], ...] = ()
+    block: int = DEFAULT_GROUP_SIZE
+    head: QuantizationKind | Literal["none", ""] = ""
+    every: bool = False
+
+    @property
+    def kinds(self) -> tuple[str | None, ...]:
+        """Every kind that some weight is to have."""
+        return self.kind, self.head, *(kind for _, kind in self.own)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Every pattern that must match something."""
+        return *self.keep, *(pattern for pattern, _ in self.own)
+
+
+@dataclass(frozen=True)
+class QuantizationDecision:
+    """`plan` has the form of each weight that is rounded, `kept` says of other matrices
+    why they are not. `find_unmatched_patterns` are the patterns that name nothing, `names` what
+    they
+    could have named. `idle` says of what was asked for and changed nothing.
+    """
+
+    plan: Mapping[str, QuantizationFormat]
+    kept: Mapping[str, str]
+    unmatched: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+
+def choose_weight_formats(
+    graph: Graph,
+    wish: QuantizationRequest,
+    layout: WeightLayout,
+    ties: Mapping[str, str],
+    *,
+    rounds: bool = True,
+    layers: bool = False,
+) -> QuantizationDecision:
+    """The plan for a graph as every target gets it; `ties` names the weight whose
+    numbers another has. Kernels that read weights in blocks as `rows` are those that
+    round what meets them, or not. `layers`: the target has a recurrent layer by whole
+    numbers.
+    """
+    loops = expand_recurrent_layers(graph)
+    every = collect_weight_uses(loops)
+    choice = _FormatChooser(
+        wish=wish,
+        layout=layout,
+        heads=_find_output_weights(loops),
+        first=_find_first_attention_weights(loops),
+        graph=loops,
+        rounds=rounds,
+        layers=find_lstm_only_weights(graph) if layers else frozenset(),
+    )
+    plan: dict[str, QuantizationFormat] = {}
+    kept: dict[str, str] = {}
+    for sharing in _group_tied_weights(every, ties):
+        uses = every[sharing[0]]
+        for name in sharing[1:]:
+            uses = uses.joined(every[name])
+        # A tied weight goes by each of its names.
+        names = [each for name in sharing for each in _list_pattern_names(name, every[name])]
+        form = choice.of(sharing, uses, names)
+        if isinstance(form, QuantizationFormat):
+            plan.update(dict.fromkeys(sharing, form))
+        else:
+            kept.update(dict.fromkeys(sharing, form))
+    known = _list_known_names(every)
+    plan = _keep_complete_pairs(plan, graph)
+    return QuantizationDecision(
+        plan, kept, find_unmatched_patterns(wish.patterns, known), names=known
+    )
+
+
+def _keep_complete_pairs(
+    plan: Mapping[str, QuantizationFormat], graph: Graph
+) -> dict[str, QuantizationFormat]:
+    """The plan in which a layer is one where both of its weights are: where one is kept,
+    the layer becomes a loop, whose part behind the rows reads each by its own scale.
+    """
+    found = dict(plan)
+    layers = {name for name, form in plan.items() if form.rounding == "layer"}
+    alone = [pair for pair in list_lstm_weight_pairs(graph) if not layers.issuperset(pair)]
+    while alone:
+        for weights, states in alone:
+            for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
+                if name in layers:
+                    found[name] = replace(found[name], rounding=rounding)
+                    layers.remove(name)
+        # layers may share a weight: those that have lost one become loops too
+        every = list_lstm_weight_pairs(graph)
+        alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
+    return found
+
+
+def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
+    """What patterns may call the weights of a graph as every target gets it."""
+    return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
+
+
+def find_unmatched_patterns(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
+    """The patterns that none of these names fits."""
+    names = tuple(names)
+    return tuple(p for p in patterns if not _has_match(names, (p,)))
+
+
+def _list_known_names(every: Mapping[str, WeightUses]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n for name in every for n in _list_pattern_names(name, every[name])))
+
+
+def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterable[list[str]]:
+    """Names of weights, those that share numbers together."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(ties.get(name, name), []).append(name)
+    return found.values()
+
+
+def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether a pattern fits a name."""
+    known = [NamePattern(p) for p in patterns]
+    return any(p.matches(name) for name in names for p in known)
+
+
+def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
+    """What a pattern may call a weight: its name, that without its last part, and the
+    scopes that it is read in.
+    """
+    above = name.rpartition(".")[0]
+    return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FormatChooser:
+    """Decides for one weight after another. `heads` and `first` are weights that make
+    results, and that the first attention reads.
+    """
+
+    wish: QuantizationRequest
+    layout: WeightLayout
+    heads: frozenset[str]
+    first: frozenset[str]
+    graph: Graph
+    rounds: bool
+    layers: frozenset[str]
+
+    def of(
+        self, sharing: list[str], uses: WeightUses, names: list[str]
+    ) -> QuantizationFormat | str:
+        """The form of a weight, or why it has none."""
+        if why := _explain_unsupported(uses):
+            return why
+        if _has_match(names, self.wish.keep):
+            return "asked for"
+        # of several patterns that fit, what is said last counts
+        own = [kind for pattern, kind in self.wish.own if _has_match(names, (pattern,))]
+        kind = own[-1] if own else self._usual(sharing)
+        if kind is None:
+            return "not asked for"
+        # what is said of a weight, or of heads, is said of small ones too
+        asked = own or (self.wish.head and self.heads & set(sharing))
+        if kind == "int4" and not asked and not self.wish.every:
+            kind = self._careful(sharing, uses, self.graph.parameters[sharing[0]])
+        form = self._form(kind, uses)
+        if kind == "int8-tensor":
+            form = self._by_tensor(sharing, uses) or form
+        return replace(form, turned=True) if uses.turned == {True} else form
+
+    def _usual(self, sharing: list[str]) -> QuantizationKind | None:
+        """The kind of a weight that no pattern names."""
+        if self.wish.head and self.heads & set(sharing):
+            return None if self.wish.head == "none" else self.wish.head
+        return self.wish.kind
+
+    def _careful(self, sharing: list[str], uses: WeightUses, value: Value) -> QuantizationKind:
+        """`int4`, or 8 bits where 4 lose too much or win nothing."""
+        count = 1
+        # of a stack each expert has a map of its own
+        for length in value.type.shape[-2:]:
+            count *= length.number or 0
+        named = set(sharing)
+        if uses.table or self.heads & named:
+            return "int8-weights"
+        if count < MIN_INT4_ELEMENTS or uses.looped or self.first & named:
+            return "int8"
+        return "int4"
+
+    def _by_tensor(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | None:
+        """Whole numbers whose other side shares a scale: both weights of a layer, and
+        what a loop reads. None elsewhere, where a row by itself costs as little.
+        """
+        layer = self.layers.issuperset(sharing) and uses.turned == {False}
+        if uses.table or uses.routed or not (layer or uses.looped):
+            return None
+        return QuantizationFormat(
+            bits=8, block=0, layout="columns", rounding="layer" if layer else "tensor"
+        )
+
+    def _form(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
+        """A kind as this target reads it."""
+        # Of columns in blocks a standard runtime makes rows again for every product that
+        # it does not know: not where a table shares them, nor in a loop. Nor does the
+        # standard take one of a stack of numbers of 4 bits, or some of them.
+        parts = uses.routed or (uses.cut and kind == "int4")
+        kept_whole = uses.table or uses.looped or parts
+        if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
+            layout = self.layout if uses.linear else "rows"
+            return QuantizationFormat(bits=8, block=0, layout=layout, rounding="row")
+        # The kernel rounds rows only where weights are laid out for it beforehand, and
+        # those of an expert are picked when it is at work.
+        rounds = self.rounds and self.layout == "rows" and not uses.routed
+        rounding: ActivationRoundingMode = "block" if rounds else "none"
+        return QuantizationFormat(
+            bits=4 if kind == "int4" else 8,
+            block=self.wish.block,
+            layout=self.layout,
+            rounding=rounding,
+        )
+
+
+def _explain_unsupported(uses: WeightUses) -> str:
+    """Why a weight cannot be rounded; empty where it can."""
+    if uses.other:
+        return f"also read by {uses.other[0]}"
+    if not uses.linear and not uses.table:
+        return "nothing reads it"
+    return "read as it lies and turned over" if len(uses.turned) > 1 else ""
+
+
+# --- where in the graph ---------------------------------------------------------------
+
+
+def _find_output_weights(graph: Graph) -> frozenset[str]:
+    """The weights of linear maps behind which nothing heavy is done any more."""
+    return frozenset(_iterate_upstream_weights(graph, list(graph.outputs.values())))
+
+
+def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
+    """The weights of the linear maps that make query, key and value of the first
+    attention.
+    """
+    for node, _ in graph.nodes:
+        if isinstance(node.op, ops.Attend):
+            read = node.op.query(node), node.op.key(node), node.op.values(node)
+            return frozenset(_iterate_upstream_weights(graph, list(read)))
+    return frozenset()
+
+
+def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
+    """The weights of the nearest linear maps that values are made of."""
+    names = {value: name for name, value in graph.parameters.items()}
+    seen: set[Value] = set()
+    while values:
+        value = values.pop()
+        node = value.node
+        if node is None or value in seen:
+            continue
+        seen.add(value)
+        if product := find_matrix_product(node):
+            weight = _find_whole_weight(node.args[product.matrix])
+            if weight in names:
+                yield names[weight]
+        elif not node.op.heavy:
+            values += [a for a in node.args if a]
+
+
+def _find_whole_weight(value: Value | None) -> Value | None:
+    """The weight that a value shows, turned over or cut."""
+    while value is not None and value.node and view_weight(value.node, WeightView("")):
+        value = value.node.args[0]
+    return value

@@ -1,0 +1,284 @@
+"""Replace weights of linear, embedding and recurrent layers by quantized ones.
+
+    y = linear(x, w, b)        →    y = linear_q(x, w:int8, w:scale, b)
+    e = embedding(ids, t)           e = embedding_q(ids, t:int8, t:scale)
+    h = lstm(x, w, u)               h = lstm_q(x, w:int8, u:int8, w:scale, u:scale)
+
+Each weight becomes two parameters, its whole numbers and its scales, also in the bodies
+of loops. Where a weight was cut along its results, both are.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.op import Op
+from specc.ir.ops.quantized import ActivationRoundingMode
+from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
+from specc.ir.recurrent_as_loop import expand_to_scan
+from specc.ir.types import Type
+from specc.transforms.graph_rewrite import rewrite_graph
+from specc.transforms.weight_uses import (
+    find_matrix_product,
+    list_captured_operands,
+    list_stacked_operands,
+)
+
+
+def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
+    """The graph with every layer as a loop, or those that read a weight of `wanted`."""
+    layers = (ops.Rnn, ops.Gru, ops.Lstm)
+    if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
+        return graph
+
+    def rule(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+        if not isinstance(op, layers):
+            return None
+        read = [v for n, v in b.parameters.items() if wanted is None or n in wanted]
+        # The matrices themselves, or what was put together of several.
+        if wanted is None or any(find_viewed_weight(a) in read for a in args[1:3]):
+            return expand_to_scan(b, op, args)
+        return None
+
+    return rewrite_graph(graph, [rule])
+
+
+def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
+    """Both weights of each LSTM that has no projection, where they are parameters."""
+    names = {value: name for name, value in graph.parameters.items()}
+    found: list[tuple[str, str]] = []
+    for node, _ in graph.nodes:
+        if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
+            read = node.op.weights(node), node.op.state_weights(node)
+            if names.keys() >= set(read):
+                found.append((names[read[0]], names[read[1]]))
+    return found
+
+
+def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
+    """The weights that nothing reads but such layers."""
+    inside = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
+    elsewhere = set(graph.outputs.values())
+    for node, _ in graph.nodes:
+        elsewhere.update(_list_other_operands(node))
+    return frozenset(n for n in inside if graph.parameters[n] not in elsewhere)
+
+
+def _list_other_operands(node: Node) -> list[Value]:
+    """The operands of a node but for the weights of a layer without a projection."""
+    if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
+        weights = node.op.weights.place, node.op.state_weights.place
+        return [a for n, a in enumerate(node.args) if a and n not in weights]
+    return [a for a in node.args if a]
+
+
+def find_viewed_weight(value: Value | None) -> Value | None:
+    """The weight that a value is a view of; itself where it is none."""
+    while value is not None and value.node is not None:
+        if not isinstance(value.node.op, ops.Slice | ops.Transpose):
+            break
+        value = value.node.args[0]
+    return value
+
+
+@dataclass(frozen=True)
+class QuantizedParameters:
+    """A rounded weight: its numbers and scales, and whether it is turned over here."""
+
+    numbers: Value
+    scales: Value
+    form: QuantizationFormat
+    flipped: bool = False
+
+
+ParametersByWeight: TypeAlias = Mapping[Value, QuantizedParameters]
+
+
+def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
+    """`graph` with the weights of `plan` rounded; others, and all inputs and results,
+    stay.
+    """
+    held = {name: form for name, form in plan.items() if name in graph.parameters}
+    if not held:
+        return graph
+    graph = expand_recurrent_layers(
+        graph, {n for n, form in held.items() if form.rounding != "layer"}
+    )
+    made = Builder()
+    for name, given in graph.input_facts.items():
+        made.input(name, given)
+    pairs: dict[Value, QuantizedParameters] = {}
+    now = {value: made.inputs[name] for name, value in graph.inputs.items()}
+    for name, value in graph.parameters.items():
+        facts = graph.parameter_facts[name]
+        if name in held:
+            pairs[value] = _make_quantized_weight(made, facts, held[name])
+        else:
+            now[value] = made.parameter(facts)
+    _WeightQuantizer(made, now, pairs).nodes(graph)
+    # a name of a weight that is rounded names nothing any more
+    made.names = {n: now[v] for n, v in graph.names.items() if v in now}
+    outputs = {n: now[v] for n, v in graph.outputs.items()}
+    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+
+
+def _make_quantized_weight(
+    made: Builder, facts: Parameter, form: QuantizationFormat
+) -> QuantizedParameters:
+    """The parameters that a weight becomes."""
+    shape = tuple(d.number or 0 for d in facts.type.shape)
+    numbers, scales = form.shapes(shape)
+    return QuantizedParameters(
+        made.parameter(
+            replace(
+                facts,
+                name=form.numbers(facts.name),
+                type=Type.of(form.dtype, *numbers),
+                tied_to=form.numbers(facts.tied_to) if facts.tied_to else "",
+            )
+        ),
+        made.parameter(
+            replace(
+                facts,
+                name=form.scales(facts.name),
+                type=Type.of("f32", *scales),
+                tied_to=form.scales(facts.tied_to) if facts.tied_to else "",
+            )
+        ),
+        form,
+    )
+
+
+@dataclass
+class _WeightQuantizer:
+    """Writes nodes again; `now` are the values that are there, `pairs` the weights."""
+
+    made: Builder
+    now: dict[Value, Value]
+    pairs: dict[Value, QuantizedParameters] = field(default_factory=dict)
+
+    def nodes(self, graph: Graph) -> None:
+        """Every node of a graph, in order."""
+        for node, results in graph.nodes:
+            new = self._node(node, results)
+            # what only moved a weight has become nothing
+            self.now.update(zip(results, new, strict=False))
+            known = graph.made.get(node)
+            if known and new and new[0].node:
+                self.made.made[new[0].node] = known
+
+    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+        """What a node becomes; nothing where it only moved a weight."""
+        read = [a for a in node.args if a is not None and a in self.pairs]
+        if not read:
+            return self.made.add(node.op, *(a and self.now[a] for a in node.args))
+        pair = self.pairs[read[0]]
+        match node.op:
+            case ops.Transpose():
+                self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
+                return ()
+            case ops.Cast(to=to):
+                # computed in 16 bits: so are the numbers that whole ones stand for
+                scales = self.made.one(ops.Cast(to), pair.scales)
+                self.pairs[results[0]] = replace(pair, scales=scales)
+                return ()
+            case ops.Slice():
+                self.pairs[results[0]] = self._cut(node.op, pair)
+                return ()
+            case ops.Scan() | ops.Route():
+                return self._loop(node, node.op)
+            case ops.Embedding():
+                return self._lookup(node, pair)
+            case ops.Lstm():
+                return self._layer(node, node.op)
+        return self._linear(node, pair)
+
+    def _cut(self, op: ops.Slice, pair: QuantizedParameters) -> QuantizedParameters:
+        """Some rows of a weight: the results are the last axis of columns, else the first."""
+        made, form = self.made, pair.form
+        last = form.layout == "columns"
+        numbers, scales = (
+            made.one(replace(op, axis=v.type.rank - 1 if last else 0), v)
+            for v in (pair.numbers, pair.scales)
+        )
+        return replace(pair, numbers=numbers, scales=scales)
+
+    def _linear(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+        form = pair.form
+        # what a layer reads may be read in a loop of a graph that was taken apart
+        rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
+        op = ops.LinearQ(form.bits, form.block, form.layout, rounding)
+        product = find_matrix_product(node)
+        assert product is not None, "the plan has no other reader"
+        x = node.args[product.rows]
+        bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
+        return self.made.add(
+            op, x and self.now[x], pair.numbers, pair.scales, bias and self.now[bias]
+        )
+
+    def _layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
+        """An LSTM, both of whose weights are rounded."""
+        pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
+        # what is left out is the projection, which such a layer has none of
+        rest = [*node.args[op.bias.place : op.peepholes.place + 1]]
+        return self.made.add(
+            ops.LstmQ(op.reverse),
+            self.now[op.rows(node)],
+            *(pair.numbers for pair in pairs),
+            *(pair.scales for pair in pairs),
+            *(a and self.now[a] for a in rest),
+        )
+
+    def _lookup(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+        form, ids = pair.form, node.args[0]
+        table = node.args[1]
+        assert table is not None
+        op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.block, form.layout)
+        return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
+
+    def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:
+        """A loop whose body takes two tensors for each rounded weight; of what is stacked
+        for experts, a part of each.
+        """
+        values = [a for a in node.args if a is not None]
+        inputs = list(op.body.inputs.items())
+        stacked = len(list_stacked_operands(op, node))
+        # A body's inputs are first what changes from turn to turn, then what may be a
+        # weight; so are the loop's operands, but with more in front.
+        changing = len(inputs) - len(list_captured_operands(op, node)) - stacked
+        outside = len(values) - (len(inputs) - changing)
+        args = [self.now[a] for a in values[:outside]]
+        inner = Builder()
+        inside = _WeightQuantizer(inner, {})
+        for name, value in inputs[:changing]:
+            inside.now[value] = inner.input(name, op.body.input_facts[name])
+        # A stack that is rounded is two of them: of numbers, and of scales.
+        more = 0
+        for place, outer in enumerate(values[outside:]):
+            name, value = inputs[changing + place]
+            facts = op.body.input_facts[name]
+            if outer not in self.pairs:
+                inside.now[value] = inner.input(name, facts)
+                args.append(self.now[outer])
+                continue
+            pair, first = self.pairs[outer], place < stacked
+            more += first
+            numbers, scales = (
+                inner.input(f"{name} {what}", replace(facts, type=_get_body_type(v.type, first)))
+                for what, v in (("numbers", pair.numbers), ("scales", pair.scales))
+            )
+            inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
+            args += pair.numbers, pair.scales
+        inside.nodes(op.body)
+        outputs = {n: inside.now[v] for n, v in op.body.outputs.items()}
+        body = inner.finish(op.body.name, outputs, least=op.body.least, facts=op.body.facts)
+        if isinstance(op, ops.Route):
+            return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
+        return self.made.add(replace(op, body=body), *args)
+
+
+def _get_body_type(type: Type, stacked: bool) -> Type:
+    """What the body of a loop is given of a tensor."""
+    return Type(type.dtype, type.shape[1:]) if stacked else type

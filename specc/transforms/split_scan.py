@@ -1,0 +1,362 @@
+"""Move loop-invariant and vectorizable nodes out of a `Scan` (loop fission).
+
+    y: f[b, o] = linear(x: f[b, i], w)      for each of t rows
+    →  y: f[b, t, o] = linear(x: f[b, t, i], w)
+
+Operands that do not change from row to row keep their shape where broadcasting allows
+it, and are repeated where it does not.
+
+    scan x in xs carry s collect y {          u = linear(xs, w)            every row at once
+      u = linear(x, w)                        scan u in us carry s collect s_before {
+      y = linear(concat([s, x]), v)     →       s = tanh(u + linear(s, r))
+      s = tanh(u + linear(s, r))              }
+    }                                         y = linear(concat([s_before, xs]), v)
+
+What needs only scanned rows is done before the loop, what no carry needs after it. What
+does not change from row to row is outside already: bodies are cut by dependence. Done
+only where a contraction moves.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.op import Op
+
+ELEMENTWISE_OPS = (
+    ops.Pointwise,
+    ops.Arith,
+    ops.Compare,
+    ops.And,
+    ops.Or,
+    ops.Not,
+    ops.Where,
+    ops.Cast,
+)
+LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
+"""Ops whose first operand is `*s …` and whose other operands are weights."""
+
+SINGLE_AXIS_OPS = (
+    ops.Softmax,
+    ops.Slice,
+    ops.Stride,
+    ops.Roll,
+    ops.Index,
+    ops.Reduce,
+    ops.ArgMax,
+    ops.Squeeze,
+    ops.Expand,
+    ops.Split,
+    ops.Merge,
+)
+"""Ops of one operand with an attribute `axis`."""
+
+
+def can_vectorize_op(
+    op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
+) -> bool:
+    """Whether `vectorize_op` can put a new axis at `axis` of the operands that move and of the
+    result.
+    """
+    there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
+    if any(a.type.rank < axis for a, m in there if m):
+        return False
+    match op:
+        case ops.Insert(axis=at) | ops.Concat(axis=at):
+            return at >= axis
+        case ops.Transpose(order=order):
+            # What stands before the rows must stay there.
+            return order[:axis] == tuple(range(axis))
+    if isinstance(op, SINGLE_AXIS_OPS):
+        # Axes from `axis` on move by one; what works before them would meet the rows.
+        return op.axis >= axis
+    if isinstance(op, LEADING_AXES_OPS):
+        return _can_add_leading_axis(op, args, moving, axis)
+    if isinstance(op, ELEMENTWISE_OPS):
+        # An operand that moves and has fewer axes is aligned from the right: its rows
+        # would meet another axis.
+        rank = max(a.type.rank for a, _ in there)
+        return all(a.type.rank == rank for a, m in there if m)
+    return False
+
+
+def _can_add_leading_axis(
+    op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
+) -> bool:
+    """Whether the rows can be one more leading axis of the first operand: weights that
+    change from row to row could not be broadcast, and the features must stay last.
+    """
+    x, alone = args[0], moving[0] and not any(moving[1:])
+    return alone and x is not None and x.type.rank > _count_trailing_axes(op) + axis - 1
+
+
+def _count_trailing_axes(op: Op) -> int:
+    """How many axes of the first operand are not leading ones."""
+    return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
+
+
+def _vectorize_concat(
+    b: Builder,
+    op: ops.Concat,
+    args: Sequence[Value | None],
+    moving: Sequence[bool],
+    axis: int,
+    length: Dim,
+) -> Value:
+    """A join for all rows. Joining does not broadcast, so a part that is the same for
+    all of them is written out for each.
+    """
+    rows = [
+        a if m else _repeat_operand(b, a, axis, length)
+        for a, m in zip(args, moving, strict=True)
+        if a
+    ]
+    return b.one(replace(op, axis=op.axis + 1), *rows)
+
+
+def _align_operands(
+    b: Builder, args: Sequence[Value | None], moving: Sequence[bool], axis: int
+) -> list[Value | None]:
+    """The operands of an elementwise op, those that do not move shaped to meet each row."""
+    # The rank without the rows, which those that move have already.
+    rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
+    return [
+        a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
+        for a, m in zip(args, moving, strict=True)
+    ]
+
+
+def vectorize_op(
+    b: Builder, op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int, length: Dim
+) -> Value:
+    """The result of `op` for all rows; operands that move have their rows along `axis` already."""
+    assert not isinstance(op, ops.Scan)
+    if isinstance(op, ops.Concat):
+        return _vectorize_concat(b, op, args, moving, axis, length)
+    if isinstance(op, ops.Transpose):
+        # `can_vectorize_op` has seen that the axes before the rows keep their places.
+        order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
+        return b.one(ops.Transpose(order), *args)
+    if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
+        return b.one(_shift_op_axis(op), *args)
+    if isinstance(op, LEADING_AXES_OPS):
+        return b.one(op, *args)
+    return b.one(op, *_align_operands(b, args, moving, axis))
+
+
+def _shift_op_axis(op: Any) -> Op:
+    made: Op = replace(op, axis=op.axis + 1)
+    return made
+
+
+def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Value:
+    """A fixed operand of an elementwise op, with an axis of 1 where the rows of the others are."""
+    # With fewer axes than the rows stand before, broadcasting from the right does it:
+    # [o] beside [b, t, o].
+    at = axis - (rank - fixed.type.rank)
+    return b.one(ops.Insert(at), fixed) if at > 0 else fixed
+
+
+def _repeat_operand(b: Builder, fixed: Value, axis: int, length: Dim) -> Value:
+    return b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), fixed))
+
+
+ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
+
+
+def split_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """A rewrite rule: the results of a scan by a smaller one, or None where nothing
+    heavy can leave it.
+    """
+    if not isinstance(op, ops.Scan):
+        return None
+    parts = _BodyParts.of(op)
+    # A loop that only gets shorter by additions is not worth another graph: what leaves
+    # it must be held for all rows.
+    if not any(n.op.heavy for n in (*parts.before, *parts.after)):
+        return None
+    return _ScanRebuilder(b, op, [a for a in args if a is not None], parts).results()
+
+
+@dataclass
+class _BodyParts:
+    """The body's nodes by where they can go, in order."""
+
+    before: list[Node] = field(default_factory=list)
+    inside: list[Node] = field(default_factory=list)
+    after: list[Node] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, op: ops.Scan) -> "_BodyParts":
+        body = op.body
+        inner = op.inner()
+        rows, carries, fixed = set(inner.rows), set(inner.starts), set(inner.captured)
+        early = _find_vectorizable_nodes(body, rows, fixed, op.axis)
+        nexts = op.nexts()
+        # What the carries are made of has to stay, and with it all that this needs.
+        core = _collect_ancestors(nexts, set())
+        staying = early | core
+        # Of turns that are not run there is nothing to go on with behind the loop.
+        ends_early = op.until != -1
+        rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
+        late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
+        # The order of the graph holds in each of the three, so every operand comes
+        # before its use.
+        kept = [n for n, _ in body.nodes if n not in early and n not in late]
+        return cls(
+            [n for n, _ in body.nodes if n in early], kept, [n for n, _ in body.nodes if n in late]
+        )
+
+
+def _find_vectorizable_nodes(
+    body: Graph, rows: set[Value], fixed: set[Value], axis: int
+) -> set[Node]:
+    """Nodes that need scanned rows and nothing carried, and can be done for all rows at once."""
+    found: set[Node] = set()
+    known = set(rows)
+    for node, results in body.nodes:
+        if any(a not in known and a not in fixed for a in node.args if a):
+            continue
+        # Row by row and all rows at once must be the same: an op that looks across rows
+        # stays.
+        if _can_vectorize_node(node, fixed, axis):
+            found.add(node)
+            known.update(results)
+    return found
+
+
+def _can_vectorize_node(node: Node, fixed: set[Value], axis: int) -> bool:
+    """Whether a node can be done for all rows at once, what is `fixed` being one for all."""
+    moving = [a is not None and a not in fixed for a in node.args]
+    return can_vectorize_op(node.op, node.args, moving, axis)
+
+
+def _find_trailing_nodes(
+    body: Graph, rest: list[Node], carries: set[Value], fixed: set[Value], axis: int
+) -> set[Node]:
+    """Those of `rest` that can be done after the loop: they can be lifted, and so can
+    all that use them.
+    """
+    late = set(rest)
+    results = dict(body.nodes)
+    stuck = [n for n in rest if not _can_vectorize_node(n, fixed, axis)]
+    # What cannot be lifted stays, and so does all that it needs: a value is either
+    # stacked or made again behind the loop.
+    late -= set(stuck) | _collect_ancestors([r for n in stuck for r in results[n]], set())
+    assert carries.isdisjoint(r for n in late for r in results[n])
+    return late
+
+
+def _collect_ancestors(values: Iterable[Value], seen: set[Node]) -> set[Node]:
+    todo = [v.node for v in values]
+    while todo:
+        node = todo.pop()
+        if node and node not in seen:
+            seen.add(node)
+            todo += [a.node for a in node.args if a]
+    return seen
+
+
+class _ScanRebuilder:
+    """The loop without what left it, and what left it around it."""
+
+    def __init__(self, b: Builder, op: ops.Scan, args: list[Value], parts: _BodyParts) -> None:
+        self.b, self.op, self.parts = b, op, parts
+        given, inner = op.parts(args), op.inner()
+        self.keep, self.xs, self.starts = given.keep, given.rows, given.starts
+        self.rows, self.carries = list(inner.rows), list(inner.starts)
+        self.outside = dict(zip(inner.captured, given.captured, strict=True))
+        self.length: Dim = self.xs[0].type.shape[op.axis]
+        self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
+
+    def results(self) -> tuple[Value, ...]:
+        """The final carries and the collected values, as the scan gave them."""
+        made = dict(self.op.body.nodes)
+        self._lift(self.parts.before, made)
+        collected = list(self.op.body.outputs.values())[self.op.carries :]
+        # Only what crosses from the loop to behind it is collected, each value once.
+        inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
+        used = [a for n in self.parts.after for a in n.args if a] + collected
+        stacked = list(dict.fromkeys(v for v in used if v in inner))
+        finals = self._loop(stacked, made)
+        self._lift(self.parts.after, made)
+        return (*finals, *(self._kept(self.whole[v], v in stacked) for v in collected))
+
+    def _lift(self, nodes: Sequence[Node], made: dict[Node, tuple[Value, ...]]) -> None:
+        for node in nodes:
+            moving = [a is not None and a not in self.outside for a in node.args]
+            args = [
+                a and (self.whole[a] if m else self.outside[a])
+                for a, m in zip(node.args, moving, strict=True)
+            ]
+            self.whole[made[node][0]] = vectorize_op(
+                self.b, node.op, args, moving, self.op.axis, self.length
+            )
+
+    def _loop(self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]) -> tuple[Value, ...]:
+        """The scan that is left; nothing at all where nothing is carried and nothing is
+        left to collect.
+        """
+        # All of it could leave: there is no loop any more.
+        if not self.carries and not stacked:
+            return ()
+        scanned, captured = self._read(made, (*self.op.nexts(), *stacked))
+        body = self._body(stacked, made, scanned, captured)
+        carries = len(self.carries)
+        op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
+        keep = [self.keep] if self.keep else []
+        rows = [self.whole[v] for v in scanned]
+        outer = [self.outside[v] for v in captured]
+        results = self.b.add(op, *keep, *rows, *self.starts, *outer)
+        self.whole.update(zip(stacked, results[carries:], strict=True))
+        return results[:carries]
+
+    def _body(
+        self,
+        stacked: list[Value],
+        made: dict[Node, tuple[Value, ...]],
+        scanned: list[Value],
+        captured: list[Value],
+    ) -> Graph:
+        """One step of what is left, on the rows that it reads and what it takes from
+        outside.
+        """
+        inner, now = Builder(), dict[Value, Value]()
+        given = {"row": scanned, "carry": self.carries, "outer": captured}
+        for word, values in given.items():
+            for n, v in enumerate(values):
+                now[v] = inner.input(f"{word} {n}", Input(v.type))
+        for node in self.parts.inside:
+            new = inner.add(node.op, *(a and now[a] for a in node.args))
+            now.update(zip(made[node], new, strict=True))
+            # Messages still speak of the line that asked for the node.
+            if (known := self.op.body.made.get(node)) and new[0].node:
+                inner.made[new[0].node] = known
+        outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.nexts())}
+        outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
+        return inner.finish("body", outputs)
+
+    def _read(
+        self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
+    ) -> tuple[list[Value], list[Value]]:
+        """What the loop that is left reads: row by row, and from outside."""
+        inside = self.parts.inside
+        used = dict.fromkeys((*(a for n in inside for a in n.args if a), *wanted))
+        own = {r for n in inside for r in made[n]} | set(self.carries)
+        scanned = [v for v in used if v in self.whole and v not in own]
+        # A loop must be over something: its length is that of its rows.
+        return scanned or self.rows[:1], [v for v in used if v in self.outside]
+
+    def _kept(self, whole: Value, stacked: bool) -> Value:
+        """A collected value; rows that do not exist are zero, as the scan itself leaves them."""
+        # What the loop collected has zeros there already.
+        if self.keep is None or stacked:
+            return whole
+        keep, rank = self.keep, whole.type.rank
+        for axis in range(2, rank):
+            keep = self.b.one(ops.Insert(axis), keep)
+        zero = self.b.one(ops.Constant(ZERO_BY_KIND[whole.type.dtype[0]], whole.type.dtype))
+        return self.b.one(ops.Where(), keep, whole, zero)

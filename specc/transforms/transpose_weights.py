@@ -1,0 +1,88 @@
+"""Store the weights of linear layers as `[in, out]`, as some checkpoints do.
+
+    y = linear(x, w:[out, in])    →    y = linear(x, transpose(w:[in, out]))
+
+A product reads a matrix in either order, so that what lies in a file as `[in, out]`
+need not be turned over, nor copied.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from specc.ir import ops
+from specc.ir.graph import Builder, Graph, Node
+from specc.ir.op import Op
+from specc.ir.types import Type
+from specc.transforms.graph_rewrite import NodeOperands, NodeResults, rewrite_into_builder
+
+
+def find_linear_weights(graph: Graph) -> frozenset[str]:
+    """The parameters that are read as the matrices of linear maps and nowhere else."""
+    elsewhere = set(graph.outputs.values())
+    for node, _ in graph.nodes:
+        matrix = _find_matrix_operand(node)
+        elsewhere |= {a for n, a in enumerate(node.args) if a and n != matrix}
+    return frozenset(n for n, v in graph.parameters.items() if v not in elsewhere)
+
+
+def _find_matrix_operand(node: Node) -> int | None:
+    """Which operand a linear map takes the other way round as well."""
+    return 1 if isinstance(node.op, ops.Linear) else None
+
+
+def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
+    """`graph` with these parameters, matrices all of them, stored as `[in, out]`."""
+    made = Builder()
+    now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+    for name, value in graph.parameters.items():
+        facts = graph.parameter_facts[name]
+        if name not in names:
+            now[value] = made.parameter(facts)
+            continue
+        rows, columns = facts.type.shape
+        stored = replace(facts, type=Type(facts.type.dtype, (columns, rows)))
+        now[value] = made.one(ops.Transpose((1, 0)), made.parameter(stored))
+    return rewrite_into_builder(graph, made, now)
+
+
+MATRIX_TRANSPOSE = ops.Transpose((1, 0))
+
+
+def restore_transposed_weights(graph: Graph) -> Graph:
+    """The opposite of `transpose_stored_weights`: matrices that are only turned over, for linear
+    maps alone,
+    as these read them. How a checkpoint stores them is no matter of the architecture.
+    """
+    types = _find_transposed_types(graph)
+    if not types:
+        return graph
+    made = Builder()
+    now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+    for name, value in graph.parameters.items():
+        facts = graph.parameter_facts[name]
+        now[value] = made.parameter(replace(facts, type=types.get(name, facts.type)))
+    back = {now[graph.parameters[name]] for name in types}
+
+    def rule(builder: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
+        first = args[0] if args else None
+        return (first,) if op == MATRIX_TRANSPOSE and first in back else None
+
+    return rewrite_into_builder(graph, made, now, [rule])
+
+
+def _find_transposed_types(graph: Graph) -> dict[str, Type]:
+    """The types in which linear maps read weights that nothing reads in another way."""
+    read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
+    elsewhere = set(graph.outputs.values())
+    for node, _ in graph.nodes:
+        over = node.op == MATRIX_TRANSPOSE
+        # neither the weight as it is stored, nor turned over for anything else
+        kept = 0 if over else _find_matrix_operand(node)
+        elsewhere |= {a for n, a in enumerate(node.args) if a and n != kept}
+        if not over:
+            elsewhere |= {a for a in node.args if a and a in read}
+    return {
+        name: read[value].type
+        for name, value in graph.parameters.items()
+        if value in read and not {value, read[value]} & elsewhere
+    }

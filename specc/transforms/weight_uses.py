@@ -1,0 +1,317 @@
+"""Collect how each weight is used: in matrix products, as embedding table, in loops.
+
+    linear(x, w, b)                        w lies as [out, in]
+    matmul(x, w)                           as [in, out]
+    einsum("b n i, i o -> b n o", x, w)    as its letters say
+
+A weight can be where all that reads it are linear maps, in which it is the matrix, and
+lookups by tokens, in which it is the table; on its way there it may be turned over, and
+cut along its results. A stack of matrices can be where experts take one each. A table
+that row numbers are looked up in is small, and every row of a text reads it: it stays
+as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
+
+
+class MatrixProduct(NamedTuple):
+    """The places of the rows and of the matrix among a node's operands, and whether the
+    matrix lies as `[in, out]`.
+    """
+
+    rows: int
+    matrix: int
+    turned: bool
+
+
+LINEAR_PRODUCT = MatrixProduct(rows=0, matrix=1, turned=False)
+
+
+def find_matrix_product(node: Node) -> MatrixProduct | None:
+    """The product that a node is; None where it is another thing."""
+    match node.op:
+        case ops.Linear():
+            return LINEAR_PRODUCT
+        case ops.MatMul():
+            right = node.args[1]
+            # of more axes it is another matrix for each of these
+            flat = right is not None and right.type.rank == 2
+            return MatrixProduct(rows=0, matrix=1, turned=True) if flat else None
+        case ops.Einsum(equation=equation):
+            return _parse_einsum_product(equation)
+    return None
+
+
+def _parse_einsum_product(equation: str) -> MatrixProduct | None:
+    """The product that an einsum of two operands is: over the last axis of the rows,
+    whose other axes stand in front of the matrix's other one in the result.
+    """
+    left, right = equation.split("->")
+    terms = [term.split() for term in left.split(",")]
+    for rows, matrix in ((0, 1), (1, 0)) if len(terms) == 2 else ():
+        if len(terms[matrix]) != 2 or not terms[rows]:
+            continue
+        *lead, summed = terms[rows]
+        first, second = terms[matrix]
+        turned = first == summed
+        other = second if turned else first
+        fits = summed in (first, second) and other not in terms[rows]
+        if fits and right.split() == [*lead, other]:
+            return MatrixProduct(rows, matrix, turned)
+    return None
+
+
+TOKEN_PRESERVING_OPS = (
+    *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.Stride),
+    *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
+)
+"""Operations whose results are tokens where one operand is."""
+
+
+STACKED_RANK = 3
+"""The axes of a stack of matrices."""
+
+
+@dataclass(kw_only=True)
+class WeightUses:
+    """The places where a weight is read, by scope.
+
+    `linear` are linear maps; `turned` says of each whether the weight lies as `[in,
+    out]`. `table` are lookups. `looped` are those of them in the body of a loop, `routed`
+    in that of experts, `cut` those of some of its rows. `other` are ops that need it as
+    it is.
+    """
+
+    linear: list[str] = field(default_factory=list)
+    turned: set[bool] = field(default_factory=set)
+    table: list[str] = field(default_factory=list)
+    looped: bool = False
+    routed: bool = False
+    cut: bool = False
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def scopes(self) -> list[str]:
+        """Every scope that it is read in."""
+        return list(dict.fromkeys(scope for scope in (*self.linear, *self.table) if scope))
+
+    def joined(self, also: "WeightUses") -> "WeightUses":
+        """Those of two names of one weight."""
+        return WeightUses(
+            linear=[*self.linear, *also.linear],
+            turned=self.turned | also.turned,
+            table=[*self.table, *also.table],
+            looped=self.looped or also.looped,
+            routed=self.routed or also.routed,
+            cut=self.cut or also.cut,
+            other=[*self.other, *also.other],
+        )
+
+
+@dataclass(frozen=True)
+class WeightView:
+    """A weight as a value shows it: turned over or not, and cut along which of its axes;
+    or a `stack` of one for each expert.
+    """
+
+    name: str
+    flipped: bool = False
+    cut: frozenset[int] = frozenset()
+    stack: bool = False
+
+
+WeightViews: TypeAlias = Mapping[Value, WeightView]
+
+
+def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
+    """What reads each matrix of f32 among the weights, and each stack of them."""
+    walk = _WeightUseCollector(
+        {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
+    )
+    seen = {
+        v: WeightView(n, stack=v.type.rank == STACKED_RANK)
+        for n, v in graph.parameters.items()
+        if n in walk.found
+    }
+    walk.graph(graph, seen, _find_token_inputs(graph), "")
+    stacks = {sight.name for sight in seen.values() if sight.stack}
+    # other weights of three axes, such as those of convolutions, are no matrices
+    return {n: u for n, u in walk.found.items() if n not in stacks or u.routed}
+
+
+def _find_token_inputs(graph: Graph) -> set[Value]:
+    """The inputs that hold tokens: whole numbers below the size of a vocabulary."""
+    below = [n for n, facts in graph.input_facts.items() if facts.below is not None]
+    return {graph.inputs[n] for n in below if is_integer_value(graph.inputs[n])}
+
+
+def is_weight_matrix(value: Value) -> bool:
+    """Whether a weight is a matrix, or a stack of them, of f32 of known, positive lengths."""
+    lengths = [d.number for d in value.type.shape]
+    return value.type.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
+
+
+@dataclass
+class _WeightUseCollector:
+    """One walk over a graph and the bodies in it; `depth` counts the loops that are open,
+    `routes` those of experts.
+    """
+
+    found: dict[str, WeightUses]
+    depth: int = 0
+    routes: int = 0
+
+    def graph(self, graph: Graph, seen: WeightViews, tokens: Iterable[Value], around: str) -> None:
+        """Note what the nodes of a graph do with the weights that `seen` shows."""
+        here, known = dict(seen), set(tokens)
+        for node, results in graph.nodes:
+            scope = _get_first_scope(graph, node) or around
+            if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
+                known.update(filter(is_integer_value, results))
+            if isinstance(node.op, ops.Scan | ops.Route):
+                self._body(node, node.op, here, known, scope)
+                continue
+            for place, value in enumerate(node.args):
+                if value is not None and value in here:
+                    shown = self._read(node, place, here[value], known, scope)
+                    here |= {results[0]: shown} if shown else {}
+        for value in graph.outputs.values():
+            if value in here:
+                self.found[here[value].name].other.append("a result")
+
+    def _read(
+        self, node: Node, place: int, sight: WeightView, tokens: set[Value], scope: str
+    ) -> WeightView | None:
+        """What an op shows of a weight that it moves; None where it reads the numbers,
+        which is noted.
+        """
+        uses = self.found[sight.name]
+        # The axes of a stack are others: only experts know what to do with it.
+        if sight.stack:
+            uses.other.append(format_op_location(node.op, scope))
+            return None
+        if (shown := view_weight(node, sight)) is not None:
+            return shown
+        product = find_matrix_product(node)
+        match node.op:
+            case _ if product and place == product.matrix and _has_whole_rows(product, sight):
+                uses.linear.append(scope)
+                uses.turned.add(sight.flipped != product.turned)
+            case ops.Embedding() if place == 1 and _is_token_lookup(node, sight, tokens):
+                uses.table.append(scope)
+                uses.turned.add(False)
+            case _:
+                uses.other.append(format_op_location(node.op, scope))
+        uses.looped |= self.depth > 0
+        uses.routed |= self.routes > 0
+        uses.cut |= bool(sight.cut)
+        return None
+
+    def _body(
+        self,
+        node: Node,
+        op: ops.Scan | ops.Route,
+        here: WeightViews,
+        tokens: set[Value],
+        scope: str,
+    ) -> None:
+        """Go into a loop, with what is captured under the names inside."""
+        inside = dict(iterate_body_inputs(op, node))
+        fixed = set(list_captured_operands(op, node))
+        stacked = set(list_stacked_operands(op, node))
+        shown: dict[Value, WeightView] = {}
+        for inner, outer in inside.items():
+            sight = here.get(outer)
+            if sight is None:
+                continue
+            if sight.stack and outer in stacked:
+                shown[inner] = replace(sight, stack=False)
+            elif outer in fixed:
+                shown[inner] = sight
+        for value in node.args:
+            # What is scanned or carried changes from turn to turn: no weight there. Nor
+            # can one of several be a weight of its own, and all of them a stack.
+            if value is None or value not in here or value in fixed:
+                continue
+            if not (value in stacked and here[value].stack):
+                self.found[here[value].name].other.append(format_op_location(op, scope))
+        routed = isinstance(op, ops.Route)
+        self.depth += not routed
+        self.routes += routed
+        tokens_in = {inner for inner, a in inside.items() if a in tokens}
+        self.graph(op.body, shown, tokens_in, scope)
+        self.depth -= not routed
+        self.routes -= routed
+
+
+def view_weight(node: Node, sight: WeightView) -> WeightView | None:
+    """What a node shows of a weight that it turns over or cuts; None where it does
+    something else.
+    """
+    match node.op:
+        case ops.Transpose(order=(1, 0)):
+            return WeightView(sight.name, not sight.flipped, sight.cut)
+        case ops.Slice(axis=axis):
+            # the axis of the weight itself, which is the other one where it lies turned
+            cut = sight.cut | {axis ^ int(sight.flipped)}
+            return WeightView(sight.name, sight.flipped, cut)
+    return None
+
+
+def list_captured_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
+    """The operands of a loop that its body takes as they are."""
+    before = op.stacked + 1 if isinstance(op, ops.Route) else op.scanned + op.carries
+    count = len(op.body.inputs) - before
+    values = [a for a in node.args if a is not None]
+    return tuple(values[len(values) - count :])
+
+
+def list_stacked_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
+    """The operands of which each expert takes its part."""
+    if not isinstance(op, ops.Route):
+        return ()
+    values = [a for a in node.args if a is not None]
+    return tuple(values[op.first : op.first + op.stacked])
+
+
+def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
+    """Each input of a body, and what it is, or is a row of, outside."""
+    values = [a for a in node.args if a is not None]
+    inner = list(op.body.inputs.values())
+    if isinstance(op, ops.Route):
+        values = [values[0], *values[op.first :]]
+    else:
+        values = values[op.first :]
+    yield from zip(inner, values, strict=True)
+
+
+def _get_first_scope(graph: Graph, node: Node) -> str:
+    """Where a node was first built."""
+    made = graph.made.get(node)
+    return made.scopes[0] if made and made.scopes else ""
+
+
+def format_op_location(op: Op, scope: str) -> str:
+    """An op for people: `embedding` in `wpe`."""
+    return f"`{op.name}` in `{scope}`" if scope else f"`{op.name}`"
+
+
+def is_integer_value(value: Value) -> bool:
+    """Whether a value holds whole numbers."""
+    return value.type.dtype in ("i64", "i32")
+
+
+def _has_whole_rows(product: MatrixProduct, sight: WeightView) -> bool:
+    """Whether a matrix is cut along its results alone: what one is made of is all there."""
+    return sight.cut <= {int(sight.flipped != product.turned)}
+
+
+def _is_token_lookup(node: Node, sight: WeightView, tokens: set[Value]) -> bool:
+    return node.args[0] in tokens and not sight.flipped and not sight.cut

@@ -1,0 +1,127 @@
+"""Error bounds for float32 results, from the conditioning of the graph at its inputs."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from specc import backend
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.graph import Graph, Value
+
+UNIT = 2.0**-24
+"""Unit roundoff of float32."""
+ROUNDINGS = 4
+"""Roundings by which each value is changed: more than one, so that a choice between
+nearly equal values changes in some sample where kernels may choose otherwise.
+"""
+SAFETY = 8
+"""Bounds are this multiple of the largest movement in any sample. Errors of compiled
+models were 0.1 to 2.2 of it (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
+with outlier rows; up to 200 positions): kernels round inside an inner product too.
+"""
+SAMPLES = 4
+TINY = float(np.finfo(np.float32).tiny)
+
+After = Callable[[Value, Array], Array]
+
+
+def rounding_bounds(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    want: Mapping[str, Array],
+    after: After | None = None,
+) -> dict[str, Array]:
+    """Bounds of the absolute error of each result by float32 rounding, each of the shape
+    of the result: equal along its last axis, infinite where the result is not stable.
+
+    `want` are the results without errors, `after` replaces values as the reference does.
+    """
+    numpy = backend.load_reference()
+
+    def sample(errors: RoundingErrors) -> dict[str, Array]:
+        errors.after = after
+        given, changed = errors.of_all(inputs), errors.of_all(weights)
+        return numpy.evaluate_graph(graph, given, changed, after=errors)
+
+    bounds = bounds_of_samples(sample, want)
+    return {name: _by_position(bound) for name, bound in bounds.items()}
+
+
+def bounds_of_samples(
+    sample: Callable[["RoundingErrors"], Mapping[str, Array]], want: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Bounds of the absolute error of results that `sample` computes with errors."""
+    bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
+    for seed in range(SAMPLES):
+        made = sample(RoundingErrors(np.random.default_rng(seed)))
+        for name, value in want.items():
+            moved = _movement(np.asarray(made[name]), np.asarray(value))
+            bounds[name] = np.maximum(bounds[name], SAFETY * moved)
+    return bounds
+
+
+class RoundingErrors:
+    """Changes values by random relative errors. Values of positions and constants alone
+    are the same for all inputs and keep theirs: a position bucket is no rounding error.
+    """
+
+    def __init__(self, rng: np.random.Generator, after: After | None = None) -> None:
+        self.rng, self.after = rng, after
+        self.fixed = set[Value]()
+
+    def __call__(self, value: Value, array: Array) -> Array:
+        """The result of a node with its error."""
+        array = self.after(value, array) if self.after else array
+        if self._is_fixed(value):
+            self.fixed.add(value)
+            return array
+        # what is only moved has the error that it had
+        if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
+            return array
+        # what float32 holds exactly is not rounded: a bound of `clip`, a sum of integers
+        with np.errstate(over="ignore"):
+            exact = array.astype(np.float32) == array
+        return np.where(exact, array, self.of(array))
+
+    def _is_fixed(self, value: Value) -> bool:
+        node = value.node
+        if node is None or isinstance(node.op, ops.Extent):
+            return node is not None
+        return all(a is None or a in self.fixed for a in node.args)
+
+    def of_all(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs or weights with their errors."""
+        return {name: self.of(np.asarray(array)) for name, array in arrays.items()}
+
+    def of(self, array: Array) -> Array:
+        """An array with its errors; integers and booleans have none."""
+        if array.dtype.kind in "iub":
+            return array
+        value = np.asarray(array, np.float64)
+        sign = self.rng.choice([-1.0, 1.0], value.shape)
+        changed = value * (1 + ROUNDINGS * UNIT * sign)
+        made: Array = np.where(np.abs(value) < TINY, 0.0 * value, changed)
+        return made
+
+
+def _movement(after: Array, before: Array) -> Array:
+    """The absolute change at each place; infinite where only one is a number, or where
+    integers and booleans change.
+    """
+    if before.dtype.kind in "iub":
+        return np.where(after != before, np.inf, 0.0)
+    # NaN and infinities that stay what they are do not move
+    same = (after == before) | (np.isnan(after) & np.isnan(before))
+    with np.errstate(invalid="ignore"):
+        moved = np.abs(after - before)
+    made: Array = np.where(same, 0.0, np.where(np.isnan(moved), np.inf, moved))
+    return made
+
+
+def _by_position(bound: Array) -> Array:
+    """The largest bound along the last axis, for its features are errors of one vector."""
+    if bound.ndim < 2 or not bound.shape[-1]:
+        return bound
+    return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)

@@ -1,0 +1,227 @@
+"""Quantization error of a model, result by result, and of int8 KV caches."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from specc import backend
+from specc.analysis.length_limits import find_length_limits, find_min_lengths
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir import ops
+from specc.ir.array import Array
+from specc.ir.graph import Graph, Value
+from specc.ir.length_constraints import find_valid_lengths
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.verification.tolerance import TOLERANCE
+
+After: TypeAlias = Callable[[Value, Array], Array]
+
+
+def reference_cache_values(
+    graph: Graph, got: Mapping[str, Array], weights: Mapping[str, Array]
+) -> After | None:
+    """What the reference reads in place of rows that it rounds, beside the results `got`
+    of the model; None for a graph that keeps none so.
+    """
+    kept = {v: got[name] for v, name in _kept(graph).items()}
+    if not kept:
+        return None
+    names = {value: name for name, value in graph.parameters.items()}
+    before = {v.node.args[0] for v in kept if v.node}
+    exact: dict[Value, Array] = {}
+
+    def after(value: Value, array: Array) -> Array:
+        if value in before:
+            exact[value] = array
+        theirs, node = kept.get(value), value.node
+        if theirs is None or node is None:
+            return array
+        x, scale = node.args
+        assert x is not None
+        assert scale is not None
+        # what is new stands behind the rows that were there
+        new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
+        return match_rounding_edge(array, new, exact[x], weights[names[scale]])
+
+    return after
+
+
+def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> Array:
+    """Whole numbers of `x / scale`: theirs where they are a neighbor of ours, and `x` lies
+    on the edge between the two as far as float32 can tell; ours elsewhere.
+    """
+    units = x / scale.astype(np.float64)
+    to_edge = np.abs(np.abs(units - np.rint(units)) - 0.5)
+    blur = TOLERANCE * np.abs(x).max(initial=0.0) / scale
+    apart = np.abs(theirs.astype(np.int16) - ours)
+    made: Array = np.where((apart == 1) & (to_edge <= blur), theirs, ours)
+    return made
+
+
+def _kept(graph: Graph) -> dict[Value, str]:
+    """The results that hold rounded rows, by the new ones among these."""
+    found = {}
+    for name, value in graph.outputs.items():
+        if value.node is None or not isinstance(value.node.op, ops.Concat):
+            continue
+        new = value.node.args[-1]
+        if new is not None and new.node and isinstance(new.node.op, ops.Quantize):
+            found[new] = name
+    return found
+
+
+MEASURES = {
+    "error": "the largest difference, of the largest value",
+    "angle": "1 - cosine",
+    "kl": "the mean Kullback-Leibler divergence of what is drawn from",
+    "changed": "the share of rows whose likeliest token is another",
+}
+"""What can be asked for, and what it is."""
+LONG = 24
+"""Rows along each axis whose length is free."""
+
+
+@dataclass(kw_only=True)
+class QuantizationLoss:
+    """Sums over all that was compared of one result."""
+
+    apart: float = 0.0
+    largest: float = 0.0
+    dot: float = 0.0
+    squares: tuple[float, float] = (0.0, 0.0)
+    divergence: float = 0.0
+    changed: int = 0
+    rows: int = 0
+
+    def see(self, low: Array, full: Array, drawn: bool) -> None:
+        """One result of both; of the one that is `drawn` from, rows of logits."""
+        a, b = low.astype(np.float64), full.astype(np.float64)
+        both = np.isfinite(a) & np.isfinite(b)
+        a, b = np.where(both, a, 0), np.where(both, b, 0)
+        self.apart = max(self.apart, float(np.abs(a - b).max(initial=0)))
+        self.largest = max(self.largest, float(np.abs(b).max(initial=0)))
+        self.dot += float((a * b).sum())
+        one, other = self.squares
+        self.squares = one + float((a * a).sum()), other + float((b * b).sum())
+        if drawn and a.size:
+            p, q = log_probabilities(b), log_probabilities(a)
+            self.divergence += float((np.exp(p) * (p - q)).sum())
+            self.changed += int((a.argmax(-1) != b.argmax(-1)).sum())
+            self.rows += a[..., 0].size
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Each measure that this result has."""
+        size = (self.squares[0] * self.squares[1]) ** 0.5
+        found = {
+            "error": self.apart / self.largest if self.largest else self.apart,
+            "angle": max(0.0, 1 - self.dot / size) if size else 0.0,
+        }
+        if self.rows:
+            found["kl"] = max(0.0, self.divergence / self.rows)
+            found["changed"] = self.changed / self.rows
+        return found
+
+
+def log_probabilities(x: Array) -> Array:
+    """Logarithms of the probabilities of each row."""
+    moved = x - x.max(-1, keepdims=True)
+    made: Array = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
+    return made
+
+
+@dataclass
+class QuantizationComparison:
+    """Two models on the same inputs, and what the first lost by result."""
+
+    low: LoadedModel
+    full: LoadedModel
+    losses: dict[str, QuantizationLoss] = field(default_factory=dict)
+
+    def run(self, seed: int, rounds: int) -> None:
+        """Compare on random inputs. E0857 where the two are not of one spec."""
+        graph = self.low.manifest.graph
+        self._check()
+        rng = np.random.default_rng(seed)
+        generates = self.low.manifest.generates
+        for _ in range(max(rounds, 1)):
+            inputs = random_inputs(graph, comparison_sizes(graph), rng)
+            low, full = (m.session.run(inputs) for m in (self.low, self.full))
+            for name, value in low.items():
+                if value.dtype.kind == "f":
+                    drawn = generates is not None and name == generates.source
+                    self.losses.setdefault(name, QuantizationLoss()).see(value, full[name], drawn)
+
+    def told(self) -> list[dict[str, object]]:
+        """What each result lost, as plain values."""
+        return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
+
+    def lines(self) -> Iterator[str]:
+        """A line a result."""
+        for name, loss in self.losses.items():
+            told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
+            yield f"`{name}` beside the other: {told}"
+
+    def layers(self, seed: int) -> Iterator[tuple[str, float]]:
+        """Each part of the model that has a rounded weight, in order, and how far off its
+        results are in float64, of their size, by what the weights stand for alone.
+        """
+        graph = self.low.manifest.graph
+        places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
+        made: dict[str, Value] = {}
+        for node, results in graph.nodes:
+            known = graph.made.get(node)
+            # what the last op of each part makes; those in loops are not looked into
+            for scope in known.scopes if known else ():
+                if scope in places:
+                    made[scope] = results[0]
+        graph, scopes = replace(graph, names=made), tuple(made)
+        inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
+        reference = backend.load_reference()
+        low, full = (
+            reference.evaluate_graph(graph, inputs, model.weights(), wanted=scopes)
+            for model in (self.low, self.full)
+        )
+        for scope in scopes:
+            off, size = (np.linalg.norm(x) for x in (low[scope] - full[scope], full[scope]))
+            yield scope, float(off / size if size else off)
+
+    def check(self, most: Mapping[str, float]) -> None:
+        """E0856 where a measure of a result is more than it may be."""
+        for name, loss in self.losses.items():
+            for measure, value in loss.measures.items():
+                if value > most.get(measure, np.inf):
+                    raise_error(
+                        "E0856",
+                        f"`{name}` lost more than it may: {measure} {value:.2e}, at "
+                        f"most {most[measure]:g}",
+                        notes=[f"{measure} is {MEASURES[measure]}"],
+                        helps=["keep more weights as they are: `--keep PATTERN`"],
+                    )
+
+    def _check(self) -> None:
+        one, other = (
+            [(n, str(v.type)) for n, v in (*g.inputs.items(), *g.outputs.items())]
+            for g in (self.low.manifest.graph, self.full.manifest.graph)
+        )
+        if one != other:
+            raise_error(
+                "E0857",
+                "the two models do not take and give the same",
+                notes=[f"only one has {', '.join(n for n, _ in {*one} ^ {*other})}"],
+                helps=["compile both from one spec, with the same config"],
+            )
+
+
+def comparison_sizes(graph: Graph) -> dict[str, int]:
+    """Lengths of about `LONG`, as far as the graph allows them."""
+    above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    least = find_min_lengths(graph)
+    usual = sizes_for(graph, 1)
+    wanted = {
+        symbol: max(min(LONG, above.get(symbol, LONG)), least.get(symbol, 1)) for symbol in usual
+    }
+    return find_valid_lengths(graph, wanted, above) or usual

@@ -1,0 +1,264 @@
+"""Check matrix products of quantized weights against integer arithmetic."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from specc.backend import Computation, QuantizedProduct
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
+from specc.runtime.loaded_model import LoadedModel
+from specc.verification.conditioning import UNIT
+from specc.verification.half_precision import half_format_of
+from specc.verification.tolerance import TOLERANCE
+
+MIDDLE = 128
+"""What bytes without a sign have added."""
+LANES = 16
+"""Terms that kernels sum up at once, before they add the sums in float32."""
+LAMBDA = 10
+"""Errors were up to 4.4 √n u of the terms (K from 20 to 136, groups of 32 to 256)."""
+
+
+@dataclass(frozen=True)
+class QuantizedProducts:
+    """The products of a model with rounded weights; none of any other."""
+
+    session: Computation | None = None
+    products: tuple[QuantizedProduct, ...] = ()
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> "QuantizedProducts":
+        """Those of an open model; none where it computes in 16 bits, which round each of
+        them once more.
+        """
+        if not model.manifest.rounded or half_format_of(model.manifest.graph):
+            return cls()
+        return cls(*model.with_products())
+
+    def told(self, inputs: Mapping[str, Array], shown: str) -> str:
+        """How they agree in one run, as the end of a line. E0855 where one does not."""
+        if self.session is None or not self.products:
+            return ""
+        results = self.session.run(inputs)
+        worst = compare_products(self.products, results, shown)
+        return f"; {len(self.products)} roundings and products too, worst {worst:.1e}"
+
+
+def compare_products(
+    products: Iterable[QuantizedProduct], results: Mapping[str, Array], shown: str
+) -> float:
+    """The worst difference of any product, of its largest value. E0855 where one is
+    more than it may be; `shown` says at what lengths.
+    """
+    worst = 0.0
+    for product in products:
+        given = {role: results[name] for role, name in product.values.items()}
+        if not given["y"].size:
+            continue
+        apart = _apart(product, given)
+        worst = max(worst, apart)
+        if not apart <= TOLERANCE:
+            raise_error(
+                "E0855",
+                f"a product by rounded weights differs by {apart:.1e} of its largest value",
+                notes=[f"`{product.values['y']}`, a {product.kind}", shown],
+                helps=[
+                    "this processor multiplies whole numbers in another way; compile "
+                    "with `--quantize int8-weights`, or report it"
+                ],
+            )
+    return worst
+
+
+def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
+    x, y = given["x"], given["y"]
+    match product.kind:
+        # Whole numbers are compared as shares of how far they go, so that one off by one
+        # is far above the tolerance.
+        case "QuantizeLinear":
+            want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + _middle(y)
+            return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
+        case "DynamicQuantizeLinear":
+            return _together_apart(given)
+        case "DynamicQuantizeLSTM":
+            want = integer_lstm_results(given, reverse=bool(product.numbers["reverse"]))
+            want, y = want.reshape(-1, want.shape[-1]), y.reshape(-1, y.shape[-1])
+        case "MatMulNBits":
+            want, allowed = _in_blocks(given, product.numbers)
+            gap = np.abs(want - _rows(y))
+            # what float32 sums may err by is no mistake
+            gap = float(np.where(gap <= allowed, 0.0, gap).max())
+            return gap / (float(np.abs(want).max()) or 1.0)
+        case kind:
+            w = _product_matrix(given["w"]).astype(np.float64)
+            w = w.T if kind == "QGemm" else w
+            middle = given["middle"] if "middle" in given else _middle(x)
+            want = _products(x, w, np.asarray(middle))
+    gap = float(np.abs(want - _rows(y)).max())
+    return gap / (float(np.abs(want).max()) or 1.0)
+
+
+def _products(x: Array, w: Array, middle: Array) -> Array:
+    """Products of whole numbers. In a loop each turn has a middle of its own."""
+    turns = (*middle.shape, *[1] * (x.ndim - middle.ndim))
+    whole = x.astype(np.float64) - middle.reshape(turns)
+    made: Array = _rows(whole) @ w
+    return made
+
+
+def _together_apart(given: Mapping[str, Array]) -> float:
+    """How far off the rounding of all rows by one scale is: in whole numbers, and of the
+    scale. In a loop each turn has its own.
+    """
+    x, y, scale = given["x"], given["y"], given["scale"]
+    # a scale for each turn of each loop around
+    numbers = tuple(range(scale.ndim, x.ndim))
+    low = np.minimum(x.min(numbers, initial=0), 0)
+    high = np.maximum(x.max(numbers, initial=0), 0)
+    wanted = ((high - low) / np.float32(255)).astype(np.float32)
+    wanted = np.where(wanted > 0, wanted, np.float32(1))
+    each = (*scale.shape, *[1] * (x.ndim - scale.ndim))
+    middle = np.clip(np.rint(-low / wanted), 0, 255)
+    whole = np.rint(x / wanted.reshape(each)) + middle.reshape(each)
+    off = np.abs(np.clip(whole, 0, 255) - y.astype(np.float64)).max() / MIDDLE
+    of_scale = np.abs(wanted.astype(np.float64) - scale).max() / wanted.max()
+    return float(max(off, of_scale))
+
+
+def _middle(x: Array) -> int:
+    """What whole numbers have added, by their element type."""
+    return 0 if x.dtype == np.int8 else MIDDLE
+
+
+def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[Array, Array]:
+    """Products of rows, rounded block by block, and weights in blocks; with them the
+    errors that float32 explains, for a result may be far smaller than its terms: `λ √n u`
+    of the terms (Higham and Mary 2019, doi:10.1137/18M1226312).
+    """
+    x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
+    # weights lie as results, blocks, numbers of a block
+    w, scales = _product_matrix(given["w"], 3), _product_matrix(given["scales"])
+    # two numbers a byte, the earlier one in its lower half
+    if numbers["bits"] == 4:
+        halves = np.stack([w & 15, w >> 4], -1)
+        w = halves.reshape(*w.shape[:2], -1)
+    middle = 1 << (numbers["bits"] - 1)
+    want, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
+    for n, start in enumerate(range(0, wide, block)):
+        piece = x[:, start : start + block]
+        # at this level of accuracy the kernel rounds rows too
+        if numbers.get("accuracy_level") == 4:
+            piece = _rounded(piece)
+        # the last block is filled up, and a row ends before it
+        whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
+        for lane in range(0, piece.shape[1], LANES):
+            x_part = piece[:, lane : lane + LANES].astype(np.float64)
+            made = x_part @ whole[:, lane : lane + LANES].T
+            # kernels multiply weights without a sign, and take the middle off last
+            taken = middle * np.abs(x_part.sum(-1, keepdims=True))
+            want += made * scales[:, n]
+            terms += (np.abs(made) + 2 * taken) * np.abs(scales[:, n])
+    return want, LAMBDA * np.sqrt(-(-wide // LANES)) * UNIT * terms
+
+
+def _rounded(piece: Array) -> Array:
+    """Numbers of a block as whole ones times a scale, as the kernel decides in float32.
+    A block whose factor is more than float32 holds is zeros to it: it is below 1e-36.
+    """
+    most = np.abs(piece).max(-1, keepdims=True)
+    scale, part = most / np.float32(127), np.zeros_like(most)
+    with np.errstate(over="ignore"):
+        np.divide(np.float32(127), most, out=part, where=most != 0)
+    part[np.isinf(part)] = 0
+    made: Array = np.rint(piece * part).astype(np.float64) * scale
+    return made
+
+
+def _rows(x: Array) -> Array:
+    """All axes but the last as one; of a loop, all its turns."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _product_matrix(w: Array, axes: int = 2) -> Array:
+    """A weight; one that a loop gave out is the same in each turn."""
+    while w.ndim > axes:
+        w = w[0]
+    return w
+
+
+STEPS = np.float32(255)
+"""How many steps there are from the least of 256 whole numbers to the greatest."""
+
+
+def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
+    """What `DynamicQuantizeLSTM` is to give, `[time, 1, batch, state]`, by its operands
+    and the results that it gave.
+    """
+    x, made = given["x"].astype(np.float32), given["y"][:, 0]
+    counts = given.get("lengths")
+    counts = np.full(x.shape[1], len(x)) if counts is None else counts
+    # The other way round each text is a text from left to right, and so is what it gives.
+    if reverse:
+        x, made = _turned(x, counts), _turned(made, counts)
+    longest = int(counts.max(initial=0))
+    # One scale for all rows of all turns: the kernel rounds them before the first turn.
+    sums = _whole(x[:longest]) @ _matrix(given["w"], given["w scales"])
+    # ONNX has a bias beside each matrix, one behind the other.
+    if "b" in given:
+        sums = sums + given["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
+    states = _matrix(given["u"], given["u scales"])
+    zeros = np.zeros(made.shape[1:])
+    cell = given["cell"][0] if "cell" in given else zeros
+    fed = given["state"][0] if "state" in given else zeros
+    want = np.zeros(made.shape)
+    for turn in range(longest):
+        # a text that is over counts with zeros, which is what was given out
+        fed = made[turn - 1] if turn else fed
+        gates = sums[turn] + _whole(fed) @ states
+        out, cell = _through(gates, cell, given.get("peepholes"))
+        want[turn] = np.where(turn < counts[:, None], out, 0)
+    return (_turned(want, counts) if reverse else want)[:, None]
+
+
+def _whole(x: Array) -> Array:
+    """Numbers as whole ones times one scale for all, as ONNX Runtime decides in float32."""
+    x = x.astype(np.float32)
+    low, high = x.min(initial=0), x.max(initial=0)
+    scale = (high - low) / STEPS if high > low else np.float32(1)
+    middle = np.rint(-low / scale)
+    units = np.clip(np.rint(x / scale) + middle, 0, STEPS) - middle
+    made: Array = units.astype(np.float64) * np.float64(scale)
+    return made
+
+
+def _matrix(numbers: Array, scales: Array) -> Array:
+    made: Array = numbers[0].astype(np.float64) * scales[0]
+    return made
+
+
+def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
+    """Results and cell behind gates in ONNX's order: input, output, forget, cell."""
+    i, o, f, g = np.split(gates, 4, axis=1)
+    peep = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
+    p_i, p_o, p_f = np.split(peep[0], 3)
+    kept = _sigmoid(f + p_f * cell) * cell
+    taken = _sigmoid(i + p_i * cell) * np.tanh(g)
+    new = kept + taken
+    # the output gate's peephole is on the new cell
+    return _sigmoid(o + p_o * new) * np.tanh(new), new
+
+
+def _sigmoid(x: Array) -> Array:
+    # 1 / (1 + exp(-x)) without an overflow
+    made: Array = 0.5 * (1 + np.tanh(0.5 * x))
+    return made
+
+
+def _turned(x: Array, counts: Array) -> Array:
+    """Each text from its last row to its first; what lies behind it stays."""
+    made = x.copy()
+    for text, count in enumerate(counts):
+        made[:count, text] = x[:count, text][::-1]
+    return made

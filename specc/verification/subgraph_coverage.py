@@ -1,0 +1,189 @@
+"""Coverage of `specc verify`: executed branches and loop bodies, inputs that reach the others."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specc.analysis.branch_thresholds import find_position_constants
+from specc.analysis.length_limits import (
+    find_attention_thresholds,
+    find_length_limits,
+    find_min_lengths,
+)
+from specc.backend import Computation, Session, Subgraphs, TensorSlot
+from specc.io.memory_check import get_free_memory
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.ir.length_constraints import find_valid_lengths
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import DENSITIES, USUAL, sizes_for
+
+BEYOND = 9
+"""Positions above a threshold in a long round."""
+FEW = 2
+"""Length of the other axes in a long round."""
+SEVERAL = 5
+"""The same, for conditions that depend on how the elements of a batch differ."""
+SMALL = 64
+"""Constants up to this are tried where a round above the largest is too much work."""
+
+CHANCES = 12
+"""Rounds of the smallest lengths, for conditions on the values of inputs."""
+
+Sizes = Mapping[str, int]
+
+
+@dataclass
+class Coverage:
+    """The subgraphs of a model, and how often each was executed so far. `session` is
+    None where nothing is counted: there are none, or there is no memory for a copy.
+    """
+
+    subgraphs: Subgraphs
+    session: Computation | None = None
+    counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> "Coverage":
+        """Of an open model."""
+        made = cls(model.file.subgraphs())
+        made.counts = np.zeros(len(made.subgraphs.names), np.int64)
+        room, free = model.file.room(), get_free_memory()
+        if made.counts.size and (free is None or room.held <= free):
+            made.session = model.with_executions(lambda s: _Counted(s, made))
+        return made
+
+    def run(self, inputs: Mapping[str, Array]) -> bool:
+        """Run the model; return whether a subgraph was executed for the first time."""
+        if self.session is None:
+            return False
+        before = len(self.missing)
+        self.session.run(inputs)
+        return len(self.missing) < before
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the subgraphs that were not executed yet."""
+        pairs = zip(self.subgraphs.names, self.counts, strict=True)
+        return tuple(name for name, count in pairs if not count)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A session whose execution counts are added up, not returned."""
+
+    inner: Session
+    coverage: Coverage
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSlot]:
+        """The results of the model itself."""
+        known = self.inner.outputs
+        return {n: s for n, s in known.items() if n != self._output}
+
+    @property
+    def inputs(self) -> Mapping[str, TensorSlot]:
+        """What must be given."""
+        return self.inner.inputs
+
+    @property
+    def optional(self) -> Mapping[str, TensorSlot]:
+        """What may be given."""
+        return self.inner.optional
+
+    def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of the model itself."""
+        return self.run(inputs)
+
+    @property
+    def _output(self) -> str:
+        return self.coverage.subgraphs.output
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of the model itself."""
+        results = self.inner.run(inputs)
+        self.coverage.counts = self.coverage.counts + results.pop(self._output)
+        return results
+
+
+def long_sizes(
+    graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
+) -> Iterator[dict[str, int]]:
+    """Yield lengths above the constants of masks and caches, with attention computed at
+    once, then above the lengths from which it is computed in blocks as well. The other
+    axes are short. Of lengths that are not affordable smaller ones are tried.
+    """
+    blocks, numbers = find_attention_thresholds(graph), find_position_constants(graph)
+    at_once = {s: min(n + BEYOND, blocks.get(s, n + BEYOND)) for s, n in numbers.items()}
+    in_blocks = {
+        s: max(blocks.get(s, 0), numbers.get(s, 0)) + BEYOND
+        for s in sorted(blocks.keys() | numbers.keys())
+    }
+    only_blocks = {s: n + BEYOND for s, n in blocks.items()}
+    small = {s: n for s, n in at_once.items() if numbers[s] <= SMALL}
+    tried = list[dict[str, int]]()
+    for choices in ((at_once, small), (in_blocks, only_blocks) if blocks else ()):
+        wanted = (_with(graph, lengths, FEW, most) for lengths in choices if lengths)
+        for sizes in wanted:
+            if sizes and is_affordable(sizes):
+                if sizes not in tried:
+                    tried.append(sizes)
+                    yield sizes
+                break
+
+
+def candidate_sizes(
+    graph: Graph, constants: tuple[int, ...], most: Sizes | None = None
+) -> Iterator[tuple[dict[str, int], float]]:
+    """Yield lengths and densities of booleans that may execute further subgraphs."""
+    tried = list[dict[str, int]]()
+    # of few tokens there may be an expert that none chooses
+    yield from [(sizes_for(graph, 0, most), USUAL)] * CHANCES
+    for sizes in _lengths(graph, constants, most):
+        if sizes in tried:
+            continue
+        tried.append(sizes)
+        for density in DENSITIES:
+            yield sizes, density
+
+
+def _lengths(
+    graph: Graph, constants: tuple[int, ...], most: Sizes | None
+) -> Iterator[dict[str, int]]:
+    """Usual lengths; empty axes; lengths above each constant of a condition."""
+    usual = sizes_for(graph, 2, most)
+    yield usual
+    for symbol in usual:
+        yield from _found(_with(graph, {symbol: 0}, FEW, most), symbol)
+    yield from long_sizes(graph, lambda _: True, most)
+    for constant in constants:
+        for others in (FEW, SEVERAL):
+            for symbol in usual:
+                one = {symbol: constant + BEYOND}
+                yield from _found(_with(graph, one, others, most), "")
+    for constant in constants:
+        all_of_them = dict.fromkeys(usual, constant + BEYOND)
+        yield from _found(_with(graph, all_of_them, FEW, most), "")
+
+
+def _found(sizes: dict[str, int] | None, empty: str) -> Iterator[dict[str, int]]:
+    if sizes is not None and not (empty and sizes[empty]):
+        yield sizes
+
+
+def _with(graph: Graph, wanted: Sizes, others: int, most: Sizes | None) -> dict[str, int] | None:
+    """Lengths that the graph can have, near the wanted ones and `others`."""
+    bounds = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
+    sizes = {}
+    for symbol, fewest in least.items():
+        length = wanted.get(symbol, max(fewest, others))
+        ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
+        floor = (
+            fewest
+            if wanted.get(symbol) != 0
+            else max(graph.least.get(symbol, 0), taken.get(symbol, 0))
+        )
+        sizes[symbol] = max(floor, min([length, *ends]))
+    return find_valid_lengths(graph, sizes, bounds)

@@ -1,0 +1,126 @@
+"""Compare results with the reference within float32 tolerance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from specc.ir.array import Array
+
+TOLERANCE = 1e-5
+INFORMATIVE = 1e-2
+"""Bounds of the error above this share of the largest value tell nothing of a result."""
+
+
+@dataclass(frozen=True)
+class ResultDifference:
+    """How a result differs: `size` of the largest value, at `place`, and in words. It
+    agrees if `what` is empty.
+    """
+
+    size: float
+    what: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
+    """The result `name` beside the reference's."""
+    if got.shape != want.shape:
+        return ResultDifference(
+            np.inf, f"`{name}` has the shape {list(got.shape)}, the reference {list(want.shape)}"
+        )
+    if want.dtype.kind in "ib":
+        wrong = int((got != want).sum())
+        what = f"`{name}` differs from the reference in {wrong} places" if wrong else ""
+        return ResultDifference(wrong / max(want.size, 1), what)
+    want = _as_stored(want, got.dtype)
+    got = np.asarray(got, np.float64)
+    if odd := _odd(got, want):
+        return ResultDifference(
+            np.inf, f"`{name}` differs from the reference in what is a number", (odd,)
+        )
+    apart, largest = _apart(got, want)
+    size = float(apart.max(initial=0)) / largest
+    if size <= TOLERANCE:
+        return ResultDifference(size)
+    at = np.unravel_index(int(np.argmax(apart)), want.shape)
+    where = ", ".join(map(str, at))
+    return ResultDifference(
+        size,
+        f"`{name}` differs from the reference by {size:.1e} of its largest value, "
+        f"more than {TOLERANCE:g}",
+        (
+            f"largest at [{where}]: {float(got[at]):.7g} where the reference has "
+            f"{float(want[at]):.7g}",
+        ),
+    )
+
+
+def _as_stored(want: Array, dtype: DTypeLike) -> Array:
+    """The reference with what the element type of the result cannot hold as the
+    infinity it becomes there.
+    """
+    most = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
+    return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
+
+
+def _odd(got: Array, want: Array) -> str:
+    """The first place where one is a number and the other none, or another infinity."""
+    usual = np.isfinite(got) & np.isfinite(want)
+    wrong = ~(usual | (got == want) | (np.isnan(got) & np.isnan(want)))
+    if not wrong.any():
+        return ""
+    at = tuple(int(n) for n in np.argwhere(wrong)[0])
+    where = ", ".join(map(str, at))
+    places = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "in one place"
+    return (
+        f"{places}, first at [{where}]: {float(got[at])} where the reference has {float(want[at])}"
+    )
+
+
+def _apart(a: Array, b: Array) -> tuple[Array, float]:
+    """How far apart two tensors are at each place, and the largest value of the second;
+    both of numbers alone.
+    """
+    usual = np.isfinite(a) & np.isfinite(b)
+    apart = np.abs(np.where(usual, a, 0) - np.where(usual, b, 0))
+    return apart, float(np.abs(np.where(usual, b, 0)).max(initial=0)) or 1.0
+
+
+def relative_change(after: Array, before: Array) -> float:
+    """By how much of its largest value a result differs from that of before; of whole
+    numbers, the share of those that do.
+    """
+    if before.dtype.kind in "ib":
+        return float((after != before).mean()) if before.size else 0.0
+    if _odd(after, before):
+        return np.inf
+    apart, largest = _apart(after, before)
+    return float(apart.max(initial=0)) / largest
+
+
+def is_explained(got: Array, want: Array, bound: Array) -> bool:
+    """Whether every element that differs by more than the tolerance is within `bound`,
+    the absolute error that rounding explains there.
+    """
+    if got.shape != want.shape:
+        return False
+    if want.dtype.kind in "iub":
+        return not bool(((got != want) & ~np.isinf(bound)).any())
+    want = _as_stored(want, got.dtype)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.asarray(got, np.float64) - want)
+    equal = (got == want) | (np.isnan(got) & np.isnan(want))
+    allowed = np.maximum(bound, TOLERANCE * largest_value(want))
+    return bool((equal | np.isinf(bound) | (apart <= allowed)).all())
+
+
+def is_informative(want: Array, bound: Array) -> bool:
+    """Whether the bounds are small at half of the elements at least."""
+    allowed = INFORMATIVE * largest_value(want)
+    return not bound.size or float((bound <= allowed).mean()) >= 0.5
+
+
+def largest_value(x: Array) -> float:
+    """The largest finite magnitude of a tensor; 1 where there is none."""
+    return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0

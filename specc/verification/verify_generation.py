@@ -1,0 +1,207 @@
+"""Verify a model that decodes by itself: tokens and probabilities against the reference decode."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from specc import backend
+from specc.backend import Session, TensorSlot
+from specc.decode.beam_search import search_beams
+from specc.decode.decode_loop import decode_steps
+from specc.decode.generation_settings import GenerationSettings
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.runtime.generation_request import GenerationRequest
+from specc.runtime.generator import Generator, standalone_generator_of
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import DENSITIES, random_inputs, sizes_for
+from specc.runtime.standalone_generator import run_standalone
+from specc.runtime.steppers import FullForwardStepper
+from specc.verification.conditioning import RoundingErrors, bounds_of_samples
+from specc.verification.subgraph_coverage import Coverage
+from specc.verification.tolerance import ResultDifference, compare_result, is_explained
+from specc.verification.verification_round import VerificationRound, format_lengths
+
+TOKENS = 8
+"""Tokens that are generated in a round, at most."""
+
+
+def iterate_generated_rounds(
+    model: LoadedModel, *, seed: int, rounds: int
+) -> Iterator[VerificationRound]:
+    """What each round found. E0930 at the first token, probability or score that differs
+    though rounding does not change it.
+    """
+    exact, graph = model.exact(), model.manifest.scoring
+    writer = standalone_generator_of(exact)
+    if graph is None or writer is None:
+        why = "an older version compiled it without the graph that it decodes"
+        yield VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}")
+        return
+    weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
+    coverage = Coverage.of(model)
+    rng = np.random.default_rng(seed)
+    for turn in range(rounds):
+        sizes = sizes_for(graph, turn)
+        asked = _asked(writer, graph, sizes, rng, DENSITIES[turn % len(DENSITIES)])
+        _count(coverage, asked)
+        yield _compare(_Decode(asked, graph, weights), sizes)
+    if coverage.missing:
+        yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
+
+
+def _asked(
+    writer: Generator,
+    graph: Graph,
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+    density: float,
+) -> GenerationRequest:
+    """Random inputs that the model takes, and settings as it was compiled."""
+    session, growing = writer.itself, writer.entrance.growing
+    assert session is not None, "a model that decodes by itself runs by itself"
+    takes = {*session.inputs, *session.optional}
+    made = random_inputs(graph, sizes, rng, density)
+    inputs = {n: v for n, v in made.items() if n in takes}
+    settings = writer.chosen({"max_tokens": TOKENS})
+    beam = settings.strategy == "beam"
+    if (settings.start or writer.begins) and growing in session.optional:
+        inputs.pop(growing, None)
+    return writer.begin(inputs, replace(settings, log_probabilities=not beam))
+
+
+def _count(coverage: Coverage, asked: GenerationRequest) -> None:
+    """Run the copy that counts executions."""
+    if coverage.session is not None:
+        # it has the part of a session that decoding reads
+        run_standalone(cast("Session", coverage.session), asked)
+
+
+@dataclass(frozen=True)
+class _Decode:
+    """The reference decode of what is `asked`: results by name, `tokens` i64[batch n steps]
+    and `log_probs` f64[batch steps] or `scores` f64[batch n].
+    """
+
+    asked: GenerationRequest
+    graph: Graph
+    weights: Mapping[str, Array]
+
+    def results(self, errors: RoundingErrors | None = None) -> dict[str, Array]:
+        """The results, computed with rounding errors where such are given."""
+        asked, settings = self.asked, self.asked.bounded
+        weights = errors.of_all(self.weights) if errors else self.weights
+        session = _Reference(self.graph, weights, errors)
+        source = asked.writer.generation.source
+        stepper = FullForwardStepper(session, asked.writer.entrance, source, asked.prepared)
+        if settings.strategy == "beam":
+            found = search_beams(stepper, asked.prompt, settings, keep=asked.keep)
+            tokens = [[list(h.tokens) for h in row] for row in found]
+            scores = [[h.score for h in row] for row in found]
+            return {"tokens": _padded(tokens, settings), "scores": np.array(scores)}
+        width = settings.max_tokens
+        steps = list(decode_steps(stepper, asked.prompt, settings, keep=asked.keep))
+        return {
+            "tokens": _filled([s.tokens for s in steps], width)[:, None],
+            "log_probs": _filled([np.asarray(s.log_probs) for s in steps], width),
+        }
+
+    def got(self) -> dict[str, Array]:
+        """The results of the model."""
+        session = self.asked.writer.itself
+        assert session is not None, "a model that decodes by itself runs by itself"
+        made = run_standalone(session, self.asked)
+        if made.log_probs is not None:
+            width = self.asked.bounded.max_tokens
+            tokens, log_probs = made.tokens[:, 0], made.log_probs
+            return {
+                "tokens": _filled([*tokens.T], width)[:, None],
+                "log_probs": _filled([*log_probs.T], width),
+            }
+        stops = self.asked.settings.stop
+        rows = [[_cut(text, stops) for text in row] for row in made.tokens.tolist()]
+        tokens = _padded(rows, self.asked.bounded)
+        return {"tokens": tokens, "scores": np.asarray(made.scores)}
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The float64 reference as a session."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+    errors: RoundingErrors | None
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSlot]:
+        """Nobody asks for them."""
+        return {}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of the graph for these inputs."""
+        given = {n: v for n, v in inputs.items() if n in self.graph.inputs}
+        return backend.load_reference().evaluate_graph(
+            self.graph, given, self.weights, after=self.errors
+        )
+
+
+def _compare(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
+    """E0930 unless the results agree."""
+    got, want = decode.got(), decode.results()
+    apart = {n: compare_result(n, got[n], x) for n, x in want.items()}
+    steps = int((want["tokens"] >= 0).sum(-1).max(initial=0))
+    note = f"; {steps} tokens" if steps != 1 else "; 1 token"
+    found = VerificationRound(
+        sizes=sizes,
+        results=len(want),
+        worst=max((d.size for d in apart.values()), default=0.0),
+        note=f"{note} by {decode.asked.settings.strategy} decoding",
+    )
+    wrong = {n: d for n, d in apart.items() if d.what}
+    if wrong:
+        found = replace(found, note=found.note + _explained(decode, got, want, wrong, sizes))
+    return found
+
+
+def _explained(
+    decode: _Decode,
+    got: Mapping[str, Array],
+    want: Mapping[str, Array],
+    wrong: Mapping[str, ResultDifference],
+    sizes: Mapping[str, int],
+) -> str:
+    """What is said where rounding changes tokens of the reference too. E0930 elsewhere."""
+    bounds = bounds_of_samples(decode.results, want)
+    # behind another token all that follows is another text
+    changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
+    bounds["tokens"] = np.where(changed, np.inf, bounds["tokens"])
+    for name in bounds.keys() - {"tokens"}:
+        any_step = changed[:, 0] if name == "log_probs" else changed.any(-1)
+        bounds[name] = np.where(any_step, np.inf, bounds[name])
+    for name, difference in wrong.items():
+        if not is_explained(got[name], want[name], bounds[name]):
+            notes = [*difference.notes, format_lengths(sizes)]
+            raise_error("E0930", difference.what, notes=notes)
+    return ", where float32 rounding changes a choice"
+
+
+def _filled(steps: list[Array], width: int) -> Array:
+    """[batch width] of an array for each step, filled with -1 behind the last."""
+    fill = [np.full_like(steps[0], -1)] * (width - len(steps))
+    return np.stack([*steps, *fill], -1)
+
+
+def _padded(rows: list[list[list[int]]], settings: GenerationSettings) -> Array:
+    """i64[batch n steps], filled up to `max_tokens`."""
+    width = settings.max_tokens
+    made = [[[*t, *[settings.filler] * (width - len(t))] for t in row] for row in rows]
+    return np.array(made, np.int64)
+
+
+def _cut(text: list[int], stops: tuple[int, ...]) -> list[int]:
+    """A text up to its first stop."""
+    end = next((n + 1 for n, token in enumerate(text) if token in stops), len(text))
+    return text[:end]

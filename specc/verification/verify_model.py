@@ -1,0 +1,252 @@
+"""Verify a compiled model on random inputs of several sizes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NoReturn
+
+import numpy as np
+
+from specc import backend
+from specc.analysis.cost import count_multiply_adds
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.memory_check import check_free_memory
+from specc.ir.array import Array
+from specc.ir.dim import DimError, sum_dims
+from specc.ir.graph import Graph
+from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.random_inputs import USUAL, Draw, random_inputs, sizes_for
+from specc.verification.conditioning import rounding_bounds
+from specc.verification.half_precision import EXPLAINED as HALF_EXPLAINED
+from specc.verification.half_precision import half_format_of, half_rounding_error
+from specc.verification.quantization_error import reference_cache_values
+from specc.verification.quantized_products import QuantizedProducts
+from specc.verification.subgraph_coverage import Coverage, candidate_sizes, long_sizes
+from specc.verification.tolerance import (
+    INFORMATIVE,
+    TOLERANCE,
+    ResultDifference,
+    compare_result,
+    is_explained,
+    is_informative,
+    largest_value,
+)
+from specc.verification.verification_round import VerificationRound, format_lengths
+from specc.verification.verify_generation import iterate_generated_rounds
+
+__all__ = ["Draw", "iterate_rounds", "random_inputs", "sizes_for", "verify_model"]
+
+MOST_WORK = 2_000_000_000
+"""Multiply-adds in float64 of a round over long texts: about a second."""
+TRIES = 200
+"""Lengths and inputs that are tried to execute further subgraphs."""
+
+
+def verify_model(
+    model: LoadedModel,
+    *,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[str]:
+    """A line a round, of `iterate_rounds` the same."""
+    found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
+    return (str(one) for one in found)
+
+
+def iterate_rounds(
+    model: LoadedModel,
+    *,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[VerificationRound]:
+    """What each round found. Fails with E0930 at the first output that differs by more
+    than it may. A model with rounded weights is compared with nothing else rounded, against the
+    numbers that its weights stand for; beside that each of its products with one of
+    whole numbers, E0855.
+
+    Further rounds follow for branches and loop bodies that none before has executed;
+    the last one names those that none did. E0932 in the end where rounding decides a
+    result. `draw` makes other inputs than random ones, `most` are bounds of lengths
+    that the graph does not tell.
+    """
+    if model.manifest.decodes is not None:
+        yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
+        return
+    room = model.file.room()
+    # The reference has the weights once more, as they are stored.
+    check_free_memory(str(model.path), room.stored, room.stored, room.numbers)
+    comparison, coverage = _Comparison.of(model), Coverage.of(model)
+    for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
+        yield comparison.of_round(sizes, inputs)
+    if coverage.missing:
+        yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
+    if comparison.shaky:
+        _undecided(sorted(comparison.shaky))
+
+
+def planned_inputs(
+    model: LoadedModel,
+    coverage: Coverage,
+    seed: int = 0,
+    rounds: int = 3,
+    draw: Draw | None = None,
+    most: Mapping[str, int] | None = None,
+) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
+    """Yield lengths and inputs of each round: the planned lengths, then those that
+    execute a subgraph for the first time.
+    """
+    graph, draw = model.manifest.graph, draw or random_inputs
+    rng = np.random.default_rng(seed)
+    for sizes in _all_sizes(graph, rounds, most):
+        inputs = draw(graph, sizes, rng, USUAL)
+        coverage.run(inputs)
+        yield sizes, inputs
+    further = candidate_sizes(graph, coverage.subgraphs.constants, most)
+    affordable = ((s, d) for s, d in further if _worth(s, graph))
+    for sizes, density in islice(affordable, TRIES):
+        if coverage.session is None or not coverage.missing:
+            break
+        inputs = draw(graph, sizes, rng, density)
+        if coverage.run(inputs):
+            yield sizes, inputs
+
+
+@dataclass(kw_only=True)
+class _Comparison:
+    """A model beside its reference; `shaky` are the results that rounding decides."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+    exact: LoadedModel
+    whole: QuantizedProducts
+    half: str
+    shaky: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> "_Comparison":
+        graph = model.manifest.graph
+        return cls(
+            graph=graph,
+            weights=model.weights(),
+            exact=model.exact(),
+            whole=QuantizedProducts.of(model),
+            half=half_format_of(graph),
+        )
+
+    def of_round(self, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> VerificationRound:
+        """Compare all results for these inputs. E0930, E0855 and E0980."""
+        got = self.exact.session.run(inputs)
+        after = reference_cache_values(self.graph, got, self.weights)
+        made = backend.load_reference().evaluate_graph(
+            self.graph, inputs, self.weights, after=after
+        )
+        want = {name: np.asarray(value) for name, value in made.items()}
+        apart = {n: compare_result(n, np.asarray(got[n]), x) for n, x in want.items()}
+        worst = max((d.size for d in apart.values()), default=0.0)
+        found = VerificationRound(sizes=sizes, results=len(apart), worst=worst)
+        wrong = {n: d for n, d in apart.items() if d.what}
+        if self.half:
+            note = _in_half(self.half, self.graph, inputs, self.weights, want, apart)
+            return replace(found, note=note)
+        if not wrong:
+            return replace(found, note=self.whole.told(inputs, format_lengths(sizes)))
+        # only now, because it runs the reference several times more
+        bounds = rounding_bounds(self.graph, inputs, self.weights, want, after)
+        shaky, note = _explained(wrong, got, want, bounds, format_lengths(sizes))
+        self.shaky |= shaky
+        return replace(found, agrees=None if shaky else True, note=note)
+
+
+def _explained(
+    wrong: Mapping[str, ResultDifference],
+    got: Mapping[str, Array],
+    want: Mapping[str, Array],
+    bounds: Mapping[str, Array],
+    sizes: str,
+) -> tuple[set[str], str]:
+    """The results whose bounds tell nothing, and what is said of differences that float32
+    rounding explains. E0930 for one that it does not.
+    """
+    moves = {n: _share(want[n], bounds[n]) for n in wrong}
+    for name, difference in wrong.items():
+        if not is_explained(np.asarray(got[name]), want[name], bounds[name]):
+            explained = f"float32 rounding explains up to {moves[name]:.1e} here"
+            notes = [*difference.notes, explained, sizes]
+            raise_error("E0930", difference.what, notes=notes)
+    shaky = {n for n in wrong if not is_informative(want[n], bounds[n])}
+    name = max(shaky or wrong, key=lambda n: moves[n])
+    size, own = wrong[name].size, moves[name]
+    if not shaky:
+        return shaky, f", of which float32 rounding explains {own:.1e}"
+    return shaky, (
+        f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {own:.1e} "
+        "when values are rounded to float32"
+    )
+
+
+def _share(want: Array, bound: Array) -> float:
+    """The largest bound, of the largest value."""
+    most = float(bound.max(initial=0))
+    return most if want.dtype.kind in "iub" else most / largest_value(want)
+
+
+def _all_sizes(
+    graph: Graph, rounds: int, most: Mapping[str, int] | None
+) -> Iterator[dict[str, int]]:
+    """The lengths of every round; then lengths above the constants of masks and caches,
+    and above those of blocks, where that is not too much for float64.
+    """
+    yield from (sizes_for(graph, turn, most) for turn in range(rounds))
+    yield from long_sizes(graph, lambda sizes: _worth(sizes, graph), most)
+
+
+def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:
+    """Whether the reference computes these lengths in about a second."""
+    env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
+    try:
+        work = sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
+        return work.at(env) <= MOST_WORK
+    except DimError:
+        return False
+
+
+def _in_half(
+    half: str,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    want: Mapping[str, Array],
+    apart: Mapping[str, ResultDifference],
+) -> str:
+    """What is said of results that were computed in 16 bits. Fails with E0930 where they
+    differ by more than that explains, E0980 where a number does not fit.
+    """
+    moved = half_rounding_error(graph, inputs, weights, want)
+    for name, difference in apart.items():
+        most = max(TOLERANCE, HALF_EXPLAINED * moved[name])
+        if difference.size > most:
+            lost = f"rounding to {half} makes {moved[name]:.1e} of it"
+            raise_error("E0930", difference.what, notes=[*difference.notes, lost])
+    most = max(moved.values(), default=0.0)
+    return f", of which {half} explains {most:.1e}"
+
+
+def _undecided(names: list[str]) -> NoReturn:
+    """E0932: neither an agreement nor a difference."""
+    results = ", ".join(f"`{n}`" for n in names)
+    raise_error(
+        "E0932",
+        f"{results}: too sensitive to rounding to be compared",
+        notes=[
+            f"in float64 itself more than {INFORMATIVE:g} of the largest value changes "
+            "at most positions when every value changes by as much as float32 rounding "
+            "may change it"
+        ],
+        helps=[
+            "look for a difference of nearly equal numbers, or for numbers of a very large size"
+        ],
+    )

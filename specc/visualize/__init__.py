@@ -1,0 +1,1 @@
+"""Architectures as trees and drawings: blocks with data flow, cost, and differences."""

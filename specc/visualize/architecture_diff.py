@@ -1,0 +1,299 @@
+"""Compare two architectures: config, blocks, operations, masks, weights, cost."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specc.analysis.cost import count_multiply_adds, format_dim_formula
+from specc.analysis.mask_bands import find_band_interval
+from specc.analysis.model_summary import format_number_runs
+from specc.driver.tied_weights import count_own_parameters
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node
+from specc.ir.ir_printer import format_ir
+from specc.transforms import pass_pipeline
+from specc.visualize.block_dataflow import THROUGH, is_float_value, operation_label
+from specc.visualize.block_tree import find_build_scope
+
+UNLIKE = 0.2
+"""With fewer blocks in common, of all that both have, two architectures are not alike."""
+
+MOST = 400
+"""Lines of one kind of change; the rest is counted."""
+
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffSide:
+    """One of two architectures."""
+
+    name: str
+    graph: Graph
+    config: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureChange:
+    """A line: what kind of thing changed, where, and how."""
+
+    kind: str
+    where: str
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureDifference:
+    """All changes from A to B; `unlike` says that they have hardly a block in common."""
+
+    changes: tuple[ArchitectureChange, ...] = ()
+    unlike: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether both are the same architecture, to the last operation."""
+        return not self.changes and not self.unlike
+
+
+def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
+    """What one has to change in A to get B."""
+    a, b = (replace(s, graph=pass_pipeline.normalize_weight_orientation(s.graph)) for s in (a, b))
+    if _text(a.graph) == _text(b.graph):
+        return ArchitectureDifference()
+    one, other = (_scopes(side.graph) for side in (a, b))
+    common = one.keys() & other.keys()
+    changes = [*_config(a.config, b.config), *_ports(a.graph, b.graph)]
+    total = [*_totals(a.graph, b.graph)]
+    if len(common) < UNLIKE * len(one.keys() | other.keys()):
+        unlike = (
+            f"these are unlike models: of {len(one)} blocks of {a.name} and {len(other)} "
+            f"of {b.name}, {len(common)} have paths in common"
+        )
+        return ArchitectureDifference(changes=(*changes, *total), unlike=unlike)
+    changes += _folded("removed", ((p, "") for p in _tops(one, other)))
+    changes += _folded("added", ((p, "") for p in _tops(other, one)))
+    changes += _folded("block", _blocks(one, other))
+    found = (*changes, *total)
+    return ArchitectureDifference(changes=found or tuple(_first_line(a.graph, b.graph)))
+
+
+def _text(graph: Graph) -> str:
+    """A graph as text, without its own name."""
+    return format_ir(graph).split("\n", 1)[1]
+
+
+def _config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
+    one, other = dict(_flat(a)), dict(_flat(b))
+    for key in {**one, **other}:
+        before, after = (_said(c[key]) if key in c else "–" for c in (one, other))
+        if before != after:
+            yield ArchitectureChange(kind="config", where=key, how=f"{before} → {after}")
+
+
+def _flat(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def _said(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text.lower() if isinstance(value, bool) else text
+
+
+def _ports(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+    for kind, one, other in (("input", a.inputs, b.inputs), ("result", a.outputs, b.outputs)):
+        for name in {**one, **other}:
+            before, after = (
+                str(ports[name].type) if name in ports else "–" for ports in (one, other)
+            )
+            if before != after:
+                yield ArchitectureChange(kind=kind, where=name, how=f"{before} → {after}")
+
+
+Facts = tuple[tuple[str, str], ...]
+"""What a scope itself does and holds: pairs of a name and its details, in order."""
+
+
+def _scopes(graph: Graph) -> dict[str, Facts]:
+    """Every scope with its own operations and weights."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for node, results in graph.nodes:
+        facts = found.setdefault(find_build_scope(graph, node), [])
+        # what makes a mask is told of by what attention sees
+        if not isinstance(node.op, THROUGH) and is_float_value(results[0]):
+            facts += _operation(node)
+    for name, fact in graph.parameter_facts.items():
+        scope, _, leaf = name.rpartition(".")
+        shape = " × ".join(format_dim_formula(d, {}) for d in fact.type.shape)
+        found.setdefault(scope, []).append((leaf, f"[{shape}]"))
+    return {scope: tuple(facts) for scope, facts in found.items()}
+
+
+def _operation(node: Node) -> Iterator[tuple[str, str]]:
+    """An operation with its attributes; of attention also how many heads it has and
+    what it sees.
+    """
+    plain = {
+        name: value
+        for name, value in node.op.attributes().items()
+        if isinstance(value, bool | int | float | str | Dim)
+    }
+    if isinstance(node.op, ops.Arith | ops.Reduce):
+        plain.pop("fn")  # its label says that
+    if isinstance(node.op, ops.Pointwise):
+        yield "activation", node.op.fn
+        return
+    yield operation_label(node), ", ".join(f"{n}={_value(v)}" for n, v in plain.items())
+    if isinstance(node.op, ops.Attend):
+        q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
+        yield "heads", _heads(q[1], k[1])
+        yield "sees", describe_visible_keys(node)
+
+
+def _heads(queries: Dim, keys: Dim) -> str:
+    of_keys = "" if queries == keys else f" in {format_dim_formula(keys, {})} groups"
+    return f"{format_dim_formula(queries, {})}{of_keys}"
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def describe_visible_keys(node: Node) -> str:
+    """Which keys a query of an attention may see, in words."""
+    assert isinstance(node.op, ops.Attend)
+    mask = node.op.mask(node)
+    if mask is None:
+        return "all rows"
+    seen = find_band_interval(mask, 2, 3)
+    if seen.empty:
+        return "no rows"
+    back = "all rows before" if seen.hi == math.inf else f"{seen.hi:.0f} rows before"
+    ahead = "all rows behind" if seen.lo == -math.inf else f"{-seen.lo:.0f} rows behind"
+    if seen.lo == -math.inf and seen.hi == math.inf:
+        return "all rows that a mask shows"
+    return f"itself and {back}" if seen.lo == 0 else f"{back} and {ahead}"
+
+
+def _tops(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[str]:
+    """The outermost paths that only one has."""
+    there = {path for scope in other for path in _paths(scope)}
+    seen: dict[str, None] = {}
+    for scope in one:
+        top = next((path for path in _paths(scope) if path not in there), "")
+        if scope and top:
+            seen[top] = None
+    yield from seen
+
+
+def _paths(scope: str) -> Iterator[str]:
+    """A scope and those around it, the outermost first: `h`, `h.0`, `h.0.attn`."""
+    parts = scope.split(".")
+    yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+def _blocks(one: Mapping[str, Facts], other: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
+    """What a scope of both does otherwise, one pair a change."""
+    for scope, facts in one.items():
+        for change in _facts(facts, other.get(scope, facts)):
+            yield scope or "(outside of blocks)", change
+
+
+def _facts(one: Facts, other: Facts) -> Iterator[str]:
+    """Facts that differ, paired by their names in order."""
+    names = dict.fromkeys(name for name, _ in (*one, *other))
+    for name in names:
+        before, after = ([d for n, d in facts if n == name] for facts in (one, other))
+        shared = min(len(before), len(after))
+        for was, now in zip(before[:shared], after[:shared], strict=True):
+            if was != now:
+                yield f"{name} {_details(was, now)}"
+        yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
+        yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
+
+
+def _details(was: str, now: str) -> str:
+    """Two lists of attributes, those alone that differ."""
+    one, other = (dict(p.partition("=")[::2] for p in t.split(", ")) for t in (was, now))
+    if "=" not in was or one.keys() != other.keys():
+        return f"{was} → {now}"
+    changed = [f"{n} {one[n]} → {other[n]}" for n in one if one[n] != other[n]]
+    return ", ".join(changed)
+
+
+def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureChange]:
+    """Changes that are the same in paths which differ in one number alone are one."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for path, how in pairs:
+        paths = alike.setdefault((NUMBER.sub("#", path), how), [])
+        # a change that a block has twice is told once
+        paths += [path] if path not in paths else []
+    made = [
+        ArchitectureChange(kind=kind, where=where, how=how)
+        for (_, how), paths in sorted(alike.items(), key=lambda item: _order(item[1][0]))
+        for where in _joined(paths)
+    ]
+    if len(made) > MOST:
+        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(made) - MOST} more")
+        return [*made[:MOST], more]
+    return made
+
+
+def _order(path: str) -> list[tuple[int, str]]:
+    """Paths in the order of their names, numbers by size."""
+    return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
+
+
+def _joined(paths: Sequence[str]) -> list[str]:
+    """`h.0 … 11.attn` for paths that have one number; others as they are."""
+    numbers = [[int(n) for n in NUMBER.findall(path)] for path in paths]
+    if len(paths) < 2 or any(len(n) != 1 for n in numbers):
+        return sorted(paths, key=_order)
+    text = format_number_runs(sorted(n for (n,) in numbers))
+    return [NUMBER.sub(lambda _: text, paths[0])]
+
+
+def _totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+    """How many weights there are, and what both cost."""
+    facts = [
+        ("weights", [format_dim_formula(count_own_parameters(g), {}) for g in (a, b)]),
+        ("multiply-adds", [format_dim_formula(_work(g), {}) for g in (a, b)]),
+    ]
+    for name, (before, after) in facts:
+        if before != after:
+            yield ArchitectureChange(kind="in all", where=name, how=f"{before} → {after}")
+
+
+def _work(graph: Graph) -> Dim:
+    total = Dim.of(0)
+    for node, _ in graph.nodes:
+        total = total + count_multiply_adds(node)
+    return total
+
+
+def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+    """Where the texts of two graphs part that differ in nothing that has a name."""
+    for one, other in zip(_text(a).split("\n"), _text(b).split("\n"), strict=False):
+        if one != other:
+            how = f"{one.strip()} → {other.strip()}"
+            yield ArchitectureChange(kind="wiring", where="first", how=how)
+            return
+    yield ArchitectureChange(kind="wiring", where="length", how="one has more operations")
+
+
+def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> list[str]:
+    """A difference as text, in columns."""
+    if found.same:
+        return [f"{a.name} and {b.name} are the same architecture"]
+    head = [f"{a.name} → {b.name}"]
+    if found.unlike:
+        head.append(found.unlike)
+    kind = max((len(c.kind) for c in found.changes), default=0)
+    where = min(48, max((len(c.where) for c in found.changes), default=0))
+    rows = [f"{c.kind:<{kind}}  {c.where:<{where}}  {c.how}".rstrip() for c in found.changes]
+    return [*head, *rows]

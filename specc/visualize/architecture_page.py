@@ -1,0 +1,295 @@
+"""Render an architecture as an HTML page or one SVG."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from specc.analysis.cost import format_dim_formula, format_magnitude, format_type_at, group_digits
+from specc.diagnostics.source import Source
+from specc.drawing.drawing_marks import printable_label
+from specc.drawing.html_page import read_page_resource, render_page
+from specc.drawing.svg import render_inline_svg, render_svg
+from specc.io.json_io import Json
+from specc.io.safe_read import escape_text as printable
+from specc.ir.graph import Graph
+from specc.ir.types import Type
+from specc.visualize.block_layout import draw_block
+from specc.visualize.block_tree import Block, SpecLine, build_block_tree
+from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
+from specc.visualize.expanded_blocks import expand_blocks
+
+MOST_ITEMS = 60
+"""Boxes in one drawing: more are closed."""
+
+MOST_BLOCKS = 2000
+"""Blocks that have a panel of their own; those further inside are seen in the others."""
+
+THOUSANDS = re.compile(r"(?<=\d) (?=\d)")
+"""A space between thousands."""
+
+MOST_SOURCE = 400_000
+"""Characters of spec text on a page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureView:
+    """What a page shows: graphs by what they are called, the whole first, and the lengths
+    that are numbers (`at`). `count` says how many parameters there are.
+    """
+
+    name: str
+    doc: str
+    graphs: Mapping[str, Graph]
+    count: str = ""
+    at: Mapping[str, int] = field(default_factory=dict)
+
+
+def render_architecture_svg(shown: ArchitectureView) -> str:
+    """The whole graph as one drawing, blocks inside blocks as long as they have room."""
+    graph = next(iter(shown.graphs.values()))
+    block = build_block_tree(graph, shown.at)
+    return render_svg(draw_block(block, expand_blocks(block, MOST_ITEMS), shown.name))
+
+
+def render_architecture_page(shown: ArchitectureView) -> str:
+    """The page: one file, no network, nothing that runs but our own program."""
+    trees = {name: build_block_tree(g, shown.at) for name, g in shown.graphs.items()}
+    places = _Places(trees)
+    cost = compute_cost_curves(next(iter(shown.graphs.values())))
+    sources = _sources(list(shown.graphs.values()), places)
+    body = "\n".join(
+        [
+            _head(shown),
+            _tabs(list(trees)),
+            *(_graph(n, name, trees[name], shown, places) for n, name in enumerate(trees)),
+            _costs(cost),
+            *_listings(sources),
+        ]
+    )
+    return render_page(
+        f"Architecture: {printable_label(shown.name, 80)}",
+        body,
+        styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
+        programs=[read_page_resource("page.js"), read_page_resource("architecture.js")],
+        data={"graphs": [places.of(n) for n in range(len(trees))]},
+    )
+
+
+class _Places:
+    """Where on a page a block and a line of a spec are."""
+
+    def __init__(self, trees: Mapping[str, Block]) -> None:
+        self.blocks: dict[tuple[int, str], str] = {}
+        self.files: dict[str, int] = {}
+        for n, tree in enumerate(trees.values()):
+            for block in list(tree.all())[:MOST_BLOCKS]:
+                self.blocks.setdefault((n, block.path), f"b{n}-{len(self.blocks)}")
+                for line in block.lines:
+                    self.files.setdefault(line.file, len(self.files))
+
+    def of(self, graph: int) -> Json:
+        """The places of the blocks of one graph, by their paths."""
+        return {path: at for (n, path), at in self.blocks.items() if n == graph}
+
+    def line(self, line: SpecLine) -> str:
+        """A link to a line."""
+        where = f"{escape(printable_label(line.file, 80))}:{line.number}"
+        return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
+
+
+def _head(shown: ArchitectureView) -> str:
+    doc = f'<p class="doc">{escape(printable_label(shown.doc, 600))}</p>' if shown.doc else ""
+    count = f'<p class="count">{escape(shown.count)}</p>' if shown.count else ""
+    return (
+        f"<header><div><h1>{escape(printable_label(shown.name, 80))}</h1>{doc}{count}</div>"
+        '<div class="tools"><button type="button" id="fold">open all</button>'
+        '<button type="button" id="theme" aria-label="dark or light">◐</button></div></header>'
+    )
+
+
+def _tabs(names: Sequence[str]) -> str:
+    """A button a graph, where there are several."""
+    if len(names) < 2:
+        return ""
+    tabs = "".join(_tab(n, name) for n, name in enumerate(names))
+    return f'<nav class="graphs" role="tablist" aria-label="graphs">{tabs}</nav>'
+
+
+def _tab(n: int, name: str) -> str:
+    chosen = "true" if n == 0 else "false"
+    return (
+        f'<button type="button" role="tab" aria-selected="{chosen}" data-graph="{n}">'
+        f"{escape(name)}</button>"
+    )
+
+
+def _graph(n: int, name: str, tree: Block, shown: ArchitectureView, places: _Places) -> str:
+    graph = shown.graphs[name]
+    hidden = "" if n == 0 else " hidden"
+    ports = [
+        *_ports("input", {k: v.type for k, v in graph.inputs.items()}, shown.at),
+        *_ports("result", {k: v.type for k, v in graph.outputs.items()}, shown.at),
+    ]
+    panels = [
+        _panel(places.blocks[n, block.path], block, shown, places)
+        for block in tree.all()
+        if (n, block.path) in places.blocks
+    ]
+    return "\n".join(
+        [
+            f'<section class="graph" id="g{n}"{hidden}>',
+            f'<ul class="ports">{"".join(ports)}</ul>',
+            '<div class="columns"><div class="tree" role="tree">',
+            '<div class="titles"><span>block</span><span>gives</span>'
+            "<span>weights</span><span>multiply-adds</span></div>",
+            *_rows(n, tree, shown.at, places, 0),
+            '</div><div class="panels">',
+            *panels,
+            "</div></div></section>",
+        ]
+    )
+
+
+def _ports(what: str, types: Mapping[str, Type], at: Mapping[str, int]) -> Iterator[str]:
+    for name, type_ in types.items():
+        shape = escape(format_type_at(type_, at))
+        label = escape(printable_label(name, 60))
+        yield f'<li><span class="what">{what}</span> {label} <code>{shape}</code></li>'
+
+
+def _rows(
+    n: int, block: Block, at: Mapping[str, int], places: _Places, depth: int
+) -> Iterator[str]:
+    """A line of the tree, and below it those inside, closed from the third level on."""
+    cells = _cells(block, at, depth)
+    place = places.blocks.get((n, block.path), "")
+    kind = f'class="row k-{block.kind}" data-panel="{place}"'
+    button = f'<button type="button" {kind}>{cells}</button>'
+    if not block.inner:
+        yield f'<div class="leaf">{button}</div>'
+        return
+    is_open = " open" if depth < 2 else ""
+    yield f"<details{is_open}><summary>{button}</summary>"
+    for inner in block.inner.values():
+        yield from _rows(n, inner, at, places, depth + 1)
+    yield "</details>"
+
+
+def _cells(block: Block, at: Mapping[str, int], depth: int) -> str:
+    times = f' <b class="times">× {block.times}</b>' if block.times > 1 else ""
+    name = escape(printable_label(block.name or "graph", 60))
+    op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
+    weights = format_dim_formula(block.weights, {}) if block.weights.terms else ""
+    return (
+        f'<span class="name indent-{min(depth, 8)}">{name}{times}{op}</span>'
+        f'<span class="shape">{escape(block.gives)}</span>'
+        f'<span class="number">{escape(weights)}</span>'
+        f'<span class="number">{escape(_work(block, at))}</span>'
+    )
+
+
+def _work(block: Block, at: Mapping[str, int]) -> str:
+    """The multiply-adds that are done, as a formula."""
+    work = block.work - block.spared
+    return _kept(format_dim_formula(work, at)) if work.terms else ""
+
+
+def _kept(text: str) -> str:
+    """A formula whose numbers are not broken at the end of a line."""
+    return THOUSANDS.sub("\N{NO-BREAK SPACE}", text)
+
+
+def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:
+    """All that is known of a block."""
+    times = f" × {block.times}" if block.times > 1 else ""
+    facts = [("gives", block.gives), ("weights", format_dim_formula(block.weights, {}))]
+    facts.append(("multiply-adds", _work(block, shown.at)))
+    if block.spared.terms:
+        facts.append(("all at once", _kept(format_dim_formula(block.work, shown.at))))
+    rows = "".join(
+        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in facts
+        if text and text != "0"
+    )
+    title = escape(printable_label(f"{block.path or shown.name}{times}", 120))
+    meaning = f'<p class="meaning">{_code(block.meaning)}</p>' if block.meaning else ""
+    picture = ""
+    if len(block.flow.items) > 2 or block.inner:
+        opens = expand_blocks(block, 14)
+        title_of = block.path or shown.name
+        drawing = draw_block(block, opens, title_of, headed=False)
+        picture = render_inline_svg(drawing, "drawing")
+    return (
+        f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
+        f"<dl>{rows}</dl>{meaning}{_lines(block.lines, places)}{picture}</article>"
+    )
+
+
+def _lines(lines: Sequence[SpecLine], places: _Places) -> str:
+    """The lines of the spec that say so."""
+    if not lines:
+        return ""
+    said = "".join(
+        f"<li><code>{escape(printable_label(line.text, 200))}</code> {places.line(line)}</li>"
+        for line in lines
+    )
+    return f'<ol class="lines" aria-label="in the spec">{said}</ol>'
+
+
+def _code(text: str) -> str:
+    """Prose in which what stands between backticks is code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))
+
+
+def _costs(cost: CostCurves | None) -> str:
+    """The plot of costs and its numbers; a sentence where there is nothing to plot."""
+    if cost is None:
+        return (
+            '<section class="costs"><h3>Cost</h3><p class="doc">No length is open but the number '
+            "of examples: the formulas above are all there is to say.</p></section>"
+        )
+    head = "".join(f"<th>{escape(c.name)}</th>" for c in cost.curves)
+    rows = "".join(
+        f"<tr><th>{group_digits(n)}</th>"
+        + "".join(f"<td>{format_magnitude(round(c.values[k]))}</td>" for c in cost.curves)
+        + "</tr>"
+        for k, n in enumerate(cost.lengths)
+    )
+    stops = f'<p class="doc">{escape(cost.stops)}</p>' if cost.stops else ""
+    drawing = render_inline_svg(plot_cost(cost, "Multiply-adds against length"), "drawing")
+    return (
+        f'<section class="costs"><h3>Cost</h3>{drawing}{stops}'
+        f"<table><thead><tr><th>{escape(' = '.join(cost.symbols))}</th>{head}</tr></thead>"
+        f"<tbody>{rows}</tbody></table></section>"
+    )
+
+
+def _sources(graphs: Sequence[Graph], places: _Places) -> dict[str, Source]:
+    """The texts that the links lead to, in the order in which they are numbered."""
+    found: dict[str, Source] = {}
+    for graph in graphs:
+        for made in graph.made.values():
+            for span in made.spans:
+                if span.source.name in places.files:
+                    found.setdefault(span.source.name, span.source)
+    return {name: found[name] for name in places.files if name in found}
+
+
+def _listings(sources: Mapping[str, Source]) -> Iterator[str]:
+    """Each text with its lines numbered, closed until a link leads there."""
+    room = MOST_SOURCE
+    for n, (name, source) in enumerate(sources.items()):
+        lines = source.text.splitlines()
+        room -= len(source.text)
+        if room < 0:
+            return
+        rows = "".join(
+            f'<li id="s{n}-{k}"><code>{escape(printable(line)[:400]) or " "}</code></li>'
+            for k, line in enumerate(lines, 1)
+        )
+        yield (
+            f'<details class="source"><summary>{escape(printable_label(name, 120))}</summary>'
+            f"<ol>{rows}</ol></details>"
+        )

@@ -1,0 +1,240 @@
+"""Data flow inside a scope: blocks, operations and the edges between them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from specc.ir import ops
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.types import KIND_BY_DTYPE
+from specc.visualize.node_scopes import common_scope, is_inside
+
+Role: TypeAlias = Literal["block", "op", "port", "result"]
+
+THROUGH = (
+    ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
+    ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.KeepRows,
+)  # fmt: skip
+"""Operations that are not drawn: views of a tensor, constants, positions."""
+
+LENGTHS = (ops.Extent, ops.Size)
+"""Operations that read a length of a tensor, and none of its values."""
+
+SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowItem:
+    """Something in a drawing: a block by its name, an operation, what comes in from
+    outside, or what goes out.
+    """
+
+    role: Role
+    name: str
+    node: Node | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFlow:
+    """Items in topological order, and pairs of their numbers: the second reads the first.
+    An edge to an earlier item closes a cycle between blocks.
+    """
+
+    items: tuple[FlowItem, ...] = ()
+    edges: tuple[tuple[int, int], ...] = ()
+
+
+RANK: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
+"""What stands first where a cycle leaves it open."""
+
+Values: TypeAlias = frozenset[Value]
+NO_VALUES: Values = frozenset()
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    """One walk over a graph. `sources` are the values with an item of their own that a
+    value is computed from, `owner` the number of the item of such a value.
+    """
+
+    graph: Graph
+    homes: Mapping[Node, str]
+    scope: str
+    block_of: Callable[[str], str]
+    items: list[FlowItem] = field(default_factory=list)
+    numbers: dict[FlowItem, int] = field(default_factory=dict)
+    edges: dict[tuple[int, int], None] = field(default_factory=dict)
+    sources: dict[Value, Values] = field(default_factory=dict)
+    owner: dict[Value, int] = field(default_factory=dict)
+    inputs: dict[Value, str] = field(default_factory=dict)
+    order: dict[Value, int] = field(default_factory=dict)
+
+    def number(self, item: FlowItem) -> int:
+        """Return the number of an item, appending it where it is new."""
+        if item not in self.numbers:
+            self.numbers[item] = len(self.items)
+            self.items.append(item)
+        return self.numbers[item]
+
+    def connect(self, sources: Values, number: int) -> None:
+        """Add the edges of an item that reads `sources`."""
+        for value in sorted(sources, key=self.order.__getitem__):
+            source = self.owner.get(value)
+            if source is None:
+                source = self.owner[value] = self.number(self._port(value))
+            if source != number:
+                self.edges[source, number] = None
+
+    def _port(self, value: Value) -> FlowItem:
+        """Return the item of a value that is computed outside of the scope."""
+        value = self._scaled(value)
+        if value.node is None:
+            return FlowItem(role="port", name=self.inputs[value])
+        label = operation_label(value.node)
+        name = _relative(self.homes[value.node], self.scope)
+        return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
+
+    def _scaled(self, value: Value) -> Value:
+        """Return the tensor that arithmetic with numbers around the scope begins with."""
+        while (node := value.node) and isinstance(node.op, ops.Arith):
+            read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
+            around = is_inside(self.scope, self.homes[node])
+            if not around or len(read) != 1 or read[0] in self.owner:
+                break
+            (value,) = read
+        return value
+
+    def walk(self) -> None:
+        """Visit every node of the graph."""
+        self.inputs |= {v: n for n, v in self.graph.inputs.items()}
+        self.order |= {v: n for n, v in enumerate(self.inputs)}
+        self.sources = {v: frozenset([v]) for v in self.inputs}
+        for node, results in self.graph.nodes:
+            for result in results:
+                self.order[result] = len(self.order)
+            self._enter(node, results)
+
+    def _enter(self, node: Node, results: tuple[Value, ...]) -> None:
+        """Give the node an item, or read through it."""
+        sources = self._read_by(node, results[0])
+        drawn = is_float_value(results[0]) and not isinstance(node.op, THROUGH)
+        home = self.homes[node]
+        if drawn and is_inside(home, self.scope):
+            drawn = bool(self.block_of(home)) or _joins(node, sources)
+            if drawn:
+                number = self.number(self._item(node))
+                self.connect(sources, number)
+                self.owner |= dict.fromkeys(results, number)
+        for result in results:
+            self.sources[result] = frozenset([result]) if drawn else sources
+
+    def _read_by(self, node: Node, result: Value) -> Values:
+        """Return the values that a node is computed from. Masks count only where they are
+        computed from activations, or where positions are computed from them.
+        """
+        if isinstance(node.op, LENGTHS):
+            return NO_VALUES
+        found: set[Value] = set()
+        for arg in node.args:
+            read = self.sources.get(arg, NO_VALUES) if arg is not None else NO_VALUES
+            if arg is not None and is_float_value(result) and KIND_BY_DTYPE[arg.type.dtype] == "b":
+                read = frozenset(v for v in read if is_float_value(v))
+            found |= read
+        return frozenset(found)
+
+    def _item(self, node: Node) -> FlowItem:
+        """Return what a node of the scope is drawn as."""
+        block = self.block_of(self.homes[node])
+        if block:
+            return FlowItem(role="block", name=block)
+        return FlowItem(role="op", name=operation_label(node), node=node)
+
+
+def _joins(node: Node, sources: Values) -> bool:
+    """Return whether an operation is drawn by itself: a number added to a tensor, or a
+    factor of it, is not, nor is what is computed from weights alone.
+    """
+    return len(sources) > (1 if isinstance(node.op, ops.Arith) else 0)
+
+
+def is_float_value(value: Value) -> bool:
+    """Return whether a tensor holds floats."""
+    return KIND_BY_DTYPE[value.type.dtype] == "f"
+
+
+def operation_label(node: Node) -> str:
+    """Return an operation's name in one word or sign."""
+    match node.op:
+        case ops.Arith(fn):
+            return SIGNS.get(fn, fn)
+        case ops.Pointwise(fn):
+            return fn
+        case ops.Reduce(fn):
+            return fn
+    return node.op.name.replace("_", " ")
+
+
+def build_flow(
+    graph: Graph, homes: Mapping[Node, str], scope: str, block_of: Callable[[str], str]
+) -> BlockFlow:
+    """Return the flow inside a scope. `block_of` gives the block that a scope inside this
+    one belongs to; empty for operations of the scope itself.
+    """
+    walk = _Walk(graph=graph, homes=homes, scope=scope, block_of=block_of)
+    walk.walk()
+    for name, value in _results(graph, homes, scope):
+        number = walk.number(FlowItem(role="result", name=name))
+        read = walk.sources.get(value, NO_VALUES)
+        # of masks and positions between blocks only those made from activations
+        floats = frozenset(v for v in read if not scope or is_float_value(v))
+        walk.connect(floats, number)
+    return _ordered(walk.items, walk.edges)
+
+
+def _results(graph: Graph, homes: Mapping[Node, str], scope: str) -> Iterator[tuple[str, Value]]:
+    """Yield what leaves a scope: the results of the graph, or what other scopes read."""
+    if not scope:
+        yield from graph.outputs.items()
+        return
+    inside = {n for n, _ in graph.nodes if is_inside(homes[n], scope)}
+    read = [a for n, _ in graph.nodes if n not in inside for a in n.args if a]
+    # in the order in which they are read, each once
+    leaving = dict.fromkeys([*read, *graph.outputs.values()])
+    yield from (("", value) for value in leaving if value.node in inside)
+
+
+def _ordered(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
+    """Return the items that something reads, in topological order, ports first. In a
+    cycle the item that was entered first is first.
+    """
+    kept = _reaching(items, edges)
+    inner = [(a, b) for a, b in edges if {a, b} <= kept]
+    before = {n: {a for a, b in inner if b == n} for n in kept}
+    left = sorted(kept, key=lambda n: (RANK[items[n].role], n))
+    order: list[int] = []
+    while left:
+        free = (n for n in left if before[n] <= {*order})
+        order.append(next(free, left[0]))
+        left.remove(order[-1])
+    place = {old: new for new, old in enumerate(order)}
+    return BlockFlow(
+        items=tuple(items[n] for n in order), edges=tuple((place[a], place[b]) for a, b in inner)
+    )
+
+
+def _reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
+    """Return the items from which a result is reached."""
+    kept = {n for n, item in enumerate(items) if item.role == "result"}
+    while more := {a for a, b in edges if b in kept and a not in kept}:
+        kept |= more
+    return kept
+
+
+def _relative(scope: str, here: str) -> str:
+    """Return what another scope is called from here: its name after the common prefix,
+    with the one before it where it is a number. Empty for a scope around this one.
+    """
+    common = common_scope(scope, here)
+    name = scope.removeprefix(common).lstrip(".").split(".")[0]
+    around = common.rpartition(".")[2]
+    return f"{around}.{name}" if name.isdecimal() and around else name

@@ -1,0 +1,353 @@
+"""Lay out a block as a drawing: ranks, lanes and wires."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specc.drawing.drawing_marks import (
+    FAINT,
+    INK,
+    BoxMark,
+    Drawing,
+    LineMark,
+    Mark,
+    TextMark,
+    estimate_text_width,
+    printable_label,
+)
+from specc.drawing.panel_layout import move_mark
+from specc.visualize.block_dataflow import BlockFlow, FlowItem
+from specc.visualize.block_tree import Block
+from specc.visualize.expanded_blocks import Opens
+
+FILL: Mapping[str, str] = {
+    "attention": "#ffe3c9",
+    "experts": "#f6d6e8",
+    "recurrent": "#d9efe3",
+    "convolution": "#d5f0ee",
+    "linear": "#d8e8f7",
+    "norm": "#f5f0c4",
+    "embedding": "#f7dadb",
+    "activation": "#e9e3f5",
+    "other": "#ececf0",
+}
+EDGE: Mapping[str, str] = {
+    "attention": "#d98936",
+    "experts": "#b8558c",
+    "recurrent": "#3f8f68",
+    "convolution": "#2e8c86",
+    "linear": "#4a80b5",
+    "norm": "#a8992c",
+    "embedding": "#b8565a",
+    "activation": "#7c63b3",
+    "other": "#8a8a96",
+}
+"""A color for each kind of block, told apart by their names as well."""
+
+ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
+ROUND = 11.0  # radius of a sign
+WIRE = "#4c4c57"
+
+
+@dataclass(kw_only=True)
+class DrawingPiece:
+    """Marks around a corner of their own, with their room. `into` and `out` is where,
+    from the left, what it reads comes in and what it gives goes out.
+    """
+
+    width: float
+    height: float
+    into: float
+    out: float
+    marks: list[Mark] = field(default_factory=list)
+    bare: frozenset[str] = frozenset()
+    """Of `port` and `result`, those to which a line leads from the frame."""
+
+
+def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -> Drawing:
+    """A drawing of what is inside a block, in which those that `opens` says are open,
+    with its title above it or only for those who listen.
+    """
+    piece = _inside(block, opens)
+    heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
+    top = 50 if headed else 20
+    least = estimate_text_width(title[:60], 15) * 1.08 if headed else 0.0
+    width = max(piece.width, least) + 48
+    left = (width - piece.width) / 2
+    drawing = Drawing(
+        width=width, height=piece.height + top + 20, title=printable_label(title, 200)
+    )
+    drawing.add(heading if headed else [])
+    drawing.add(move_mark(mark, left, top) for mark in piece.marks)
+    return drawing
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ends:
+    """A piece in its place: its corner, and the top and bottom of the row it stands in."""
+
+    piece: DrawingPiece
+    corner: tuple[float, float]
+    band: tuple[float, float]
+
+    @property
+    def into(self) -> tuple[float, float]:
+        """Where lines come in."""
+        return self.corner[0] + self.piece.into, self.corner[1]
+
+    @property
+    def out(self) -> tuple[float, float]:
+        """Where lines go out."""
+        return self.corner[0] + self.piece.out, self.corner[1] + self.piece.height
+
+
+def _placed(
+    pieces: Sequence[DrawingPiece],
+    rows: Sequence[Sequence[int]],
+    begins: Sequence[float],
+    tops: Sequence[float],
+) -> list[_Ends]:
+    """Where each piece stands: side by side in its row, at half the row's height."""
+    placed: dict[int, _Ends] = {}
+    for row, begin, top in zip(rows, begins, tops, strict=True):
+        x, tallest = begin, max(pieces[n].height for n in row)
+        for n in row:
+            corner = (x, top + (tallest - pieces[n].height) / 2)
+            band = (top, top + tallest)
+            placed[n] = _Ends(piece=pieces[n], corner=corner, band=band)
+            x += pieces[n].width + COLUMN_GAP
+    return [placed[n] for n in range(len(pieces))]
+
+
+def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
+    """What flows inside a block. Where a frame is drawn around it, what alone comes in
+    or goes out needs no name: a line leads to the frame.
+    """
+    flow = block.flow
+    bare = _bare(flow) if framed else set()
+    pieces = [
+        _nothing() if n in bare else _item(item, block, opens) for n, item in enumerate(flow.items)
+    ]
+    rows = _rows(flow)
+    tops, widths = _tops(rows, pieces), _widths(rows, pieces)
+    inner = max(widths, default=0.0)
+    leaps = _lanes(flow, rows)
+    outermost = max(leaps.values(), default=-1)
+    # The same room is left free on the right, so that the rows stand in the middle.
+    left = LANE * (outermost + 1) + (8 if leaps else 0)
+    begins = [left + (inner - width) / 2 for width in widths]
+    ends = _placed(pieces, rows, begins, tops)
+    made = DrawingPiece(width=left * 2 + inner, height=_height(rows, tops, pieces), into=0, out=0)
+    # Lines first: what is drawn later lies above them.
+    for edge in flow.edges:
+        side = LANE * (outermost - leaps[edge]) + 4 if edge in leaps else None
+        made.marks.append(_wire(ends[edge[0]], ends[edge[1]], side))
+    for end in ends:
+        made.marks += [move_mark(mark, *end.corner) for mark in end.piece.marks]
+    made.into = made.out = left + inner / 2
+    made.bare = frozenset(flow.items[n].role for n in bare)
+    return made
+
+
+def _bare(flow: BlockFlow) -> set[int]:
+    """What alone comes in, and what alone goes out."""
+    found = set()
+    for role in ("port", "result"):
+        ends = [n for n, item in enumerate(flow.items) if item.role == role]
+        found |= {*ends} if len(ends) == 1 else set()
+    return found
+
+
+def _nothing() -> DrawingPiece:
+    """A place that a line comes from or leads to."""
+    return DrawingPiece(width=0, height=0, into=0, out=0)
+
+
+def _rows(flow: BlockFlow) -> list[list[int]]:
+    """The items row by row, each below what it reads; what reads nothing stands right
+    above its first reader.
+    """
+    depth = [0] * len(flow.items)
+    # By the reader: all that an item reads has its depth before the item asks for it.
+    for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
+        # an edge that closes a cycle leads upward
+        depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
+    reads = {b for _, b in flow.edges}
+    for n in range(len(flow.items)):
+        readers = [depth[b] for a, b in flow.edges if a == n]
+        if n not in reads and readers:
+            depth[n] = min(readers) - 1
+    rows: dict[int, list[int]] = {}
+    for n, at in enumerate(depth):
+        rows.setdefault(at, []).append(n)
+    # without the row that all of its items have left
+    return [rows[at] for at in sorted(rows)]
+
+
+def _tops(rows: Sequence[Sequence[int]], pieces: Sequence[DrawingPiece]) -> list[float]:
+    tops, y = [], 0.0
+    for row in rows:
+        tops.append(y)
+        y += max(pieces[n].height for n in row) + ROW_GAP
+    return tops
+
+
+def _widths(rows: Sequence[Sequence[int]], pieces: Sequence[DrawingPiece]) -> list[float]:
+    return [sum(pieces[n].width for n in row) + COLUMN_GAP * (len(row) - 1) for row in rows]
+
+
+def _height(
+    rows: Sequence[Sequence[int]], tops: Sequence[float], pieces: Sequence[DrawingPiece]
+) -> float:
+    if not rows:
+        return 0.0
+    return tops[-1] + max(pieces[n].height for n in rows[-1])
+
+
+def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
+    """Edges that leap over a row or lead upward, each with the lane at the side in which
+    it goes: those that overlap have lanes of their own, the shortest the innermost.
+    """
+    row_of = {n: r for r, row in enumerate(rows) for n in row}
+    spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
+    leaps = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
+    spans = {edge: (min(ends), max(ends) + 1) for edge, ends in spans.items()}
+    leaps.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
+    lanes: dict[tuple[int, int], int] = {}
+    for edge in leaps:
+        top, bottom = spans[edge]
+        others = ((spans[other], lane) for other, lane in lanes.items())
+        taken = {lane for (t, b), lane in others if t < bottom and top < b}
+        # as many lanes as there are leaps are always enough
+        lanes[edge] = next(n for n in range(len(leaps)) if n not in taken)
+    return lanes
+
+
+def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
+    """The line from one piece to another, around at `side` where it leaps over rows. It
+    turns only between rows, so that it goes behind no piece.
+    """
+    start, end = a.out, b.into
+    if side is None:
+        turn = b.band[0] - ROW_GAP / 2
+        straight = abs(start[0] - end[0]) < 0.5
+        bent = () if straight else ((start[0], turn), (end[0], turn))
+        # one that goes on to the frame has its arrow elsewhere
+        onward = b.piece.height == 0
+        points = (start, *bent, end)
+        return LineMark(points=points, color=WIRE, radius=6, arrow=not onward)
+    below, above = a.band[1] + ROW_GAP * 0.35, b.band[0] - ROW_GAP * 0.6
+    way = [start, (start[0], below), (side, below)]
+    if 0 < b.piece.width <= 2 * ROUND + 1:
+        # into a sign from its side, as residual connections are drawn
+        middle = b.corner[1] + b.piece.height / 2
+        way += [(side, middle), (b.corner[0], middle)]
+    elif b.piece.height == 0:
+        # it joins the line that leads to the frame, whose arrow is elsewhere
+        way += [(side, above), (end[0], above), end]
+        return LineMark(points=tuple(way), color=WIRE, radius=7)
+    else:
+        way += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
+    return LineMark(points=tuple(way), color=WIRE, radius=7, arrow=True)
+
+
+def _item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
+    if item.role == "block":
+        inner = block.inner[item.name]
+        return _open(inner, opens) if opens(inner) else _closed(inner)
+    if item.role == "op":
+        return _sign(item.name) if len(item.name) == 1 else _operation(item.name)
+    return _end(item.name or ("x" if item.role == "port" else "y"))
+
+
+def _end(name: str) -> DrawingPiece:
+    """What comes in or goes out: its name without a box."""
+    text = printable_label(name, 30)
+    width = estimate_text_width(text, 11.5) + 8
+    mark = TextMark(
+        x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle", mono=False
+    )
+    return DrawingPiece(width=width, height=17, into=width / 2, out=width / 2, marks=[mark])
+
+
+def _sign(sign: str) -> DrawingPiece:
+    marks: list[Mark] = [
+        BoxMark(
+            x=0, y=0, width=2 * ROUND, height=2 * ROUND, fill="#ffffff", stroke=WIRE, radius=ROUND
+        ),
+        TextMark(x=ROUND, y=ROUND + 5, text=sign, size=15, anchor="middle"),
+    ]
+    return DrawingPiece(width=2 * ROUND, height=2 * ROUND, into=ROUND, out=ROUND, marks=marks)
+
+
+def _operation(name: str) -> DrawingPiece:
+    kind = "attention" if name in ("attend", "weigh") else "activation"
+    return _plate(name, "", kind, "")
+
+
+def _closed(block: Block) -> DrawingPiece:
+    times = f"  × {block.times}" if block.times > 1 else ""
+    below = block.gives
+    return _plate(f"{block.label}{times}", below, block.kind, block.path)
+
+
+def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
+    """A box with a name, and smaller below it what it gives."""
+    name, below = printable_label(name, 44), printable_label(below, 44)
+    width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
+    height = 40.0 if below else 28.0
+    marks: list[Mark] = [
+        BoxMark(
+            x=0,
+            y=0,
+            width=width,
+            height=height,
+            fill=FILL[kind],
+            stroke=EDGE[kind],
+            radius=7,
+            part=part,
+        ),
+        TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
+    ]
+    if below:
+        marks.append(
+            TextMark(x=width / 2, y=32, text=below, size=9.5, anchor="middle", color=FAINT)
+        )
+    return DrawingPiece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)
+
+
+def _open(block: Block, opens: Opens) -> DrawingPiece:
+    """A block with what is inside it."""
+    inner = _inside(block, opens, framed=True)
+    name = printable_label(block.label, 44)
+    times = f"× {block.times}" if block.times > 1 else ""
+    head = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(times, 13) + 44
+    width = max(inner.width + 2 * PAD, head)
+    height = inner.height + 30 + PAD
+    if "port" in inner.bare:
+        # the line from above does not go through the name
+        width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
+    left = (width - inner.width) / 2
+    marks: list[Mark] = [
+        BoxMark(
+            x=0,
+            y=0,
+            width=width,
+            height=height,
+            fill="#fafafc",
+            stroke=EDGE[block.kind],
+            weight=1.25,
+            radius=11,
+            part=block.path,
+        ),
+        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=EDGE[block.kind]),
+    ]
+    if times:
+        marks.append(TextMark(x=width - 12, y=19, text=times, size=13, bold=True, anchor="end"))
+    middle = width / 2
+    ends = {
+        "port": ((middle, 0), (middle, 30)),
+        "result": ((middle, height - PAD), (middle, height)),
+    }
+    marks += [LineMark(points=ends[role], color=WIRE) for role in sorted(inner.bare)]
+    marks += [move_mark(mark, left, 30) for mark in inner.marks]
+    return DrawingPiece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)

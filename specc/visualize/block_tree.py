@@ -1,0 +1,231 @@
+"""Build the tree of blocks of a graph: shapes, parameters, cost, spec lines."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from specc.analysis.cost import format_dim_formula
+from specc.analysis.model_summary import SummaryNode, summarize_graph
+from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.source import Span
+from specc.driver.generation_graphs import derive_graphs
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Node
+from specc.ir.model import ModelDefinition
+from specc.visualize.block_dataflow import BlockFlow, build_flow
+from specc.visualize.node_scopes import find_node_scopes, is_inside
+
+MOST_LINES = 24
+"""Lines of a spec that are shown for a block."""
+
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "attention": (ops.Attend, ops.Weigh),
+    "recurrent": (ops.Rnn, ops.Gru, ops.Lstm, ops.LstmQ, ops.Scan),
+    "convolution": (ops.Conv, ops.ConvTranspose, ops.Patches),
+    "norm": (ops.LayerNorm, ops.RMSNorm, ops.GroupNorm),
+    "embedding": (ops.Embedding, ops.EmbeddingQ, ops.Sinusoid),
+    "experts": (ops.Route,),
+    "linear": (ops.Linear, ops.LinearQ, ops.MatMul, ops.Einsum),
+    "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
+}
+"""What a block is, by what is in it: the first kind of which it has anything."""
+
+ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecLine:
+    """A line of a spec, by the name of its file and its number."""
+
+    file: str
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A scope, or several that are alike. `path` is that of the first."""
+
+    name: str
+    path: str
+    kind: str
+    op: str
+    gives: str
+    weights: Dim
+    work: Dim
+    spared: Dim
+    times: int
+    meaning: str
+    lines: tuple[SpecLine, ...]
+    flow: BlockFlow
+    inner: Mapping[str, "Block"] = field(default_factory=dict)
+    outer: str = ""
+    """The outermost scope whose operations belong to it; `path` is the innermost."""
+    members: tuple[str, ...] = ()
+    """The scopes that it stands for, in the block around it."""
+
+    @property
+    def label(self) -> str:
+        """The name in a drawing. That of a numbered block begins with the name around it
+        and ends with that of its part with most weights: `layer.0 SelfAttention`.
+        """
+        if not self.name[:1].isdecimal():
+            return self.name
+        around = self.path.split(".")[: -len(self.name.split("."))]
+        name = ".".join([*around[-1:], self.name])
+        if not self.name.isdecimal():
+            return name
+        inner = [b for b in self.inner.values() if not b.name[0].isdecimal()]
+        main = max(inner, key=lambda b: b.weights.number or 0, default=None)
+        return f"{name} {main.name if main else self.op}".rstrip()
+
+    def all(self) -> Iterator["Block"]:
+        """This block and those inside, from the outside in."""
+        yield self
+        for block in self.inner.values():
+            yield from block.all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maker:
+    graph: Graph
+    at: Mapping[str, int]
+    homes: Mapping[Node, str]
+
+    def block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
+        """Return a part of the outline as a block, with all that is inside. `outer` is
+        the scope around `path` whose operations belong to the block as well.
+        """
+        inner: dict[str, Block] = {}
+        names: dict[str, str] = {}
+        for child in part.parts.values():
+            made = self._child(child, path)
+            inner[made.name] = made
+            names |= dict.fromkeys(child.members, made.name)
+        nodes = [n for n, _ in self.graph.nodes if is_inside(self._scope(n), path)]
+        return Block(
+            name=name,
+            path=path,
+            kind=classify_block(nodes),
+            op="" if inner else part.op,
+            gives=self._gives(part),
+            weights=part.all_weights(),
+            work=part.all_work(),
+            spared=part.all_spared(),
+            times=part.times,
+            meaning="" if inner else _meaning(part.op, nodes),
+            lines=tuple(self._lines(path, nodes))[:MOST_LINES],
+            flow=build_flow(
+                self.graph, self.homes, outer, lambda home: names.get(_below(home, path), "")
+            ),
+            inner=inner,
+            outer=outer,
+        )
+
+    def _child(self, part: SummaryNode, path: str) -> Block:
+        """A part inside another. One that only holds one other is shown with it."""
+        below, times, own = [part.name], 1, part.members
+        outer = first = f"{path}.{part.members[0]}".lstrip(".")
+        while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
+            times *= part.times
+            (part,) = part.parts.values()
+            below.append(part.name)
+            first = f"{first}.{part.members[0]}"
+            # of equal layers the first one is drawn
+            outer = first if len(part.members) > 1 else outer
+        made = self.block(part, ".".join(below), first, outer)
+        members = tuple(f"{path}.{name}".lstrip(".") for name in own)
+        return replace(_times(made, times), members=members)
+
+    def _scope(self, node: Node) -> str:
+        return find_build_scope(self.graph, node)
+
+    def _gives(self, part: SummaryNode) -> str:
+        if part.type is None:
+            return ""
+        return f"[{', '.join(format_dim_formula(d, self.at) for d in part.type.shape)}]"
+
+    def _lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
+        """The lines that asked for the nodes of a scope and of those right below it."""
+        seen: set[tuple[str, int]] = set()
+        for node in nodes:
+            below = self._scope(node).removeprefix(path).strip(".")
+            if below.count(".") > 0 and path:
+                continue
+            made = self.graph.made.get(node)
+            for span in made.spans[:1] if made else ():
+                line = _line(_of_user(span) if not path else span)
+                if (line.file, line.number) not in seen:
+                    seen.add((line.file, line.number))
+                    yield line
+
+
+def _meaning(op: str, nodes: list[Node]) -> str:
+    """What the operation of a block computes, as its first paragraph says."""
+    heavy = next((n for n in nodes if n.op.name == op), None)
+    return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
+
+
+def _of_user(span: Span) -> Span:
+    """The user's own text that led to a place in the standard library."""
+    while span.caller is not None:
+        span = span.caller
+    return span
+
+
+def _line(span: Span) -> SpecLine:
+    number = span.line
+    return SpecLine(file=span.source.name, number=number, text=span.source.line(number).strip())
+
+
+def _times(block: Block, times: int) -> Block:
+    """A block that stands for more, because those around it do."""
+    return replace(
+        block,
+        times=block.times * times,
+        weights=block.weights * times,
+        work=block.work * times,
+        spared=block.spared * times,
+    )
+
+
+def classify_block(nodes: list[Node]) -> str:
+    """What a block is, for its color: `attention` where anything in it attends."""
+    found = {k for k, types in KINDS.items() for n in nodes if isinstance(n.op, types)}
+    return next((k for k in (*ORDER, *KINDS) if k in found), "other")
+
+
+def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block:
+    """The tree of a graph, its root named after it."""
+    maker = _Maker(graph=graph, at=at or {}, homes=find_node_scopes(graph))
+    return maker.block(summarize_graph(graph, at), graph.name, "", "")
+
+
+def _below(scope: str, path: str) -> str:
+    """Return the name right below a path that a scope lies in; empty for any other."""
+    if scope == path or not is_inside(scope, path):
+        return ""
+    return scope.removeprefix(path).lstrip(".").split(".")[0]
+
+
+def find_build_scope(graph: Graph, node: Node) -> str:
+    """Return the path that a node was first built under."""
+    made = graph.made.get(node)
+    return made.scopes[0] if made and made.scopes else ""
+
+
+WHOLE = "whole"
+
+
+def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
+    """The graph of a spec, and those that are derived from it where it says `generate`.
+
+    Fails with the proof's errors, E0711 to E0718, where it cannot be generated.
+    """
+    found = {WHOLE: model.graph}
+    if model.generation is not None:
+        derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
+        if derived.encode is not None:
+            found["encode"] = derived.encode
+        found["step"] = derived.step
+    return found

@@ -1,0 +1,215 @@
+"""Cost against sequence length: formulas, curves and their log-log plot."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from specc.analysis.cost import count_multiply_adds, format_magnitude, group_digits
+from specc.analysis.length_limits import find_length_limits
+from specc.analysis.local_attention import plan_local_attention
+from specc.analysis.model_summary import summarize_graph
+from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError, sum_dims
+from specc.ir.graph import Graph, Node
+
+LEAST, MOST = 64, 16_384
+"""Lengths between which costs are drawn."""
+
+WINDOW = 256
+"""Keys that a query would see, to compare with."""
+
+SOLID = ("all of it", "attention", "all but attention")
+"""What is; other curves are what would be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostCurve:
+    """Multiply-adds at every length."""
+
+    name: str
+    values: tuple[float, ...]
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostCurves:
+    """Curves over lengths that every axis in `symbols` has, for one example; `stops` says
+    why there are no longer ones.
+    """
+
+    symbols: tuple[str, ...]
+    lengths: tuple[int, ...]
+    curves: tuple[CostCurve, ...]
+    stops: str = ""
+
+
+def compute_cost_curves(graph: Graph) -> CostCurves | None:
+    """What a graph costs; None where no axis but that of examples may grow, or the cost
+    does not depend on one.
+    """
+    root = summarize_graph(graph)
+    work = root.all_work()
+    examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
+    symbols = tuple(sorted(work.symbols() - examples))
+    if not symbols:
+        return None
+    at = _at(examples, symbols)
+    most, stops = _most(graph, symbols)
+    lengths = tuple(n for n in _lengths(most) if _number(work, at(n)) is not None)
+    if len(lengths) < 2:
+        return None
+    curves = tuple(_curves(graph, work, [at(n) for n in lengths]))
+    return CostCurves(symbols=symbols, lengths=lengths, curves=curves, stops=stops)
+
+
+def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Iterator[CostCurve]:
+    """The curves of a graph at each of some places."""
+    attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
+    attention = sum_dims(count_multiply_adds(n) for n in attends)
+    # a text that is shorter than its blocks is done at once, so each length is asked
+    less = [_number(summarize_graph(graph, at).all_spared(), at) or 0 for at in places]
+    none = [0.0] * len(places)
+
+    def curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
+        return _curve(name, dim, minus, places)
+
+    yield curve("all of it", work, less)
+    if not attention.terms:
+        return
+    yield curve("attention", attention, less)
+    yield curve("all but attention", work - attention, none)
+    if any(less):
+        yield curve("all at once", work, none)
+    saved = [sum(_saved(node, at) for node in attends) for at in places]
+    if any(saved) and not _has_window(graph, attends):
+        yield curve(f"with a window of {WINDOW}", work, saved)
+
+
+def _curve(
+    name: str, dim: Dim, minus: Sequence[float], places: Sequence[Mapping[str, int]]
+) -> CostCurve:
+    """A formula at each place, less what is not done there."""
+    values = [float(_number(dim, at) or 0) for at in places]
+    left = tuple(v - m for v, m in zip(values, minus, strict=True))
+    return CostCurve(name=name, values=left, dashed=name not in SOLID)
+
+
+def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
+    """Whether an attention sees so many keys at most, however long a text is."""
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    found = [plan_local_attention(node, padded) for node in attends]
+    return any(local is not None and local.window is not None for local in found)
+
+
+def _at(examples: set[str | None], symbols: tuple[str, ...]) -> Callable[[int], Mapping[str, int]]:
+    """One example, every other axis as long as is said."""
+    ones = {name: 1 for name in examples if name}
+    return lambda n: {**ones, **dict.fromkeys(symbols, n)}
+
+
+def _lengths(most: int) -> Iterator[int]:
+    """Powers of two, and the longest that is possible."""
+    n = LEAST
+    while n <= most:
+        yield n
+        n *= 2
+    if n // 2 != most and most < MOST:
+        yield most
+
+
+def _most(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
+    """The greatest length, and what forbids a greater one."""
+    found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
+    least = min(found, key=lambda limit: limit.most, default=None)
+    if least is None or least.most >= MOST:
+        return MOST, ""
+    return least.most, f"{least.symbol} is at most {least.most}: {least.reason}"
+
+
+def _number(dim: Dim, at: Mapping[str, int]) -> int | None:
+    """A formula at these lengths; None where they do not fit the model."""
+    try:
+        return dim.substitute(at).number
+    except DimError:
+        return None
+
+
+def _saved(node: Node, at: Mapping[str, int]) -> float:
+    """Multiply-adds of an attention that a window would save."""
+    if isinstance(node.op, ops.Attend):
+        keys = node.op.key(node).type.shape[2]
+    else:
+        assert isinstance(node.op, ops.Weigh)
+        keys = node.op.weights(node).type.shape[-1]
+    seen, cost = _number(keys, at) or 0, _number(count_multiply_adds(node), at) or 0
+    return cost * (1 - WINDOW / seen) if seen > WINDOW else 0.0
+
+
+WIDTH, HEIGHT = 470.0, 300.0
+LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
+COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
+GRID = "#e4e4ea"
+APART = 15.0  # points between the names of two curves
+
+
+def plot_cost(cost: CostCurves, title: str) -> Drawing:
+    """The curves of a cost; each axis by powers, so that n² is a steeper line than n."""
+    # A curve may touch 0, such as what is left beside attention; 0 is no power of ten.
+    values = [v for curve in cost.curves for v in curve.values if v > 0]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    first, last = math.log2(cost.lengths[0]), math.log2(cost.lengths[-1])
+
+    def x(n: float) -> float:
+        share = (math.log2(n) - first) / (last - first)
+        return LEFT + WIDTH * share
+
+    def y(value: float) -> float:
+        share = (math.log10(max(value, 10.0**low)) - low) / (high - low)
+        return TOP + HEIGHT * (1 - share)
+
+    drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
+    drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, bold=True)])
+    drawing.add(_across(cost, x))
+    for power in range(low, high + 1):
+        drawing.add(_power(power, y(10.0**power)))
+    named = []
+    for curve, color in zip(cost.curves, COLORS, strict=False):
+        points = tuple((x(n), y(v)) for n, v in zip(cost.lengths, curve.values, strict=True))
+        line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
+        drawing.add([line])
+        named.append((points[-1][1], curve.name, color))
+    drawing.add(_names(named))
+    return drawing
+
+
+def _power(power: int, at: float) -> Iterator[Mark]:
+    """A line across at a power of ten, and what it stands for."""
+    yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID, weight=1)
+    yield TextMark(
+        x=LEFT - 8, y=at + 4, text=format_magnitude(10**power), size=10, color=FAINT, anchor="end"
+    )
+
+
+def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
+    """The axis of lengths."""
+    yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID)
+    # so few lengths are named that their numbers do not touch
+    step = max(1, len(cost.lengths) // 6)
+    for n in cost.lengths[::step]:
+        at = x(n)
+        yield LineMark(points=((at, TOP), (at, TOP + HEIGHT)), color=GRID, weight=1)
+        yield TextMark(
+            x=at, y=TOP + HEIGHT + 17, text=group_digits(n), size=10, color=FAINT, anchor="middle"
+        )
+    said = f"{' = '.join(cost.symbols)}, one example"
+    yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=said, size=11, anchor="middle")
+
+
+def _names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
+    """The name of each curve beside its end, so far apart that all can be read."""
+    last = -math.inf
+    for at, name, color in sorted(named):
+        last = max(at, last + APART)
+        yield TextMark(x=LEFT + WIDTH + 8, y=last + 4, text=name, size=11.5, color=color)

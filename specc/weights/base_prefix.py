@@ -1,0 +1,150 @@
+"""The base-model prefix that parameter names have or lack in a file."""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterNaming:
+    """How declared names become names of the file: without `minus` in front, or behind
+    `plus`; below the path of a used spec as is said for that in `parts`, longest path
+    first.
+    """
+
+    minus: str = ""
+    plus: str = ""
+    parts: "tuple[tuple[str, ParameterNaming], ...]" = ()
+
+    def name(self, declared: str, present: Set[str], start: str = "") -> str:
+        """The tensor a declared name means; `start` is what stands before all names."""
+        for path, inner in self.parts:
+            if declared.startswith(path):
+                return path + inner.name(declared[len(path) :], present, start + path)
+        if self.minus and declared.startswith(self.minus):
+            return declared[len(self.minus) :]
+        # A head stands beside the base model in a file, not behind its prefix: only what
+        # is there behind the prefix is meant there.
+        behind = self.plus + declared
+        return behind if self.plus and start + behind in present else declared
+
+    def spellings(self, tensor: str) -> tuple[str, ...]:
+        """What a tensor may be called in the spec."""
+        for path, inner in self.parts:
+            if tensor.startswith(path):
+                below = inner.spellings(tensor[len(path) :])
+                return tuple(path + spelling for spelling in below)
+        if self.minus:
+            return tensor, self.minus + tensor
+        if tensor.startswith(self.plus):
+            return tensor, tensor.removeprefix(self.plus)
+        return (tensor,)
+
+    def __str__(self) -> str:
+        said: list[str] = []
+        if self.minus:
+            said.append(f"without `{escape_text(self.minus)}` in front")
+        if self.plus:
+            said.append(f"with `{escape_text(self.plus)}` in front")
+        said += [f"below `{escape_text(p)}` {inner}" for p, inner in self.parts]
+        return ", ".join(said) or "as declared"
+
+
+def infer_naming(
+    needed: Iterable[str], present: Set[str], path: Path, parts: Iterable[str] = ()
+) -> ParameterNaming:
+    """The naming of a checkpoint, and that below each path of `parts`, where a used spec
+    may lie as its own files do. Fails with E0515 if two of them find equally many names.
+    """
+    left, there = set(needed), set(present)
+    found: list[tuple[str, ParameterNaming]] = []
+    for start in sorted({f"{p}." for p in parts}, key=lambda p: (-len(p), p)):
+        names = {name for name in left if name.startswith(start)}
+        tensors = {name for name in there if name.startswith(start)}
+        # What the file has nowhere below this path may be behind a prefix of all names.
+        if not names or not tensors:
+            continue
+        left, there = left - names, there - tensors
+        cut = len(start)
+        inner = _naming({n[cut:] for n in names}, {t[cut:] for t in tensors}, path)
+        if inner != ParameterNaming():
+            found.append((start, inner))
+    return replace(_naming(left, there, path), parts=tuple(found))
+
+
+def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
+    """The naming of the names of one spec."""
+    plain = len(names & present)
+    if plain == len(names):
+        return ParameterNaming()
+
+    def spelled(naming: ParameterNaming) -> frozenset[str]:
+        return frozenset(naming.name(declared, present) for declared in names)
+
+    candidates = [
+        naming
+        for naming in _candidates(names, present)
+        # behind a prefix lies the base, not one head beside a base that lies as declared
+        if not naming.plus or _behind(naming, names, present) > plain
+    ]
+    found = {naming: len(spelled(naming) & present) for naming in candidates}
+    best = max(found.values(), default=0)
+    if best <= plain or 2 * best < len(names):  # a few chance matches decide nothing
+        return ParameterNaming()
+    winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
+    # Two spellings of one prefix find the same tensors; then either will do.
+    if len(set(map(spelled, winners))) > 1:
+        _several(path, [f"{best} of {len(names)} names are found {n}" for n in winners])
+    return winners[0]
+
+
+def _behind(naming: ParameterNaming, names: Set[str], present: Set[str]) -> int:
+    """How many names are found behind a prefix alone."""
+    return sum(naming.plus + name in present for name in names - present)
+
+
+def _cut_and_put(naming: ParameterNaming) -> tuple[str, str]:
+    return naming.minus, naming.plus
+
+
+def _several(path: Path, notes: list[str]) -> NoReturn:
+    raise_error(
+        "E0515",
+        f"`{escape_text(str(path))}` holds the weights under several prefixes",
+        notes=notes[:6],
+        helps=[
+            "say which are meant: give the spec's names that prefix with `under`, "
+            "and `ignore` the others"
+        ],
+    )
+
+
+def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
+    """Prefixes that make at least one more name found, the most frequent first."""
+    counts: Counter[ParameterNaming] = Counter()
+    for name in names:
+        for cut in _cuts(name):
+            if name[cut:] in present:
+                counts[ParameterNaming(minus=name[:cut])] += 1
+    for tensor in present:
+        for cut in _cuts(tensor):
+            if tensor[cut:] in names:
+                counts[ParameterNaming(plus=tensor[:cut])] += 1
+    # of equally frequent ones always the same first, whatever the order of a set
+    ordered = sorted(counts, key=lambda n: (-counts[n], n.minus, n.plus))
+    return ordered[:16]
+
+
+def _cuts(name: str) -> list[int]:
+    """The places just behind the first four dots."""
+    cuts: list[int] = []
+    at = name.find(".")
+    while at >= 0 and len(cuts) < 4:
+        cuts.append(at + 1)
+        at = name.find(".", at + 1)
+    return cuts

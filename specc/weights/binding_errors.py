@@ -1,0 +1,287 @@
+"""Errors where model and checkpoint do not match."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import format_suggestion
+from specc.io.safe_read import escape_text
+from specc.weights.base_prefix import ParameterNaming
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.parameter_names import (
+    format_names,
+    generalize_name,
+    group_names,
+    name_skeleton,
+    nearest_name,
+)
+from specc.weights.weight_rules import RequiredParameter
+
+MOST_ERRORS = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMismatch:
+    """A parameter whose tensors are there but give something else; `why` if they give
+    nothing at all.
+    """
+
+    wanted: RequiredParameter
+    tensors: tuple[str, ...]
+    rule: Span | None
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    why: str = ""
+
+
+def report_mismatches(
+    checkpoint: Checkpoint,
+    naming: ParameterNaming,
+    count: int,
+    missing: Sequence[tuple[RequiredParameter, str]],
+    wrong: Sequence[TensorMismatch],
+    unused: Sequence[str],
+    reasons: Mapping[str, str] | None = None,
+) -> list[Diagnostic]:
+    """All faults of a match, at most 20. A tensor proposed for a missing parameter is
+    not also unused. `reasons` say of missing parameters why they are no new head.
+    """
+    if missing and len(missing) == count:
+        return [_nothing_fits(checkpoint, missing, unused)]
+    found: list[Diagnostic] = []
+    proposed: set[str] = set()
+    for family in _families(missing, lambda m: name_skeleton(m[0].name)):
+        diagnostic, taken = _missing(checkpoint, naming, family, unused)
+        if reasons is not None:
+            diagnostic = _about_heads(diagnostic, reasons.get(family[0][0].name, ""))
+        found.append(diagnostic)
+        proposed |= taken
+    for group in _families(
+        wrong, lambda m: (name_skeleton(m.wanted.name), m.shape, m.dtype, m.why)
+    ):
+        found.append(_misfit(checkpoint, group))
+    if left := [n for n in unused if n not in proposed]:
+        found.append(_unused(checkpoint, left))
+    if len(found) > MOST_ERRORS:
+        more = f"{len(found) - MOST_ERRORS} more faults like these are not shown"
+        last = found[MOST_ERRORS - 1]
+        found[MOST_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
+    return found
+
+
+def warn_different_copies(
+    wanted: RequiredParameter, root: str, rule: Span | None, checkpoint: Checkpoint
+) -> Diagnostic:
+    """A tie that the file does not keep."""
+    return Diagnostic(
+        "W0504",
+        f"`{escape_text(wanted.name)}` is tied to `{escape_text(root)}`, but "
+        f"the checkpoint has "
+        "other values for each",
+        _label(wanted.span, wanted.made_by),
+        (Label(rule, "tied by this rule"),) if rule else (),
+        notes=(
+            f"in `{escape_text(str(checkpoint.path))}`",
+            "each is used as it is in the checkpoint, as transformers 5 does; before, "
+            f"it used `{escape_text(root)}` for both",
+        ),
+        helps=("if the model was trained with two separate weights, take the `tie` away",),
+        severity="warning",
+    )
+
+
+def _nothing_fits(
+    checkpoint: Checkpoint, missing: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
+) -> Diagnostic:
+    first = missing[0][0]
+    have = f"`{escape_text(str(checkpoint.path))}` has {escape_text(format_names(sorted(unused)))}"
+    return Diagnostic(
+        "E0501",
+        f"the checkpoint has none of the {len(missing)} weights of the model",
+        _label(first.span, first.made_by),
+        notes=(
+            f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
+            have if unused else "it is empty",
+        ),
+        helps=(
+            "is this the checkpoint for this spec? If only names differ, say how with "
+            "`load` in `weights`",
+        ),
+    )
+
+
+def _missing(
+    checkpoint: Checkpoint,
+    naming: ParameterNaming,
+    family: Sequence[tuple[RequiredParameter, str]],
+    unused: Sequence[str],
+) -> tuple[Diagnostic, set[str]]:
+    """Parameters without a tensor, and the unused tensors that may be meant."""
+    wanted, tensor = family[0]
+    meant = _meant(checkpoint, family, unused)
+    # One such rule is enough: it names the whole family by a pattern.
+    name, close = next(iter(meant.items()), (wanted.name, None))
+    rule = f'load "{generalize_name(name)}" = '
+    help_ = (
+        f'{format_suggestion(escape_text(close))} Write  {rule}"{generalize_name(close)}"'
+        if close
+        else f"if another tensor holds it, write  {rule}…  in `weights`"
+    )
+    notes = [f"looked for `{escape_text(tensor)}` in `{escape_text(str(checkpoint.path))}`"]
+    if naming != ParameterNaming():
+        notes.append(f"names of this checkpoint are looked for {naming}")
+    if len(family) > 1:
+        notes.append(f"all of them: {escape_text(format_names([w.name for w, _ in family]))}")
+    return (
+        Diagnostic(
+            "E0501",
+            f"`{escape_text(wanted.name)}` is not in the checkpoint{_more(family)}",
+            _label(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            notes=tuple(notes),
+            helps=(help_,),
+        ),
+        set(meant.values()),
+    )
+
+
+def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
+    """What `--init-missing` can do about a missing parameter, and why not."""
+    if why:
+        note = f"it is no part of a new head, which could be drawn: {why}"
+        return replace(diagnostic, notes=(*diagnostic.notes, note))
+    help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
+    return replace(diagnostic, helps=(*diagnostic.helps, help))
+
+
+def _meant(
+    checkpoint: Checkpoint, family: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
+) -> dict[str, str]:
+    """For parameters of a family the unused tensor that is nearest by name; of the same
+    shape, if there is one.
+    """
+    meant: dict[str, str] = {}
+    for wanted, name in family:
+        same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
+        if close := nearest_name(name, same) or nearest_name(name, unused):
+            meant[wanted.name] = close
+    return meant
+
+
+def _misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
+    first = group[0]
+    wanted = first.wanted
+    label = _label(wanted.span, wanted.made_by or f"makes {list(wanted.shape)}")
+    others = (Label(first.rule, "made by this rule"),) if first.rule else ()
+    notes = tuple(_held(checkpoint, n) for n in first.tensors[:4])
+    name = escape_text(wanted.name)
+    if first.why:
+        title = f"`{name}` cannot be made as its `load` says{_more(group)}"
+        help = f"it must give {list(wanted.shape)}; look at the shapes above and mend the rule"
+        return Diagnostic("E0511", title, label, others, (first.why, *notes), (help,))
+    if first.shape != wanted.shape:
+        if first.rule:
+            notes = (f"the rule gives {list(first.shape)}", *notes)
+        notes = (f"the spec makes it {wanted.dtype}{list(wanted.shape)}", *notes)
+        title = f"`{name}` has the wrong shape{_more(group)}"
+        help = _size_help(checkpoint, first) or _shape_help(first)
+        return Diagnostic("E0503", title, label, others, notes, (help,))
+    title = (
+        f"`{name}` should be {wanted.dtype}, but the checkpoint holds {first.dtype}{_more(group)}"
+    )
+    help = "numbers are converted between float types and between whole-number types, not across"
+    if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
+        help = (
+            "such tensors are mostly packed by a quantizer; use the checkpoint as "
+            "it was before quantization"
+        )
+    return Diagnostic("E0508", title, label, others, notes, (help,))
+
+
+def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
+    """The config value to set where the file of an adapter holds a tensor of more words,
+    or fewer: a config.json tells of the checkpoint. Empty where that is not so.
+    """
+    wanted, shape = misfit.wanted, misfit.shape
+    file = checkpoint.file_of(misfit.tensors[0])
+    if file in checkpoint.files or len(shape) != len(wanted.sizes):
+        return ""
+    odd = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
+    if len(odd) != 1 or not (name := wanted.sizes[odd[0]]):
+        return ""
+    return (
+        f"axis {odd[0]} is {shape[odd[0]]} in the adapter and {wanted.shape[odd[0]]} in "
+        f"the spec; say  --set {name}={shape[odd[0]]}"
+    )
+
+
+def _shape_help(misfit: TensorMismatch) -> str:
+    """What would make the shape right, where that can be told from the numbers."""
+    wanted, shape = misfit.wanted.shape, misfit.shape
+    name, source = (generalize_name(misfit.wanted.name), generalize_name(misfit.tensors[0]))
+    if len(misfit.tensors) == 1 and not misfit.rule:
+        if len(shape) == 2 and shape[::-1] == wanted:
+            return (
+                f'it is stored transposed; write  load "{name}" = '
+                f'transpose("{source}")  in `weights`'
+            )
+        if math.prod(shape) == math.prod(wanted):
+            return (
+                f'the elements are as many; write  load "{name}" = '
+                f'reshape("{source}", shape={list(wanted)})'
+            )
+    if len(shape) == len(wanted):
+        odd = [a for a in range(len(shape)) if shape[a] != wanted[a]]
+        if len(odd) == 1:
+            axis = odd[0]
+            return (
+                f"axis {axis} is {shape[axis]} in the checkpoint and {wanted[axis]} in the spec; "
+                "compare the config values it is made from with config.json"
+            )
+    return "is this the checkpoint, and the config.json, for this spec?"
+
+
+def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
+    short = group_names(sorted(names))
+    patterns = list(dict.fromkeys(generalize_name(n) for n in names))
+    ignores = "  ".join(f'ignore "{escape_text(p)}"' for p in patterns[:4])
+    more = f"  and {len(patterns) - 4} more" if len(patterns) > 4 else ""
+    one = len(names) == 1
+    return Diagnostic(
+        "E0505",
+        f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
+        f"{'is' if one else 'are'} used by nothing",
+        notes=(
+            f"in `{escape_text(str(checkpoint.path))}`: "
+            f"{escape_text(format_names(sorted(names), 8))}",
+            *([f"{len(short)} kinds of names in all"] if len(short) > 8 else []),
+        ),
+        helps=(f"if they are really not needed, write in `weights`:  {ignores}{more}",),
+    )
+
+
+def _held(checkpoint: Checkpoint, name: str) -> str:
+    """`model.safetensors holds wte.weight: f32[50257, 768]`."""
+    file: Path = checkpoint.file_of(name).path
+    return f"{escape_text(file.name)} holds `{escape_text(name)}`: {checkpoint.tensors[name]}"
+
+
+def _label(span: Span | None, text: str) -> Label | None:
+    return Label(span, text) if span else None
+
+
+def _more(family: Sequence[object]) -> str:
+    return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
+
+
+def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    """Items with equal keys together, in order of first appearance."""
+    found: dict[object, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())

@@ -1,0 +1,314 @@
+"""Bind parameters to the tensors of a checkpoint, strictly in both directions."""
+
+import hashlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.source import Span
+from specc.weights import binding_errors
+from specc.weights.base_prefix import ParameterNaming, infer_naming
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.expression_shapes import infer_expression_dtype, infer_expression_shape
+from specc.weights.formats.safetensors_header import FLOATS, NUMPY
+from specc.weights.fresh_heads import FreshInit, explain_not_fresh, warn_random_weights
+from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
+from specc.weights.rearrange_pattern import PatternMismatch
+from specc.weights.weight_expressions import (
+    Expr,
+    TensorExpr,
+    list_tensors,
+    rename_tensors,
+    resolve_alternatives,
+)
+from specc.weights.weight_rules import (
+    IgnoreRule,
+    LoadRule,
+    RequiredParameter,
+    WeightRules,
+    check_loads_used,
+    find_tied_pairs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a parameter is looked for: an expression in declared names, and the rule
+    that says so.
+    """
+
+    wanted: RequiredParameter
+    expr: Expr
+    span: Span | None
+
+
+def bind_parameters(
+    wanted: Sequence[RequiredParameter],
+    rules: WeightRules,
+    checkpoint: Checkpoint,
+    fresh: FreshInit | None = None,
+) -> CheckpointBinding:
+    """The match; `load` rules are passed over where the file holds parameters as the
+    spec has them. A new head is drawn as `fresh` says, with a warning.
+
+    Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once.
+    """
+    by_name = {w.name: w for w in wanted}
+    assert len(by_name) == len(wanted), "two parameters have one name"
+    # What each parameter is made of: first as the spec says, then as the file spells it.
+    ties = find_tied_pairs(by_name, rules)
+    loads = () if checkpoint.as_specified else rules.loads
+    sources = {w.name: _source(w, loads) for w in wanted}
+    check_loads_used(by_name, rules)
+    naming = _naming(sources, ties, rules.parts, checkpoint)
+    exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
+    # Which of them the file has, and what of the rest is a head to be drawn.
+    bound, missing = _resolve(by_name, exprs, ties, checkpoint)
+    reasons = _reasons(fresh, bound, missing, exprs, checkpoint)
+    drawn = _drawn(fresh, missing, reasons)
+    bound |= {w.name: BoundParameter(w, None, None, w.dtype) for w in drawn}
+    names = {w.name for w in drawn}
+    lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
+    # All faults are told at once, and before a number is read: deciding reads some.
+    made = {name: b.expr or exprs[name] for name, b in bound.items()}
+    wrong = _misfits(sources, made, checkpoint)
+    ignored = _ignored(rules.ignores, naming, checkpoint)
+    unused = _unused(exprs, ignored, checkpoint)
+    found = binding_errors.report_mismatches(
+        checkpoint, naming, len(by_name), lacking, wrong, unused, reasons=reasons
+    )
+    if found:
+        raise Failed(*found)
+    decided, warnings = _decide(bound, exprs, rules, checkpoint)
+    if fresh is not None and drawn:
+        warnings.append(warn_random_weights(fresh, drawn, str(checkpoint.path)))
+    return CheckpointBinding(
+        checkpoint=checkpoint,
+        bound=decided,
+        naming=naming,
+        ignored=tuple(sorted(ignored)),
+        warnings=tuple(warnings),
+        drawn=_generator(fresh, drawn),
+    )
+
+
+def _reasons(
+    fresh: FreshInit | None,
+    bound: Mapping[str, BoundParameter],
+    missing: Sequence[tuple[RequiredParameter, str]],
+    exprs: Mapping[str, Expr],
+    checkpoint: Checkpoint,
+) -> dict[str, str] | None:
+    """Why missing parameters are no new head; None where nobody could draw one."""
+    if fresh is None:
+        return None
+    there = [b.wanted for b in bound.values() if b.tied_to is None]
+    return explain_not_fresh(fresh, missing, there, exprs, checkpoint.tensors.keys())
+
+
+def _drawn(
+    fresh: FreshInit | None,
+    missing: Sequence[tuple[RequiredParameter, str]],
+    reasons: Mapping[str, str] | None,
+) -> list[RequiredParameter]:
+    """The parameters that are drawn, where that was asked for."""
+    if fresh is None or fresh.seed is None or reasons is None:
+        return []
+    return [wanted for wanted, _ in missing if wanted.name not in reasons]
+
+
+def _generator(fresh: FreshInit | None, drawn: Sequence[RequiredParameter]) -> SeededValues | None:
+    """What draws them."""
+    if fresh is None or fresh.seed is None or not drawn:
+        return None
+    initial = {w.name: fresh.initial[w.name] for w in drawn}
+    return SeededValues(fresh.seed, {w.name: w for w in drawn}, initial)
+
+
+def _naming(
+    sources: Mapping[str, _Source],
+    ties: Mapping[str, str],
+    parts: Sequence[str],
+    checkpoint: Checkpoint,
+) -> ParameterNaming:
+    """How the file spells the spec's names. A tied parameter may be absent, so its name
+    says nothing of that.
+    """
+    untied = [s for name, s in sources.items() if name not in ties]
+    needed = [n for s in untied for n in list_tensors(s.expr)]
+    return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
+
+
+def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
+    """Tensors that nothing reads and no rule ignores. What a tied parameter would read
+    counts as read, though its partner's copy is stored. How many batches a norm has
+    seen in training stands beside its mean; no model reads it. A tensor without numbers
+    says nothing: none of what it is the place for, such as no register tokens.
+    """
+    used = {n for expr in exprs.values() for n in list_tensors(expr)}
+    means = {n for n in used if n.endswith("running_mean")}
+    counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
+    empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
+    return [n for n in checkpoint.tensors if n not in used | ignored | counts | empty]
+
+
+def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
+    """An expression in the names of the file, with the first of its choices that is
+    there.
+    """
+    present = checkpoint.tensors.keys()
+    spelled = rename_tensors(expr, lambda n: naming.name(n, present))
+    return resolve_alternatives(spelled, present.__contains__)
+
+
+def _source(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
+    """The rule that names the parameter itself, else the first pattern that fits, else
+    its own name.
+    """
+    for rule in loads:
+        if rule.name == wanted.name:
+            return _Source(wanted, rule.value, rule.span)
+    for rule in loads:
+        captures = NamePattern(rule.name).captures(wanted.name)
+        if captures is not None:
+            return _Source(wanted, rename_tensors(rule.value, captures.fill), rule.span)
+    return _Source(wanted, TensorExpr(wanted.name), None)
+
+
+def _resolve(
+    wanted: Mapping[str, RequiredParameter],
+    exprs: Mapping[str, Expr],
+    ties: Mapping[str, str],
+    checkpoint: Checkpoint,
+) -> tuple[dict[str, BoundParameter], list[tuple[RequiredParameter, str]]]:
+    """Parameters with the expressions that make them, and those without, with a tensor
+    that is missing.
+
+    Of tied parameters any may be the one the file has; the untied one then takes its
+    place.
+    """
+    present = checkpoint.tensors.keys()
+
+    def lacks(name: str) -> str | None:
+        return next((n for n in list_tensors(exprs[name]) if n not in present), None)
+
+    partners: dict[str, list[str]] = {}
+    for name, root in ties.items():
+        partners.setdefault(root, []).append(name)
+    bound: dict[str, BoundParameter] = {}
+    missing: list[tuple[RequiredParameter, str]] = []
+    for name, w in wanted.items():
+        if name in ties:
+            bound[name] = BoundParameter(w, None, ties[name], "")
+            continue
+        holders = (n for n in (name, *partners.get(name, ())) if lacks(n) is None)
+        holder = next(holders, None)
+        if holder is None:
+            missing.append((w, lacks(name) or name))
+        else:
+            bound[name] = BoundParameter(w, exprs[holder], None, "")
+    return bound, missing
+
+
+def _misfits(
+    sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
+) -> list[binding_errors.TensorMismatch]:
+    """What is wrong with shapes and types; of what is missing nothing is said here."""
+    there = {name: e for name, e in made.items() if _has(checkpoint, e)}
+    found = [_misfit(sources[name], e, checkpoint) for name, e in there.items()]
+    return [misfit for misfit in found if misfit]
+
+
+def _misfit(
+    source: _Source, expr: Expr, checkpoint: Checkpoint
+) -> binding_errors.TensorMismatch | None:
+    """What is wrong with shape or type of what makes a parameter."""
+    wanted, names = source.wanted, tuple(list_tensors(expr))
+    entries = {n: checkpoint.tensors[n] for n in names}
+    try:
+        shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
+        dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
+    except PatternMismatch as unfit:
+        return binding_errors.TensorMismatch(wanted, names, source.span, why=str(unfit))
+    if shape != wanted.shape or dtype_family(dtype) != dtype_family(wanted.dtype):
+        return binding_errors.TensorMismatch(wanted, names, source.span, shape, dtype)
+    return None
+
+
+def dtype_family(dtype: str) -> str:
+    """Types among which numbers may be converted: floats, whole numbers; any other type
+    stands alone.
+    """
+    if dtype in FLOATS and dtype in NUMPY:
+        return "float"
+    return "int" if dtype[0] in "iu" else dtype
+
+
+def _ignored(
+    rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
+) -> set[str]:
+    """The tensors that a rule names, under any of their spellings."""
+    patterns = [NamePattern(r.pattern) for r in rules]
+
+    def named(name: str) -> bool:
+        spellings = naming.spellings(name)
+        return any(p.matches(spelling) for p in patterns for spelling in spellings)
+
+    return {name for name in checkpoint.tensors if named(name)}
+
+
+def _decide(
+    bound: Mapping[str, BoundParameter],
+    exprs: Mapping[str, Expr],
+    rules: WeightRules,
+    checkpoint: Checkpoint,
+) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
+    """What is stored for each parameter.
+
+    A tied parameter of which the file has another copy with other values keeps its own,
+    with a warning.
+    """
+    dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
+    decided = {
+        name: b if b.expr is None else replace(b, dtype=infer_expression_dtype(b.expr, dtypes))
+        for name, b in bound.items()
+    }
+    warnings: list[Diagnostic] = []
+    for name, b in bound.items():
+        own = exprs[name]
+        # A copy of its own is there, and not the very tensor that the partner took.
+        if b.tied_to is None or own == bound[b.tied_to].expr:
+            continue
+        if not _has(checkpoint, own):
+            continue
+        alone = BoundParameter(b.wanted, own, None, infer_expression_dtype(own, dtypes))
+        both = CheckpointBinding(checkpoint=checkpoint, bound={**decided, name: alone})
+        if not _equal(both, name, b.tied_to):
+            decided[name] = alone
+            said = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
+            warnings.append(
+                binding_errors.warn_different_copies(b.wanted, b.tied_to, said[0], checkpoint)
+            )
+    return decided, warnings
+
+
+def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
+    """Whether the file has every tensor of an expression."""
+    return all(n in checkpoint.tensors for n in list_tensors(expr))
+
+
+def _equal(binding: CheckpointBinding, one: str, other: str) -> bool:
+    """Whether two parameters have the same type and numbers."""
+    dtype = binding.stored_dtype(one)
+    if dtype != binding.stored_dtype(other):
+        return False
+    return _digest(binding, one, dtype) == _digest(binding, other, dtype)
+
+
+def _digest(binding: CheckpointBinding, name: str, dtype: str) -> bytes:
+    """What stands for the numbers, which are never all in memory."""
+    digest = hashlib.sha256()
+    for chunk in binding.chunks(name, dtype):
+        digest.update(chunk)
+    return digest.digest()

@@ -1,0 +1,57 @@
+"""Check weights for NaN and infinity."""
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
+
+_FIRST = {"float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
+"""The least magnitude, as bits, that is no finite number."""
+
+
+def check_finite(block: Array, place: str) -> None:
+    """Fails with E0507 at a NaN or an infinity, and at a truth value that is neither 0
+    nor 1.
+    """
+    if block.dtype.kind in "iu":
+        return
+    if block.dtype.kind == "b":
+        # NumPy takes any byte but 0 for true, other readers only 1
+        wrong = int((block.view(np.uint8) > 1).sum())
+        what = "a truth value that is neither 0 nor 1"
+    else:
+        wrong = _not_finite(block) if _suspect(block) else 0
+        what = "a value that is not a finite number"
+    if wrong:
+        raise_error(
+            "E0507",
+            f"the weights hold {what}",
+            notes=[
+                f"in {place}, {wrong} of the first {block.size} values looked at",
+                "nothing was written",
+            ],
+            helps=[
+                "such a file is mostly a broken download or a training run that "
+                "diverged; get it again"
+            ],
+        )
+
+
+def _suspect(block: Array) -> bool:
+    """Whether a block of floats may hold something that is not finite."""
+    first = _FIRST.get(block.dtype.name)
+    if first is None or not block.size:
+        # to ask whether all are takes a fifth of counting them
+        with np.errstate(invalid="ignore"):
+            return not np.isfinite(block).all()
+    signed, plain = (np.int16, np.uint16) if block.itemsize == 2 else (np.int8, np.uint8)
+    # The sign is the highest bit: set, it makes a signed number negative, and a plain
+    # one greater than all without it.
+    sign = 1 << (8 * block.itemsize - 1)
+    return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
+
+
+def _not_finite(block: Array) -> int:
+    """How many values are not finite."""
+    with np.errstate(invalid="ignore"):  # ml_dtypes signals on NaN
+        return int(block.size - np.isfinite(block).sum())

@@ -1,0 +1,276 @@
+"""Parse and check safetensors headers; element types."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.json_io import Json
+from specc.io.platform import read_at_offset
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+
+_TABLE: tuple[tuple[str, str, int, str | type | None], ...] = (
+    ("bool", "BOOL", 8, "?"),
+    ("u8", "U8", 8, "u1"),
+    ("i8", "I8", 8, "i1"),
+    ("u16", "U16", 16, "<u2"),
+    ("i16", "I16", 16, "<i2"),
+    ("u32", "U32", 32, "<u4"),
+    ("i32", "I32", 32, "<i4"),
+    ("u64", "U64", 64, "<u8"),
+    ("i64", "I64", 64, "<i8"),
+    ("f16", "F16", 16, "<f2"),
+    ("bf16", "BF16", 16, ml_dtypes.bfloat16),
+    ("f32", "F32", 32, "<f4"),
+    ("f64", "F64", 64, "<f8"),
+    ("c64", "C64", 64, "<c8"),
+    ("f8_e4m3", "F8_E4M3", 8, ml_dtypes.float8_e4m3fn),
+    ("f8_e5m2", "F8_E5M2", 8, ml_dtypes.float8_e5m2),
+    ("f8_e4m3fnuz", "F8_E4M3FNUZ", 8, ml_dtypes.float8_e4m3fnuz),
+    ("f8_e5m2fnuz", "F8_E5M2FNUZ", 8, ml_dtypes.float8_e5m2fnuz),
+    ("f8_e8m0", "F8_E8M0", 8, ml_dtypes.float8_e8m0fnu),
+    ("f6_e2m3", "F6_E2M3", 6, None),
+    ("f6_e3m2", "F6_E3M2", 6, None),
+    ("f4", "F4", 4, None),
+)
+
+BITS: dict[str, int] = {ours: bits for ours, _, bits, _ in _TABLE} | {"i4": 4}
+"""Bits an element takes; of 4-bit whole numbers too, which no checkpoint holds."""
+
+NUMPY: dict[str, np.dtype[np.generic]] = {
+    ours: np.dtype(kind) for ours, _, _, kind in _TABLE if kind is not None
+}
+"""NumPy's dtype, little-endian, of those that have one. Packed types have none."""
+
+FROM_FILE: dict[str, str] = {theirs: ours for ours, theirs, _, _ in _TABLE}
+"""Our name of a safetensors dtype."""
+
+FLOATS = frozenset(n for n in BITS if n.startswith(("f", "bf")))
+"""The types whose values are rounded real numbers."""
+
+NATIVE_ONLY = frozenset(
+    ours for ours, _, _, kind in _TABLE if kind is not None and not isinstance(kind, str)
+)
+"""The types of ml_dtypes, which have no byte order of their own."""
+
+# both ways round: no two of our types have one name or one NumPy dtype
+_TO_FILE = {ours: theirs for theirs, ours in FROM_FILE.items()}
+_BY_NAME = {kind.name: ours for ours, kind in NUMPY.items()}
+
+
+def safetensors_dtype(dtype: str) -> str:
+    """The name safetensors has for a type."""
+    return _TO_FILE[dtype]
+
+
+def dtype_of_array(array: Array) -> str:
+    """Our name for the element type of an array. Fails with E0508 if weights cannot be of it."""
+    name = array.dtype.name
+    if name not in _BY_NAME:
+        raise_error(
+            "E0508", f"weights cannot be stored as {name}", helps=["store them as f32, f16 or bf16"]
+        )
+    return _BY_NAME[name]
+
+
+MOST_HEADER_BYTES = 100_000_000
+MOST_LENGTH = 1 << 53
+"""Lengths and offsets stay below this, as every number in a spec does."""
+FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+"""What the header says of every tensor, no more and no less."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A tensor as the header tells it; `begin` and `end` count from the first byte of data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class _Wrong(Exception):
+    """What a header breaks."""
+
+
+class _Twice(Exception):
+    """A JSON object has a key twice."""
+
+
+def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
+    """The tensors in the order of their data, the metadata, and the header's bytes.
+    Fails with E0506.
+    """
+    try:
+        data = _header_bytes(fd, size)
+        fields = _fields(data)
+        metadata = _metadata(fields.pop("__metadata__", None))
+        tensors = [_tensor(name, f) for name, f in fields.items()]
+        tensors.sort(key=lambda t: (t.begin, t.end))
+        _check_ranges(tensors, size - 8 - len(data))
+    except _Wrong as error:
+        raise_error(
+            "E0506",
+            f"`{escape_text(path)}` is damaged, or not a safetensors file",
+            notes=[str(error)],
+            helps=["download or write the file again"],
+        )
+    return tensors, metadata, data
+
+
+def _header_bytes(fd: int, size: int) -> bytes:
+    """The JSON of the header, whose length stands in the first eight bytes."""
+    if size < 8:
+        raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
+    length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
+    # a file of another kind begins with any number, so this comes before reading
+    if length > MOST_HEADER_BYTES:
+        raise _Wrong(
+            f"it begins with a header length of {length} bytes; at most "
+            f"{MOST_HEADER_BYTES} are allowed"
+        )
+    if length > size - 8:
+        raise _Wrong(
+            f"its header should have {length} bytes, but only {size - 8} follow: the "
+            "file is cut off"
+        )
+    data = read_at_offset(fd, length, 8)
+    if len(data) != length:  # it has shrunk since its size was asked for
+        raise _Wrong("the file is cut off inside the header")
+    return data
+
+
+def _fields(data: bytes) -> dict[str, Json]:
+    """The header as JSON, every name once."""
+    try:
+        fields = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+    except _Twice as error:
+        raise _Wrong(f"its header names {escape_text(repr(str(error)))} twice") from None
+    except RecursionError:
+        raise _Wrong("its header is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        # 8 for the length before it: the place in the file
+        raise _Wrong(f"its header is not UTF-8 (byte {error.start + 8})") from None
+    except ValueError as error:
+        # a slip of JSON, an integer of thousands of digits, NaN
+        raise _Wrong(f"its header is not JSON: {escape_text(str(error))}") from None
+    if not isinstance(fields, dict):
+        raise _Wrong("its header is not a JSON object")
+    return fields
+
+
+def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(key)
+        found[key] = value
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def _metadata(value: Json) -> dict[str, str]:
+    if value is None:
+        return {}
+    texts: dict[str, str] = {}
+    if isinstance(value, dict):
+        texts = {key: text for key, text in value.items() if isinstance(text, str)}
+    if not isinstance(value, dict) or len(texts) != len(value):
+        raise _Wrong("its `__metadata__` is not a table of texts")
+    return texts
+
+
+def _tensor(name: str, fields: Json) -> RawTensor:
+    """One entry, complete and consistent in itself."""
+    what = f"the tensor `{escape_text(name[:200])}`"
+    _check_name(name, what)
+    fields = _entry(fields, what)
+    dtype = fields["dtype"]
+    if not isinstance(dtype, str) or dtype not in FROM_FILE:
+        raise _Wrong(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
+    shape = _lengths(fields["shape"])
+    if shape is None or len(shape) > 64:
+        raise _Wrong(f"{what} has a shape that is not a list of at most 64 lengths")
+    offsets = _lengths(fields["data_offsets"])
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _Wrong(f"{what} has data_offsets that are not two growing numbers")
+    begin, end = offsets
+    needed = _nbytes(what, dtype, shape)
+    if end - begin != needed:
+        raise _Wrong(
+            f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
+            f"but its data_offsets span {end - begin}"
+        )
+    return RawTensor(name, FROM_FILE[dtype], tuple(shape), begin, end)
+
+
+def _entry(fields: Json, what: str) -> dict[str, Json]:
+    """The fields of a tensor. One more might change what the others mean; the format
+    knows none.
+    """
+    if not isinstance(fields, dict) or set(fields) != FIELDS:
+        raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
+    return fields
+
+
+def _check_name(name: str, what: str) -> None:
+    if not name:
+        raise _Wrong("a tensor has no name")
+    # JSON can say half of a surrogate pair, which no other text of ours may hold
+    if not name.isascii() and any("\ud800" <= c <= "\udfff" for c in name):
+        raise _Wrong(f"{what} has half of a character pair in its name")
+
+
+def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
+    """The bytes that a tensor takes."""
+    count = 1
+    for dim in shape:
+        count *= dim
+        if count >= MOST_LENGTH:  # checked on the way: a later 0 must not hide it
+            raise _Wrong(f"{what} has more elements than any file can hold")
+    bits = count * BITS[FROM_FILE[dtype]]
+    if bits % 8:  # types of 4 and 6 bits are packed
+        raise _Wrong(f"{what} of {dtype} does not fill whole bytes")
+    return bits // 8
+
+
+def _lengths(value: Json) -> list[int] | None:
+    """A JSON value that is a list of whole numbers from 0; true and 1.0 are not numbers
+    here.
+    """
+    if not isinstance(value, list):
+        return None
+    numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MOST_LENGTH]
+    return numbers if len(numbers) == len(value) else None
+
+
+def _check_ranges(tensors: list[RawTensor], size: int) -> None:
+    """No hole, no overlap, and the last byte of data is the last of the file."""
+    at = 0
+    for t in tensors:
+        if t.begin != at:
+            what = (
+                "overlaps the tensor before it" if t.begin < at else "leaves unused bytes before it"
+            )
+            raise _Wrong(f"the tensor `{escape_text(t.name[:200])}` {what}")
+        at = t.end
+    if at > size:
+        first = next(t for t in tensors if t.end > size)
+        raise _Wrong(
+            f"its tensors need {at} bytes of data, but {size} are there: the file is "
+            f"cut off, from `{escape_text(first.name[:200])}` on"
+        )
+    if at < size:
+        raise _Wrong(f"{size - at} bytes follow its last tensor")

@@ -1,0 +1,350 @@
+"""Merge LoRA adapters and language adapters into a checkpoint."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.weights.base_prefix import infer_naming
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.finite_check import check_finite
+from specc.weights.formats.safetensors import TensorEntry, TensorFile
+from specc.weights.formats.safetensors_header import BITS, FLOATS, NUMPY
+from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
+from specc.weights.parameter_names import format_names
+
+PREFIX = "base_model.model."
+"""What stands before the name of every module in an adapter's file."""
+ROWS = 1 << 20
+"""Elements that are merged at once."""
+
+_PARTS = (
+    ("lora_A.weight", "a"),
+    ("lora_B.weight", "b"),
+    ("lora_B.bias", "bias"),
+    ("lora_embedding_A", "table_a"),
+    ("lora_embedding_B", "table_b"),
+)
+"""How names end that are parts of a product, and which part each is."""
+
+Wide = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterChange:
+    """What an adapter does to a tensor: `instead` of it stands another one; then comes
+    the product of `left` and `right`, as `turned` says, or a vector, times `scale`.
+    """
+
+    instead: str = ""
+    left: str = ""
+    right: str = ""
+    turned: bool = False
+    vector: str = ""
+    scale: float = 0.0
+
+
+class LoraAdapter:
+    """An adapter's file with its config: what changes, by the names of parameters.
+
+    `whole`: its tensors have the checkpoint's own names, and stand in their place.
+    """
+
+    def __init__(
+        self,
+        file: TensorFile,
+        scaling: LoraScaling,
+        targets: LoraTargets | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.file = file
+        self.scaling = scaling
+        self.targets = targets
+        self.whole = whole
+        self.changes = self._instead() if whole else self._changes()
+
+    @classmethod
+    def whole_of(cls, file: TensorFile) -> "LoraAdapter":
+        """The adapter of a language: nothing in it is scaled."""
+        return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
+
+    def _instead(self) -> dict[str, AdapterChange]:
+        """Each tensor under its own name. E0530 where there are none."""
+        if not self.file.tensors:
+            self._broken("", "it holds no tensors")
+        return {name: AdapterChange(instead=name) for name in self.file.tensors}
+
+    def _changes(self) -> dict[str, AdapterChange]:
+        """Every tensor of the file has its part in a change. E0530 for one that has none,
+        and for a file without tensors, which would change nothing in silence.
+        """
+        if not self.file.tensors:
+            self._broken("", "it holds no tensors")
+        parts: dict[str, dict[str, str]] = {}
+        found: dict[str, AdapterChange] = {}
+        for name in self.file.tensors:
+            if not name.startswith(PREFIX):
+                self._strange(name)
+            rest = name.removeprefix(PREFIX)
+            known = ((end, part) for end, part in _PARTS if rest.endswith(f".{end}"))
+            end, part = next(known, ("", ""))
+            if part:
+                module = rest.removesuffix(f".{end}")
+                parts.setdefault(module, {})[part] = name
+            elif ".lora_" in rest:
+                # another kind of LoRA, such as one with magnitudes: its product is
+                # another one, and leaving the tensor aside would be a wrong answer
+                self._strange(name)
+            else:
+                # a tensor that was trained as a whole, in its own place; peft puts a
+                # module that it changes as well one step deeper
+                found[rest.replace(".base_layer.", ".")] = AdapterChange(instead=name)
+        for module, of_module in parts.items():
+            self._add(module, of_module, found)
+        return found
+
+    def _add(self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]) -> None:
+        """The changes of a module's weight and bias."""
+        scale = self.scaling.scale(module)
+        table = "table_a" in parts
+        a, b = self._halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
+        weight = f"{module}.weight"
+        before = found.get(weight, AdapterChange())
+        # A table's product is stored for the transposed table.
+        found[weight] = replace(
+            before, left=b, right=a, turned=table or self.scaling.turned, scale=scale
+        )
+        if bias := parts.get("bias"):
+            before = found.get(f"{module}.bias", AdapterChange())
+            found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
+
+    def _halves(
+        self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
+    ) -> tuple[str, str]:
+        """The names of the two thin matrices of a module. E0530 where one is missing, or
+        they are not what the config tells of.
+        """
+        if missing := [end for end in ends if end not in parts]:
+            half = "A" if missing[0].endswith("a") else "B"
+            self._broken(module, f"of `{module}` it has one half, and not `lora_{half}`")
+        if self.targets is not None and not self.targets.has(module):
+            self._broken(
+                module, f"it changes `{module}`, which the modules of its config leave out"
+            )
+        a, b = (parts[end] for end in ends)
+        # The scale is alpha over the config's rank: of a file of another rank every
+        # product would be off by a factor, in silence.
+        rank = self.file.tensors[a].shape[:1]
+        if rank != (self.scaling.rank(module),):
+            self._broken(
+                module,
+                f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
+                f"says {self.scaling.rank(module)}",
+            )
+        return a, b
+
+    def _strange(self, name: str) -> NoReturn:
+        self._broken(name, f"it holds `{name}`, whose part in a LoRA adapter is unknown")
+
+    def _broken(self, name: str, why: str) -> NoReturn:
+        raise_error(
+            "E0530",
+            f"the adapter `{escape_text(str(self.file.path))}` cannot be read",
+            notes=[escape_text(why)],
+            helps=["save it again with `save_pretrained` of peft"],
+        )
+
+    def wide(self, name: str) -> Wide:
+        """A tensor of the file in float64, looked through. Fails with E0507."""
+        array = self.file.read(name)
+        check_finite(array, f"`{escape_text(name)}` in `{escape_text(str(self.file.path))}`")
+        return array.astype(np.float64)
+
+
+class AdaptedCheckpoint(Checkpoint):
+    """A checkpoint, which is `base`, with an adapter merged into it."""
+
+    def __init__(self, base: Checkpoint, adapter: LoraAdapter) -> None:
+        super().__init__(base.path, base.files)
+        self.adapter = adapter
+        self.changes = _placed(base, adapter)
+        self.computed = frozenset(self.changes)
+        self.tensors = {
+            **self.tensors,
+            **{n: _entry(n, c, base, adapter) for n, c in self.changes.items()},
+        }
+
+    @property
+    def every_file(self) -> tuple[TensorFile, ...]:
+        """All the files that numbers come from."""
+        return (*self.files, self.adapter.file)
+
+    def file_of(self, name: str) -> TensorFile:
+        """The file a tensor is in; that of the adapter for one in whose place it has its
+        own, or that only it has.
+        """
+        change = self.changes.get(name)
+        brought = name not in self._of or (change is not None and change.instead)
+        return self.adapter.file if brought else self._of[name]
+
+    def array(self, name: str) -> Array:
+        """The tensor, merged or as a view of its file."""
+        return self.read(name) if name in self.computed else super().array(name)
+
+    def read(self, name: str) -> Array:
+        """The tensor in memory of its own, merged where the adapter changes it."""
+        change = self.changes.get(name)
+        if change is None:
+            return super().read(name)
+        if change.instead:
+            whole = self.adapter.file.read(change.instead)
+            check_finite(whole, f"`{escape_text(change.instead)}`")
+        else:
+            whole = super().read(name)
+        kind = NUMPY[self.tensors[name].dtype]
+        if change.vector:
+            added = change.scale * self.adapter.wide(change.vector)
+            return np.asarray((whole.astype(np.float64) + added).astype(kind))
+        if not change.left:
+            return whole.astype(kind)
+        return self._merged(whole, change, kind)
+
+    def _merged(self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]) -> Array:
+        """W + s·B·A, rounded once; some rows at a time, so that no float64 copy of the
+        whole is ever there.
+        """
+        left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
+        rank = right.shape[0]
+        b, a = left.reshape(-1, rank), right.reshape(rank, -1)
+        if change.turned:
+            b, a = a.T, b.T
+        a = a * change.scale
+        flat, merged = whole.reshape(whole.shape[0], -1), np.empty(whole.shape, kind)
+        rows = max(1, ROWS // max(1, flat.shape[1]))
+        into = merged.reshape(flat.shape)
+        for start in range(0, len(flat), rows):
+            part = slice(start, start + rows)
+            # an overflow is found where numbers are looked through, by its name
+            with np.errstate(over="ignore"):
+                into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(kind)
+        return merged
+
+    def check_unchanged(self) -> None:
+        """Fails with E0512 if one of the files is no longer what it was."""
+        super().check_unchanged()
+        self.adapter.file.check_unchanged()
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        super().close()
+        self.adapter.file.close()
+
+
+def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
+    """The changes by the names of the checkpoint's tensors. E0531 where one changes what
+    is not there.
+    """
+    added = [n for n, c in adapter.changes.items() if not c.instead]
+    naming = infer_naming(added, base.tensors.keys(), base.path)
+    placed = {
+        naming.name(name, base.tensors.keys()): change for name, change in adapter.changes.items()
+    }
+    if adapter.targets is not None:
+        _check_whole(base, adapter, adapter.targets, placed)
+    lost = [n for n, c in placed.items() if not c.instead and n not in base.tensors]
+    if adapter.whole:
+        lost = [name for name in placed if name not in base.tensors]
+        if left := find_missing_language_weights(base.tensors, placed):
+            why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
+            _unfit(base, adapter, why, "is it the adapter of this model, all of it?")
+    if lost:
+        _unfit(
+            base,
+            adapter,
+            f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
+            f"does not have",
+            "is it the adapter of this model? A head that shares the table of words has "
+            "no weight of its own to change",
+        )
+    return placed
+
+
+def _check_whole(
+    base: Checkpoint,
+    adapter: LoraAdapter,
+    targets: LoraTargets,
+    placed: Mapping[str, AdapterChange],
+) -> None:
+    """E0531 where the config names a module as trained whole, such as a head, which the
+    file does not have: the checkpoint's own would stand there in silence.
+    """
+    absent = [n for n in base.tensors if targets.is_whole(n) and n not in placed]
+    if absent:
+        names = escape_text(format_names(sorted(absent)))
+        why = f"it lacks {names}, which its config says was trained"
+        _unfit(base, adapter, why, "is it all of the adapter? Save it again")
+
+
+def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter) -> TensorEntry:
+    """A changed tensor as it is read: float32, but float64 stays. E0531 for shapes that
+    do not go together.
+    """
+    brought = adapter.file.tensors
+    there = base.tensors.get(name)
+    first = brought.get(change.instead) or there
+    assert first is not None, f"{name} is neither there nor brought along"
+    for what, shape in _shapes(change, brought):
+        # what stands in a tensor's place may be of more words, or fewer
+        for met in (first, None if adapter.whole else there):
+            if met is not None and shape != met.shape:
+                why = (
+                    f"`{escape_text(name)}` is {met}, but `{escape_text(what)}` gives {list(shape)}"
+                )
+                _unfit(base, adapter, why, "is it the adapter of this model?")
+    read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
+    kinds = [first.dtype, *(brought[n].dtype for n in read)]
+    if any(kind not in FLOATS or kind not in NUMPY for kind in kinds):
+        why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
+        _unfit(base, adapter, why, "is it the adapter of this model?")
+    dtype = "f64" if first.dtype == "f64" else "f32"
+    nbytes = math.prod(first.shape) * BITS[dtype] // 8
+    return TensorEntry(name, dtype, first.shape, 0, nbytes)
+
+
+def _shapes(
+    change: AdapterChange, brought: Mapping[str, TensorEntry]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """What a change gives, in words, and of what shape."""
+    alone = [name for name in (change.instead, change.vector) if name]
+    found = [(name, brought[name].shape) for name in alone]
+    if change.left:
+        b, a = brought[change.left].shape, brought[change.right].shape
+        product = _product(b, a, turned=change.turned)
+        found.append((f"{change.left} · {change.right}", product))
+    return found
+
+
+def _product(b: tuple[int, ...], a: tuple[int, ...], *, turned: bool) -> tuple[int, ...]:
+    """The shape of B·A: of linear maps, of tables and, with a window, of convolutions;
+    empty where there is none.
+    """
+    if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
+        return ()
+    return (*a[:0:-1], b[0]) if turned else (b[0], *a[1:])
+
+
+def _unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:
+    raise_error(
+        "E0531",
+        f"the adapter `{escape_text(str(adapter.file.path))}` does not fit "
+        f"`{escape_text(str(base.path))}`",
+        notes=[why],
+        helps=[help],
+    )

@@ -1,0 +1,145 @@
+"""Which modules a LoRA adapter changes, and whether all its changes are used."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
+from specc.io.safe_read import escape_text
+from specc.weights.parameter_names import format_names
+from specc.weights.parameter_values import CheckpointBinding
+from specc.weights.weight_expressions import list_tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraScaling:
+    """The numbers of an adapter's config: rank `r` and `alpha`, for all modules but
+    those that the tables name; `root`: divided by the root of the rank (rsLoRA).
+    `turned`: weights of linear maps are stored [in, out].
+    """
+
+    r: int
+    alpha: float
+    root: bool = False
+    turned: bool = False
+    ranks: Mapping[str, int]
+    alphas: Mapping[str, float]
+
+    def rank(self, module: str) -> int:
+        """The rank of a module's product."""
+        return int(_special(self.ranks, module, self.r))
+
+    def scale(self, module: str) -> float:
+        """What a module's product is multiplied with (Kalajdzievski, 2023, for `root`)."""
+        rank = self.rank(module)
+        alpha = _special(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.root else rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraTargets:
+    """The modules that an adapter's config names, by ends of their names, but for those
+    that it leaves out; with `layers` only those of layers of these numbers.
+
+    A file that holds products for others is not what the config tells of: who made it
+    left them aside.
+    """
+
+    named: Sequence[str] | None
+    whole: Sequence[str] = ()
+    """Modules that were trained as they are, so that their tensors are all there."""
+    without: Sequence[str] = ()
+    layers: Sequence[int] | None = None
+
+    def has(self, module: str) -> bool:
+        """Whether the config has a product for the module."""
+        if _ends(module, self.without):
+            return False
+        if self.named is not None and not _ends(module, self.named):
+            return False
+        numbers = [int(part) for part in module.split(".") if part.isdecimal()]
+        return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a tensor belongs to a module that was trained as it is."""
+        return any(f".{module}." in f".{name}" for module in self.whole)
+
+
+def _ends(module: str, names: Sequence[str]) -> bool:
+    return any(module == name or module.endswith(f".{name}") for name in names)
+
+
+def _special(table: Mapping[str, float], module: str, usual: float) -> float:
+    """The entry of the first key that ends a module's name, else the usual number."""
+    for key, value in table.items():
+        if module == key or module.endswith(f".{key}"):
+            return value
+    return usual
+
+
+def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
+    """The binding of an adapted checkpoint, with a warning (W0534) about changes that no
+    parameter shows. Fails with E0531 where a changed weight is tied to another.
+    """
+    computed = binding.checkpoint.computed
+    used: set[str] = set()
+    for bound in binding.bound.values():
+        if bound.expr is not None:
+            used.update(list_tensors(bound.expr))
+    for name, bound in binding.bound.items():
+        root = bound.tied_to
+        expr = binding.bound[root].expr if root is not None else None
+        # The adapter was trained beside the other user of the weight, which kept it as
+        # it was: in one weight for both there is no room for that.
+        for tensor in list_tensors(expr) if expr is not None else ():
+            if tensor in computed:
+                _tied(binding, name, tensor)
+    if lost := sorted(computed - used):
+        warning = Diagnostic(
+            "W0534",
+            f"the adapter changes {len(lost)} weight{'s' if len(lost) > 1 else ''} that "
+            "this graph does not have",
+            notes=(escape_text(format_names(lost, 8)),),
+            helps=("is it made for another head? `--graph` chooses one",),
+            severity="warning",
+        )
+        return replace(binding, warnings=(*binding.warnings, warning))
+    return binding
+
+
+def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
+    wanted = binding.bound[name].wanted
+    label = [Label(wanted.span, wanted.made_by)] if wanted.span else []
+    raise_error(
+        "E0531",
+        f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",
+        label[0].span if label else None,
+        label[0].text if label else "",
+        notes=["the adapter was trained beside the shared weight, which stayed as it was"],
+        helps=[
+            "merge it where it was trained: `merge_and_unload` of peft says what to do "
+            "with shared weights"
+        ],
+    )
+
+
+NUMBERED = re.compile(r"\.\d+\.")
+OWN = re.compile(r"lm_head\.|.*\.adapter_layer\.")
+"""What every language has of its own: its words, and the layers that lead to them."""
+
+
+def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
+    """What a checkpoint has for a layer, and an adapter that has it for another has not;
+    or the bias of a weight that it has, or words: half of one language and half of
+    another.
+    """
+    kinds = {_kind(name) for name in changed}
+    return [
+        name for name in names if name not in changed and (_kind(name) in kinds or OWN.match(name))
+    ]
+
+
+def _kind(name: str) -> str:
+    """A weight's module, whichever layer it is of."""
+    return NUMBERED.sub(".*.", name).rpartition(".")[0]

@@ -1,0 +1,161 @@
+"""Patterns of parameter names: match, group, nearest name."""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+_HOLE = re.compile(r"\{(\w+)\}|\*")
+_DIGITS = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
+_LETTERS = "ijklmn"
+_MOST_CANDIDATES = 2000
+
+
+@dataclass(frozen=True)
+class NamePattern:
+    """`h.{i}.attn.*`."""
+
+    text: str
+
+    @property
+    def plain(self) -> bool:
+        """Whether it matches only itself."""
+        return not _HOLE.search(self.text)
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits."""
+        if "{" not in self.text:
+            return _in_order(self.text.split("*"), name)
+        return self._expression.fullmatch(name) is not None
+
+    def captures(self, name: str) -> "NameCaptures | None":
+        """What the holes stood for, if the whole name fits."""
+        found = self._expression.fullmatch(name)
+        if not found:
+            return None
+        runs = found.groupdict()
+        stars = tuple(
+            v for k, v in sorted(runs.items(), key=lambda kv: len(kv[0])) if k.startswith("_star")
+        )
+        return NameCaptures(
+            {k.removeprefix("v_"): v for k, v in runs.items() if k.startswith("v_")}, stars
+        )
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        parts: list[str] = []
+        at, stars, seen = 0, 0, set[str]()
+        for hole in _HOLE.finditer(self.text):
+            parts.append(re.escape(self.text[at : hole.start()]))
+            at = hole.end()
+            if hole[1] is None:
+                stars += 1
+                parts.append(f"(?P<_star{'x' * stars}>.*)")
+            elif hole[1] in seen:  # `{i}` again is the same number again
+                parts.append(f"(?P=v_{hole[1]})")
+            else:
+                seen.add(hole[1])
+                parts.append(f"(?P<v_{hole[1]}>[0-9]+)")
+        return re.compile("".join(parts) + re.escape(self.text[at:]), re.DOTALL)
+
+
+def _in_order(parts: Sequence[str], name: str) -> bool:
+    """Whether a name is these parts with anything between them. Each is taken as early
+    as it comes, so that many of them take no longer than the name is.
+    """
+    first, *others = parts
+    if not others:
+        return name == first
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for part in others[:-1]:
+        at = name.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    return name.endswith(others[-1]) and len(name) - at >= len(others[-1])
+
+
+@dataclass(frozen=True)
+class NameCaptures:
+    """What `{i}` and the `*` of a pattern stood for."""
+
+    variables: dict[str, str]
+    stars: tuple[str, ...]
+
+    def fill(self, template: str) -> str:
+        """The template with its holes filled; the n-th `*` gets what the n-th `*` stood for."""
+        stars = iter(self.stars)
+        return _HOLE.sub(
+            lambda hole: (
+                next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0])
+            ),
+            template,
+        )
+
+
+def name_skeleton(name: str) -> tuple[str, ...]:
+    """What stands around the numbers of a name: what the layers of a model have in common."""
+    return tuple(_DIGITS.split(name))
+
+
+def generalize_name(name: str) -> str:
+    """The name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
+    literals = name_skeleton(name)
+    return literals[0] + "".join(
+        f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:])
+    )
+
+
+def group_names(names: Iterable[str]) -> list[str]:
+    """Many names as few: `h.{0..11}.attn.bias`. In order of first appearance, nothing left out."""
+    families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in names:
+        families.setdefault(name_skeleton(name), []).append(numbers_in_name(name))
+    found: list[str] = []
+    for literals, rows in families.items():
+        columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
+        # `{0..2}.{0..1}` says six names; if one of them is missing, all are listed
+        if math.prod(map(len, columns)) == len(set(rows)):
+            found.append(_woven(literals, [_range(c) for c in columns]))
+        else:
+            found += [_woven(literals, row) for row in rows]
+    return found
+
+
+def format_names(names: Sequence[str], most: int = 6) -> str:
+    """Some names, and how many more there are."""
+    short = group_names(names)
+    more = f" and {len(short) - most} more" if len(short) > most else ""
+    return ", ".join(short[:most]) + more
+
+
+def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
+    """The name most like this one, if any is close. One with the same numbers goes first."""
+    pool = list(candidates)
+    alike = [c for c in pool if numbers_in_name(c) == numbers_in_name(name)] or pool
+    return next(
+        iter(difflib.get_close_matches(name, alike[:_MOST_CANDIDATES], 1, cutoff=0.7)), None
+    )
+
+
+def numbers_in_name(name: str) -> tuple[str, ...]:
+    """The numbers in a name."""
+    return tuple(_DIGITS.findall(name))
+
+
+def _range(values: Sequence[str]) -> str:
+    """`["0", "1", "2"]` to `{0..2}`."""
+    if len(values) == 1:
+        return values[0]
+    first = int(values[0])
+    if list(map(int, values)) == list(range(first, first + len(values))):
+        return f"{{{values[0]}..{values[-1]}}}"
+    shown = ",".join(values) if len(values) <= 8 else ",".join((*values[:6], "…", values[-1]))
+    return f"{{{shown}}}"
+
+
+def _woven(literals: Sequence[str], values: Iterable[str]) -> str:
+    return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

@@ -1,0 +1,338 @@
+"""Parameter values as streams: from a checkpoint or a seed."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.weights.base_prefix import ParameterNaming
+from specc.weights.checkpoint import Checkpoint
+from specc.weights.expression_shapes import TensorView, find_stored_view
+from specc.weights.expression_values import evaluate_weight_expression
+from specc.weights.finite_check import check_finite
+from specc.weights.formats.safetensors import CHUNK, TensorFile
+from specc.weights.formats.safetensors_header import FLOATS, NUMPY
+from specc.weights.initial_values import initial_value_chunks as initial_chunks
+from specc.weights.initializers import parse_initializer
+from specc.weights.weight_expressions import Expr, list_tensors, split_expression
+from specc.weights.weight_rules import RequiredParameter
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes of a file that are a parameter as it stands; `offset` counts from the start
+    of the file.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+
+
+class ParameterValues(Protocol):
+    """Where parameters' numbers come from. A tied parameter's numbers are those of the
+    one it is tied to.
+    """
+
+    @property
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        """Every parameter by name."""
+        ...
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares; that one is never tied itself."""
+        ...
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        ...
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the numbers lie in a file exactly as they are to be stored, if they do."""
+        ...
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as little-endian bytes in C order. Each chunk is valid until the
+        next is asked for.
+        """
+        ...
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """Checks these parameters where they lie in files; the SHA-256 of each file,
+        from the same pass.
+        """
+        ...
+
+
+def read_parameter(values: ParameterValues, name: str, dtype: str | None = None) -> Array:
+    """A whole parameter in memory, in the type asked for, else in its own."""
+    kind = dtype or values.stored_dtype(name)
+    shape = values.wanted[name].shape
+    raw = np.empty(math.prod(shape) * NUMPY[kind].itemsize, np.uint8)
+    at = 0
+    for chunk in values.chunks(name, kind):
+        raw[at : at + len(chunk)] = chunk
+        at += len(chunk)
+    assert at == raw.size, f"{name}: {at} bytes where {raw.size} are due"
+    return raw.view(NUMPY[kind]).reshape(shape)
+
+
+def find_ties(values: ParameterValues) -> dict[str, str]:
+    """For each parameter that has the numbers of another, which one that is."""
+    tied = {name: values.tied_to(name) for name in values.wanted}
+    return {name: own for name, own in tied.items() if own is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundParameter:
+    """A parameter and what makes it: an expression over tensors, or the parameter it is
+    `tied_to`; neither where it is drawn.
+    """
+
+    wanted: RequiredParameter
+    expr: Expr | None
+    tied_to: str | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A run of a tensor that is looked at where it lies, and its place for messages."""
+
+    view: TensorView
+    dtype: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointBinding:
+    """Every parameter of a model matched with a checkpoint. `bind` makes one; it
+    implements `ParameterValues`. `drawn` gives those of a new head, which have neither an
+    expression nor a partner.
+    """
+
+    checkpoint: Checkpoint
+    bound: Mapping[str, BoundParameter]
+    naming: ParameterNaming = field(default_factory=ParameterNaming)
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
+    drawn: "SeededValues | None" = None
+
+    @property
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        """Every parameter by name."""
+        return {name: b.wanted for name, b in self.bound.items()}
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return self.bound[name].tied_to
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers have in the file, or that the expression gives them."""
+        return self._own(name).dtype
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the parameter lies in a file, if no expression has to be computed."""
+        view = self._view(name)
+        if view is None:
+            return None
+        file = self.checkpoint.file_of(view.tensor)
+        return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
+        bound = self._own(name)
+        if self.drawn is not None and bound.wanted.name in self.drawn.wanted:
+            yield from self.drawn.chunks(bound.wanted.name, dtype)
+            return
+        assert bound.expr is not None, f"{name} is tied to a tied parameter"
+        # what lies behind each other in the parameter is read one after the other
+        for piece in split_expression(bound.expr):
+            view = self.in_file(piece)
+            place = self._place(bound, piece)
+            if view is None:
+                blocks = _blocks(evaluate_weight_expression(piece, self.checkpoint.read))
+            else:
+                blocks = self._stored(view, bound.dtype)
+            for block in blocks:
+                check_finite(block, place)
+                yield _bytes(convert_dtype(block, dtype, place))
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of every file these parameters lie in as they are. Fails with
+        E0507 or E0512.
+        """
+        runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
+        for name in names:
+            view, bound = self._view(name), self._own(name)
+            assert view is not None, f"{name} does not lie in a file as it is"
+            of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
+            of_file.setdefault(view.tensor, []).append(_Seen(view, bound.dtype, self._place(bound)))
+        return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
+
+    def _looked_through(self, file: TensorFile, runs: Mapping[str, list["_Seen"]]) -> str:
+        digest = hashlib.sha256()
+        # Hashing takes most of the time and lets other threads run meanwhile: a chunk is
+        # hashed while it is looked at and while the next one is read.
+        hashed: Future[None] | None = None
+        with ThreadPoolExecutor(1) as hashing:
+            for name, at, chunk in file.everything():
+                before, hashed = hashed, hashing.submit(digest.update, chunk)
+                for seen in runs.get(name, ()):
+                    begin = seen.view.offset
+                    end = begin + seen.view.nbytes
+                    inside = chunk[max(begin - at, 0) : max(end - at, 0)]
+                    check_finite(np.frombuffer(inside, NUMPY[seen.dtype]), seen.place)
+                if before is not None:
+                    before.result()
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Lets go of the checkpoint's files."""
+        self.checkpoint.close()
+
+    def _own(self, name: str) -> BoundParameter:
+        bound = self.bound[name]
+        return self.bound[bound.tied_to] if bound.tied_to is not None else bound
+
+    def _view(self, name: str) -> TensorView | None:
+        expr = self._own(name).expr
+        # of a new head nothing lies in a file
+        return self.in_file(expr) if expr is not None else None
+
+    def in_file(self, expr: Expr) -> TensorView | None:
+        """Where in a file the bytes of an expression lie, if they do."""
+        view = find_stored_view(expr, self.checkpoint.tensors)
+        merged = view is not None and view.tensor in self.checkpoint.computed
+        return None if merged else view
+
+    def _stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
+        for chunk in self.checkpoint.file_of(view.tensor).chunks(
+            view.tensor, view.offset, view.nbytes
+        ):
+            yield np.frombuffer(chunk, NUMPY[dtype])
+
+    def _place(self, bound: BoundParameter, piece: Expr | None = None) -> str:
+        """A parameter and the tensors that it, or a piece of it, is made from, for
+        messages.
+        """
+        expr = piece or bound.expr
+        assert expr is not None
+        first = next(list_tensors(expr))
+        file = escape_text(str(self.checkpoint.file_of(first).path))
+        whole = "" if first == bound.wanted.name else f", for `{escape_text(bound.wanted.name)}`"
+        return f"`{escape_text(first)}` in `{file}`{whole}"
+
+
+@dataclass(frozen=True)
+class SeededValues:
+    """Parameters as they start, from a seed and their names. Implements `ParameterValues`.
+
+    `initial` maps each name to the text of its initializer; `ties` maps tied names to
+    the others.
+    """
+
+    seed: int
+    wanted: Mapping[str, RequiredParameter]
+    initial: Mapping[str, str]
+    ties: Mapping[str, str] = field(default_factory=dict)
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        root = name
+        while root in self.ties:
+            root = self.ties[root]
+        return None if root == name else root
+
+    def stored_dtype(self, name: str) -> str:
+        """The generator makes f32, which every other type is rounded from."""
+        return self.wanted[name].dtype
+
+    def run(self, name: str) -> ByteRange | None:
+        """Nothing lies in a file."""
+        return None
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """There are no files to look through."""
+        return {}
+
+    def close(self) -> None:
+        """There are no files to let go of."""
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers in the type asked for. Fails with E0516 or E0517."""
+        wanted = self.wanted[self.tied_to(name) or name]
+        initializer = parse_initializer(self.initial[wanted.name], wanted.span)
+        place = f"`{escape_text(wanted.name)}`, started as {initializer}"
+        for block in initial_chunks(initializer, self.seed, wanted.name, wanted.shape):
+            yield _bytes(convert_dtype(block, dtype, place))
+
+
+WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
+"""Types beside those that hold every number of theirs."""
+
+
+VALUES = "values looked at, the largest"
+"""What is counted that a type cannot hold, and what is told of the worst."""
+
+
+def convert_dtype(
+    block: Array, dtype: str, place: str, *mends: str, counted: str = VALUES
+) -> Array:
+    """The block in another type. Fails with E0517 if that type cannot hold a value;
+    `mends` say what helps beside another type, `counted` what the block holds.
+    """
+    kind = NUMPY[dtype]
+    if block.dtype == kind:
+        return block
+    if (block.dtype.name, dtype) in WIDER:
+        return block.astype(kind)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = block.astype(kind)
+        # rounding is fine, an overflow is not; a whole number has to stay itself
+        if dtype in FLOATS:
+            lost = ~np.isfinite(result)
+        else:
+            lost = result.astype(block.dtype) != block
+    if lost.any():
+        worst = float(np.abs(block[lost].astype(np.float64)).max())
+        raise_error(
+            "E0517",
+            f"the weights hold values that {dtype} cannot",
+            notes=[f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"],
+            helps=[*mends, "compile with another --dtype"],
+        )
+    return result
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    """The elements in C order, a few megabytes at a time, without a second copy of the whole."""
+    # what lies in order is cut without looking at axes; anything else by its rows, so
+    # that only a few of them are copied at a time
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        step = CHUNK // array.itemsize
+        for start in range(0, flat.size, step):
+            yield flat[start : start + step]
+    elif array.size:
+        rows = max(1, CHUNK // (array.nbytes // array.shape[0]))
+        for start in range(0, array.shape[0], rows):
+            yield np.ascontiguousarray(array[start : start + rows]).reshape(-1)
+
+
+def _bytes(block: Array) -> memoryview:
+    """The stored form of a block: little-endian."""
+    little = (
+        block.astype(block.dtype.newbyteorder("<"), copy=False)
+        if block.dtype.kind in "fiuc"
+        else block
+    )
+    return little.view(np.uint8).data

@@ -1,0 +1,379 @@
+"""Quantize weights while they stream from checkpoint to file; scales of KV caches."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from specc.io.output_paths import raise_os_error
+from specc.ir.array import Array
+from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
+from specc.weights import gptq, int_quantization
+from specc.weights.parameter_values import ByteRange, ParameterValues
+from specc.weights.transposed_weights import row_chunks, transposed_row_chunks
+from specc.weights.value_overlay import ValuesOverlay
+from specc.weights.weight_rules import RequiredParameter
+
+
+@dataclass(frozen=True)
+class ValuesWithScales(ValuesOverlay):
+    """The numbers of a model, and arrays f32 beside them by name. Implements `Values`."""
+
+    scales: Mapping[str, Array]
+
+    @cached_property
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        """Every parameter by name."""
+        more = {n: RequiredParameter(name=n, shape=array.shape) for n, array in self.scales.items()}
+        return {**self.base.wanted, **more}
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return None if name in self.scales else self.base.tied_to(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        return "f32" if name in self.scales else self.base.stored_dtype(name)
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the numbers lie in a file; scales lie in none."""
+        return None if name in self.scales else self.base.run(name)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do."""
+        if name not in self.scales:
+            yield from self.base.chunks(name, dtype)
+            return
+        array = np.ascontiguousarray(self.scales[name], np.float32)
+        yield array.view(np.uint8).reshape(-1).data
+
+
+AT_ONCE = 1 << 20
+"""About so many numbers are rounded at a time."""
+IN_CACHE = 1 << 16
+"""So many of these at a time go through all the steps: they stay near the processor."""
+TOGETHER = 1 << 22
+"""The same where they are rounded column by column."""
+SEEN = 1e-30
+"""Sums of squares above this are told by float32, whose least number is 1e-45."""
+THREADS = 2
+"""Pieces that are rounded beside each other; more would wait for what is read."""
+
+
+FactorOf: TypeAlias = Callable[[int], Array]
+"""What is known of the inputs of the n-th matrix of a stack; of one alone for any n."""
+Given: TypeAlias = tuple[Array, Array | None]
+"""Some rows of a matrix, and what is known of its inputs."""
+
+
+@dataclass
+class WeightQuantizationError:
+    """What rounding did to a weight: sums over its numbers, and the farthest off."""
+
+    squares: float = 0.0
+    lost: float = 0.0
+    worst: float = 0.0
+
+    def see(self, before: Array, after: Array) -> None:
+        """Some rows, as they were and as they are read again, which are written over."""
+        gone = np.subtract(before, after, out=after)
+        self.squares += _squared(before.reshape(-1))
+        self.lost += _squared(gone.reshape(-1))
+        ends = gone.max(initial=0.0), -gone.min(initial=0.0)
+        self.worst = max(self.worst, *map(float, ends))
+
+    def add(self, other: "WeightQuantizationError") -> None:
+        """What other rows of the same weight lost."""
+        self.squares += other.squares
+        self.lost += other.lost
+        self.worst = max(self.worst, other.worst)
+
+    @property
+    def relative(self) -> float:
+        """The size of what is lost, of the size of the weight."""
+        return (self.lost / self.squares) ** 0.5 if self.squares else 0.0
+
+
+def _squared(flat: Array) -> float:
+    """The sum of the squares of numbers, also where float32 cannot hold it."""
+    with np.errstate(over="ignore", under="ignore"):
+        total = float(np.dot(flat, flat))
+    # of a smaller sum the squares may have been too small to be seen
+    if SEEN < total < np.inf:
+        return total
+    wide = flat.astype(np.float64)
+    return float(np.dot(wide, wide))
+
+
+@dataclass
+class QuantizedStream:
+    """A weight in its new form, or a stack of them: scales are known once all rows are."""
+
+    form: QuantizationFormat
+    shape: tuple[int, ...]
+    loss: WeightQuantizationError = field(default_factory=WeightQuantizationError)
+    scales: Array | None = None
+    recipe: str = "nearest"
+
+    @property
+    def out(self) -> int:
+        """The number of results."""
+        return self.shape[-1] if self.form.turned else self.shape[-2]
+
+    @property
+    def wide(self) -> int:
+        """The numbers that a result is made of."""
+        return self.shape[-2] if self.form.turned else self.shape[-1]
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """How many there are, where it is a stack."""
+        return self.shape[:-2]
+
+
+@dataclass(frozen=True)
+class PrequantizedWeight:
+    """A weight that has been rounded before: files of its whole numbers and of its scales,
+    as they are stored, and what it lost.
+    """
+
+    numbers: Path
+    scales: Path
+    loss: WeightQuantizationError
+
+
+def quantize_to_files(
+    base: ParameterValues, name: str, form: QuantizationFormat, factor: FactorOf, stem: Path
+) -> PrequantizedWeight:
+    """A weight rounded by what is known of its inputs (`specc.weights.gptq`), in files
+    that are called after `stem`. E0810 to E0815 where they cannot be written.
+    """
+    one = QuantizedValues(base, {name: form}, factor=factor)
+    parts = form.numbers(name), form.scales(name)
+    paths = stem.with_suffix(".numbers"), stem.with_suffix(".scales")
+    for part, path in zip(parts, paths, strict=True):
+        try:
+            with path.open("wb") as file:
+                file.writelines(one.chunks(part, one.wanted[part].dtype))
+        except OSError as error:
+            raise_os_error(error, path)
+    return PrequantizedWeight(*paths, one.made[name].loss)
+
+
+@dataclass(frozen=True)
+class QuantizedValues(ValuesOverlay):
+    """The numbers of a model some of whose weights are rounded. Implements `ParameterValues`.
+
+    Those that are `ready` are read from files. `factor` is what is known of the inputs
+    of the others, or of each matrix of a stack; None where nothing is.
+    """
+
+    plan: QuantizationPlan
+    ready: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
+    factor: FactorOf | None = None
+    made: dict[str, QuantizedStream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, form in self.plan.items():
+            self.made[name] = QuantizedStream(form, self.base.wanted[name].shape)
+
+    @cached_property
+    def parts(self) -> Mapping[str, tuple[str, bool]]:
+        """The weight that each new name is a part of, and whether it is the scales."""
+        found: dict[str, tuple[str, bool]] = {}
+        for name, form in self.plan.items():
+            found[form.numbers(name)] = name, False
+            found[form.scales(name)] = name, True
+        return found
+
+    @cached_property
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        """Every parameter by name, those that are rounded in two parts."""
+        found = {n: w for n, w in self.base.wanted.items() if n not in self.plan}
+        for part, (name, is_scales) in self.parts.items():
+            form, one = self.plan[name], self.made[name]
+            shape = form.shapes(one.shape)[1 if is_scales else 0]
+            dtype = "f32" if is_scales else form.dtype
+            found[part] = replace(self.base.wanted[name], name=part, shape=shape, dtype=dtype)
+        return found
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        if name not in self.parts:
+            return self.base.tied_to(name)
+        weight, is_scales = self.parts[name]
+        root = self.base.tied_to(weight)
+        if root is None:
+            return None
+        form = self.plan[weight]
+        return form.scales(root) if is_scales else form.numbers(root)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        if name not in self.parts:
+            return self.base.stored_dtype(name)
+        return self.wanted[name].dtype
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the numbers lie in a file; what is rounded lies in none."""
+        return None if name in self.parts else self.base.run(name)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do."""
+        if name not in self.parts:
+            yield from self.base.chunks(name, dtype)
+            return
+        weight, is_scales = self.parts[name]
+        if weight in self.ready:
+            yield from self._read(weight, is_scales=is_scales)
+            return
+        if not is_scales:
+            yield from self._numbers(weight)
+            return
+        scales = self.made[weight].scales
+        if scales is None:
+            # nobody asked for the numbers before
+            for _ in self._numbers(weight):
+                pass
+            scales = self.made[weight].scales
+        assert scales is not None
+        self.made[weight].scales = None
+        yield np.ascontiguousarray(scales).view(np.uint8).reshape(-1).data
+
+    def _read(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
+        """A part of a weight that has been rounded before."""
+        ready, one = self.ready[name], self.made[name]
+        one.loss, one.recipe = ready.loss, "gptq"
+        with (ready.scales if is_scales else ready.numbers).open("rb") as file:
+            while chunk := file.read(AT_ONCE):
+                yield memoryview(chunk)
+
+    def _numbers(self, name: str) -> Iterator[memoryview]:
+        """The whole numbers of a weight, whose scales are noted on the way."""
+        one, form = self.made[name], self.plan[name]
+        one.loss, scales = WeightQuantizationError(), []
+        factor = self.factor
+        one.recipe = "nearest" if factor is None else "gptq"
+        whole = None
+        if form.layout == "columns":
+            whole = np.empty((prod(one.stack), one.wide, one.out), np.int8)
+        at = 0
+        pieces = self._rows(name)
+        if factor is not None:
+            pieces = _gathered(pieces, one)
+        work = partial(_piece, one=one)
+        for piece in _in_order(work, _with_factors(pieces, one.out, factor)):
+            one.loss.add(piece.loss)
+            scales.append(piece.scales if form.block else piece.scales[:, 0])
+            if whole is None:
+                yield _bytes(piece.stored)
+            else:
+                # pieces end with a matrix, so that each is of one
+                which, start = divmod(at, one.out)
+                whole[which, :, start : start + len(piece.stored)] = piece.stored.T
+            at += len(piece.stored)
+        joined = np.concatenate(scales) if scales else np.empty(0, np.float32)
+        joined = joined.reshape(*one.stack, one.out, *joined.shape[1:])
+        by_column = form.layout == "columns" and form.block
+        one.scales = np.swapaxes(joined, -1, -2) if by_column else joined
+        if whole is not None:
+            yield _bytes(_in_half(whole) if form.bits == 4 else whole)
+
+    def _rows(self, name: str) -> Iterator[Array]:
+        """The rows `[some, in]` of a weight in order, f32, one for each result."""
+        one = self.made[name]
+        many = max(1, AT_ONCE // max(one.wide, 1))
+        lying = transposed_row_chunks if one.form.turned else row_chunks
+        yield from lying(self.base, name, one.out, many)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows as they are stored, their scales, and what they lost."""
+
+    stored: Array
+    scales: Array
+    loss: WeightQuantizationError
+
+
+def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) -> Iterator[Given]:
+    """Some rows of one matrix after the other, with what is known of its inputs."""
+    at, here = 0, None
+    for rows in pieces:
+        if factor is not None and at % out == 0:
+            here = factor(at // out)
+        at += len(rows)
+        yield rows, here
+
+
+def _piece(given: Given, one: QuantizedStream) -> _Piece:
+    """Some rows of a weight, rounded."""
+    rows, factor = given
+    parts, units, loss = [], [], WeightQuantizationError()
+    # column by column costs the same for few rows as for many
+    many = len(rows) if factor is not None else IN_CACHE // max(one.wide, 1)
+    for start in range(0, len(rows), max(1, many)):
+        some = rows[start : start + max(1, many)]
+        blocks = int_quantization.split_groups(some, one.form.block)
+        whole, unit = _whole(some, blocks, one.form, factor)
+        parts.append(int_quantization.pack_quantized(whole.astype(np.int8), one.wide, one.form))
+        units.append(unit)
+        whole *= unit[..., None]
+        loss.see(blocks, whole)
+    return _Piece(np.concatenate(parts), np.concatenate(units), loss)
+
+
+def _whole(
+    rows: Array, blocks: Array, form: QuantizationFormat, factor: Array | None
+) -> tuple[Array, Array]:
+    """The whole numbers of some rows as f32 `[out, blocks, block]`, and their scales."""
+    if factor is None:
+        units = int_quantization.group_scales(blocks, form.bits)
+        return int_quantization.round_to_grid(blocks, units, form.bits), units
+    numbers, units = gptq.quantize_gptq(rows, factor, form.block)
+    return numbers.astype(np.float32), units
+
+
+def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Iterator[_Piece]:
+    """What `work` makes of each, in order, while the next are read: NumPy lets several
+    threads compute. No more pieces wait than there are threads.
+    """
+    waiting: deque[Future[_Piece]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for piece in pieces:
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _gathered(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
+    """The same rows, as many together as are held at once: column by column costs the
+    same for few as for many.
+    """
+    many = max(1, TOGETHER // max(one.wide, 1))
+    waiting: list[Array] = []
+    at = 0
+    for rows in pieces:
+        waiting.append(rows)
+        at += len(rows)
+        if at % one.out == 0 or sum(map(len, waiting)) >= many:
+            yield np.concatenate(waiting)
+            waiting = []
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).view(np.uint8).reshape(-1).data
+
+
+def _in_half(whole: Array) -> Array:
+    """Numbers of 4 bits in bytes, the earlier one in the lower half, over all of a tensor."""
+    flat = whole.reshape(-1).view(np.uint8) & 15
+    return int_quantization.pack_nibbles(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

@@ -1,0 +1,138 @@
+"""Counter-based random numbers."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+GAMMA = 0x9E3779B97F4A7C15
+M1 = 0xBF58476D1CE4E5B9
+M2 = 0x94D049BB133111EB
+MASK = (1 << 64) - 1
+SUMMANDS = 12
+BLOCK = 1 << 14
+"""Words worked on at once: small enough for the processor's second-level cache."""
+
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float32]
+
+
+def mix_bits(z: int) -> int:
+    """A bijection of 64-bit words in which each input bit moves about half of the output bits."""
+    z = (z ^ z >> 30) * M1 & MASK
+    z = (z ^ z >> 27) * M2 & MASK
+    return z ^ z >> 31
+
+
+def hash_fnv1a(data: bytes) -> int:
+    """The 64-bit FNV-1a hash: stable for ever, unlike Python's own."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & MASK
+    return value
+
+
+def random_word(key: int, n: int) -> int:
+    """Word `n` of the stream `key`."""
+    return mix_bits(key + (n + 1) * GAMMA & MASK)
+
+
+def fold_key(key: int, n: int) -> int:
+    """The key of sub-stream `n` of the stream `key`, for keys made of several numbers
+    (row, step).
+    """
+    return mix_bits(random_word(key, n))
+
+
+def stream_key(seed: int, name: str) -> int:
+    """The stream that belongs to a name under a seed."""
+    assert 0 <= seed <= MASK, f"seed {seed} is no 64-bit number"
+    return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
+
+
+def random_words(key: int, start: int, count: int) -> Words:
+    """u64[count]: words `start`, `start + 1`, … of the stream `key`."""
+    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    z *= np.uint64(GAMMA)
+    z += np.uint64(key)
+    _scramble(z, np.empty_like(z))
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def uniform_block(key: int, start: int, count: int) -> Floats:
+    """f32[count]: uniforms in [0, 1), each a whole number of 2**-24."""
+    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    z *= np.uint64(GAMMA)
+    z += np.uint64(key)
+    _scramble(z, np.empty_like(z))
+    z >>= np.uint64(40)  # the top bits, which `z ^ z >> 31` would leave as they are
+    return z.astype(np.float32) * np.float32(2**-24)
+
+
+def normal_block(key: int, start: int, count: int) -> Floats:
+    """f32[count]: normals of mean 0 and variance 1."""
+    base = np.arange(start, start + count, dtype=np.uint64)
+    base *= np.uint64(SUMMANDS * GAMMA & MASK)
+    base += np.uint64(key)
+    total, z, scratch = np.zeros_like(base), np.empty_like(base), np.empty_like(base)
+    for k in range(1, SUMMANDS + 1):
+        np.add(base, np.uint64(k * GAMMA & MASK), out=z)
+        _scramble(z, scratch)
+        z >>= np.uint64(40)
+        total += z
+    centered = total.astype(np.int64) - np.int64(6 << 24)
+    return centered.astype(np.float32) * np.float32(2**-24)
+
+
+def uniform_array(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
+    """f32[*shape]: uniforms in [low, high); `low + u * (high - low)`, each step rounded
+    to float32.
+    """
+    return _filled(shape, uniform_chunks(seed, name, math.prod(shape), low, high))
+
+
+def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
+    """f32[*shape]: normals of mean 0; `z * std`, rounded to float32."""
+    return _filled(shape, normal_chunks(seed, name, math.prod(shape), std))
+
+
+def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
+    """The elements of `uniform_array` in order, a block at a time."""
+    key, span = stream_key(seed, name), np.float32(high - low)
+    for start in range(0, count, BLOCK):
+        block = uniform_block(key, start, min(BLOCK, count - start))
+        block *= span
+        block += np.float32(low)
+        yield block
+
+
+def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
+    """The elements of `normal_array` in order, a block at a time."""
+    key = stream_key(seed, name)
+    for start in range(0, count, BLOCK):
+        block = normal_block(key, start, min(BLOCK, count - start))
+        block *= np.float32(std)
+        yield block
+
+
+def _scramble(z: Words, scratch: Words) -> None:
+    """`mix_bits` in place, without its last line."""
+    np.right_shift(z, np.uint64(30), out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
+    np.multiply(z, np.uint64(M1), out=z)
+    np.right_shift(z, np.uint64(27), out=scratch)
+    np.bitwise_xor(z, scratch, out=z)
+    np.multiply(z, np.uint64(M2), out=z)
+
+
+def _filled(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
+    """One array of the chunks."""
+    # blocks are written where they belong, so the whole is never there twice
+    flat = np.empty(math.prod(shape), np.float32)
+    at = 0
+    for chunk in chunks:
+        flat[at : at + chunk.size] = chunk
+        at += chunk.size
+    return flat.reshape(shape)

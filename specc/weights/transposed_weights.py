@@ -1,0 +1,91 @@
+"""Matrices that a checkpoint stores transposed; weights in rows."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.weights.formats.safetensors_header import NUMPY
+from specc.weights.parameter_values import (
+    BoundParameter,
+    CheckpointBinding,
+    ParameterValues,
+    read_parameter,
+)
+from specc.weights.weight_expressions import Expr, TransposeExpr
+
+
+def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
+    """The parameters that are whole matrices of a file turned over, and no other's too."""
+    # the partner of a tied weight reads it in the order that its own spec says
+    shared = {b.tied_to for b in binding.bound.values() if b.tied_to is not None}
+    return frozenset(
+        name
+        for name, bound in binding.bound.items()
+        if name not in shared and _turned(binding, bound) is not None
+    )
+
+
+def _turned(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
+    """What is turned over, where that lies in a file as it is."""
+    expr = bound.expr
+    if not isinstance(expr, TransposeExpr) or len(bound.wanted.shape) != 2:
+        return None
+    # an identity, and a row as a column, are bytes of the file already
+    if expr.axes == (0, 1) or binding.in_file(expr) is not None:
+        return None
+    return expr.x if binding.in_file(expr.x) is not None else None
+
+
+def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
+    """The same with these parameters, of `find_transposed_parameters`, in the order of the file."""
+    bound = dict(binding.bound)
+    for name in names:
+        one = bound[name]
+        stored = replace(one.wanted, shape=one.wanted.shape[::-1])
+        bound[name] = replace(one, wanted=stored, expr=_turned(binding, one))
+    return replace(binding, bound=bound)
+
+
+NARROWER = ("f16", "bf16")
+"""Types whose every number float32 has."""
+
+
+def transposed_row_chunks(
+    values: ParameterValues, name: str, out: int, many: int
+) -> Iterator[Array]:
+    """The rows `[some, in]` of a weight that lies as `[in, out]`, `many` together; it is
+    in memory whole.
+    """
+    lying = read_parameter(values, name, "f32")
+    for matrix in lying.reshape(-1, lying.shape[-2], out):
+        for start in range(0, out, many):
+            yield np.ascontiguousarray(matrix[:, start : start + many].T)
+
+
+def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Iterator[Array]:
+    """The rows `[some, in]` of a weight that lies as `[out, in]`, `many` together, each
+    piece an array of its own: chunks of a file are written over.
+    """
+    *stack, _, wide = values.wanted[name].shape
+    whole = prod(stack) * out * wide
+    stored = values.stored_dtype(name)
+    # what is narrower is widened here, where it is copied in any case
+    kind = stored if stored in NARROWER else "f32"
+    rows, at, done = np.empty(0, np.float32), 0, 0
+    for chunk in values.chunks(name, kind):
+        numbers = np.frombuffer(chunk, NUMPY[kind])
+        # chunks end anywhere: a piece waits for the next, or one gives several
+        while numbers.size:
+            if at == rows.size:
+                left = out - done // wide % out
+                rows, at = np.empty(min(many, left) * wide, np.float32), 0
+            here = numbers[: rows.size - at]
+            rows[at : at + here.size] = here
+            at, done = at + here.size, done + here.size
+            numbers = numbers[here.size :]
+            if at == rows.size:
+                yield rows.reshape(-1, wide)
+    assert done == whole, f"{name} ends within a row"

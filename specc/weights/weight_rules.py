@@ -1,0 +1,244 @@
+"""Tie, load and ignore rules of a spec."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import format_suggestion
+from specc.weights.parameter_names import NamePattern, nearest_name
+from specc.weights.weight_expressions import Expr, Shape, rename_tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequiredParameter:
+    """A parameter of the model. `made_by` says, for messages, what asks for it and
+    whence its shape; `sizes` are the config values that its axes are of, "" for an axis
+    that is of none alone.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str = "f32"
+    span: Span | None = None
+    made_by: str = ""
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TieRule:
+    """`tie name = source`: both names may be patterns with the same holes. One that is
+    `lent` is of a used spec, and says nothing where its names are not used.
+    """
+
+    name: str
+    source: str
+    span: Span | None = None
+    lent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRule:
+    """`load name = value`: `name` may be a pattern, whose holes are filled in the names
+    of `value`. One that is `lent` is of a used spec, of which not all need be used.
+    """
+
+    name: str
+    value: Expr
+    span: Span | None = None
+    lent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRule:
+    """`ignore pattern`."""
+
+    pattern: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRules:
+    """What a spec's `weights { … }` says, and those of the specs it uses, whose weights
+    stand under the paths of `parts`.
+    """
+
+    ties: tuple[TieRule, ...] = ()
+    loads: tuple[LoadRule, ...] = ()
+    ignores: tuple[IgnoreRule, ...] = ()
+    parts: tuple[str, ...] = ()
+
+    def under(self, path: str) -> "WeightRules":
+        """The rules of a spec that another uses, about weights that stand under a path."""
+
+        def below(name: str) -> str:
+            return f"{path}.{name}" if path else name
+
+        return WeightRules(
+            tuple(TieRule(below(r.name), below(r.source), r.span, lent=True) for r in self.ties),
+            tuple(
+                LoadRule(below(r.name), rename_tensors(r.value, below), r.span, lent=True)
+                for r in self.loads
+            ),
+            tuple(IgnoreRule(below(r.pattern), r.span) for r in self.ignores),
+            (path,) if path else (),
+        )
+
+    def and_then(self, more: "WeightRules") -> "WeightRules":
+        """These, and others that count where none of these does."""
+        return WeightRules(
+            self.ties + more.ties,
+            self.loads + more.loads,
+            self.ignores + more.ignores,
+            self.parts + more.parts,
+        )
+
+
+def rules_of_graph(
+    rules: WeightRules,
+    wanted: Mapping[str, RequiredParameter],
+    others: Callable[[], Iterable[RequiredParameter]],
+) -> WeightRules:
+    """The rules that are about the parameters `wanted`, of one graph of a spec.
+
+    A rule about parameters that only `others` of the spec have is theirs, and is left
+    out; one about parameters that none has stays, to be refused. `others` are asked for
+    where a rule names something strange.
+    """
+    rules = _of_used_specs(wanted, rules)
+    useless = find_unused_loads(wanted, rules)
+    if not useless and all(_reaches(rule, wanted) for rule in rules.ties):
+        return rules
+    every = {**{w.name: w for w in others()}, **wanted}
+    ties: list[TieRule] = []
+    for rule in rules.ties:
+        ties += [rule] if _reaches(rule, wanted) else _in_graph(rule, wanted, every)
+    # What no graph of the spec has is a slip, and stays to be refused.
+    nowhere = find_unused_loads(every, rules)
+    loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
+    return replace(rules, ties=tuple(ties), loads=loads)
+
+
+def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> WeightRules:
+    """The rules without those of used specs that this graph does not need: they are about
+    heads that nobody calls here, and were held against those where the spec stands alone.
+    """
+    ties = [r for r in rules.ties if not r.lent]
+    for rule in rules.ties:
+        if rule.lent:
+            ties += _in_graph(rule, wanted, wanted)
+    useless = {id(r) for r in find_unused_loads(wanted, rules) if r.lent}
+    loads = tuple(r for r in rules.loads if id(r) not in useless)
+    return replace(rules, ties=tuple(ties), loads=loads)
+
+
+def _pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
+    """The names that a `tie` is about, and what each is tied to."""
+    pattern = NamePattern(rule.name)
+    captured = {name: pattern.captures(name) for name in names}
+    return {n: c.fill(rule.source) for n, c in captured.items() if c is not None}
+
+
+def _reaches(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
+    """Whether a graph has everything that a `tie` is about."""
+    pairs = _pairs(rule, wanted)
+    return bool(pairs) and all(source in wanted for source in pairs.values())
+
+
+def _in_graph(
+    rule: TieRule, wanted: Mapping[str, RequiredParameter], every: Mapping[str, RequiredParameter]
+) -> list[TieRule]:
+    """What a `tie` says of one graph of a spec, name by name: nothing of a name whose
+    partner is another graph's. Itself where no graph has what it names.
+    """
+    pairs = _pairs(rule, every)
+    if not pairs and not rule.lent:
+        return [rule]
+    for source in pairs.values():
+        if source not in every and not rule.lent:
+            _no_such(source, every, rule.span, "tie")
+    return [
+        TieRule(name, source, rule.span)
+        for name, source in pairs.items()
+        if name in wanted and source in wanted
+    ]
+
+
+def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, str]:
+    """Each tied parameter and the untied one it shares its numbers with. Fails with E0510."""
+    direct = _direct(wanted, rules)
+    roots = {name: _root(name, direct) for name in direct}
+    for name, root in roots.items():
+        if wanted[name].shape != wanted[root].shape:
+            raise_error(
+                "E0510",
+                f"`{name}` is tied to `{root}`, which has another shape",
+                direct[name].span,
+                notes=[f"they are {list(wanted[name].shape)} and {list(wanted[root].shape)}"],
+                helps=["tie only weights of the same shape; a transposed copy is a `load`"],
+            )
+    return roots
+
+
+def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
+    """The rule of each tied parameter, name by name; the first that fits counts, as for
+    `load`.
+    """
+    direct: dict[str, TieRule] = {}
+    for rule in rules.ties:
+        pairs = _pairs(rule, wanted)
+        fresh = [name for name in pairs if name not in direct]
+        if not fresh and rule.name not in direct:
+            _no_such(rule.name, wanted, rule.span, "tie")
+        direct |= {name: TieRule(name, pairs[name], rule.span) for name in fresh}
+    for one in direct.values():
+        if one.source not in wanted:
+            _no_such(one.source, wanted, one.span, "tie")
+    return direct
+
+
+def _root(name: str, direct: Mapping[str, TieRule]) -> str:
+    """Where a chain of ties ends: a tie may lead to a tied one."""
+    seen = [name]
+    while seen[-1] in direct:
+        seen.append(direct[seen[-1]].source)
+        if seen[-1] in seen[:-1]:
+            raise_error(
+                "E0510",
+                f"`{name}` is tied to itself",
+                direct[name].span,
+                notes=[" = ".join(seen)],
+                helps=["take one of these `tie` rules away"],
+            )
+    return seen[-1]
+
+
+def find_unused_loads(wanted: Iterable[str], rules: WeightRules) -> list[LoadRule]:
+    """Each `load` for parameters that are not there."""
+    names = list(wanted)
+    return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
+
+
+def check_loads_used(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
+    """A `load` for a parameter that the model does not have is a slip."""
+    for rule in find_unused_loads(wanted, rules):
+        _no_such(rule.name, wanted, rule.span, "load")
+
+
+def _no_such(
+    name: str, wanted: Mapping[str, RequiredParameter], span: Span | None, what: str
+) -> None:
+    close = nearest_name(name, wanted)
+    otherwise, notes = "`specc show` lists the names of all weights", []
+    if not close and "{" in name:
+        # a loop that is run no time at all makes no weights
+        notes = ["no weight fits it: is a number of layers 0 in the config?"]
+        otherwise = "give the model a layer, or leave the rule out"
+    raise_error(
+        "E0510",
+        f"the model has no weights `{name}`",
+        span,
+        f"named by this `{what}`",
+        notes=notes,
+        helps=[format_suggestion(close) if close else otherwise],
+    )
