@@ -284,8 +284,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         _damaged(path, "it holds no graph")
     scoring = _scoring(data, path)
     stored = data.string_map("stored")
-    names = [*graph.parameters, *(scoring.parameters if scoring else ())]
-    if missing := [n for n in names if n not in stored]:
+    if missing := [n for n in graph.parameters if n not in stored]:
         _damaged(path, f"it does not say where the weight `{escape_text(missing[0])}` lies")
     return Manifest(
         name=data.text("model"),
@@ -341,7 +340,7 @@ def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     first: dict[tuple[str, Type], str] = {}
     facts = {}
     for name, known in graph.parameter_facts.items():
-        root = first.setdefault((stored[name], known.type), name)
+        root = first.setdefault((stored.get(name, name), known.type), name)
         facts[name] = replace(known, tied_to="" if root == name else root)
     return replace(graph, parameter_facts=facts)
 

@@ -350,7 +350,7 @@ def build_manifest(
         weights=weight_source_facts(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full
         ),
-        stored={n: emitted.held[stored_initializer(job, n)] for n in described.parameters},
+        stored=_find_stored(job, described, emitted),
         precision=_precision_of(job, described, emitted),
         target=job.target.name,
         opset=job.opset,
@@ -358,6 +358,14 @@ def build_manifest(
         decodes=decodes,
         scoring=scoring,
     )
+
+
+def _find_stored(job: CompileJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
+    """Return the initializer of each parameter. A parameter of which the model reads only
+    the length (an axis of a decoded graph) has none.
+    """
+    named = {n: stored_initializer(job, n) for n in graph.parameters}
+    return {n: emitted.held[i] for n, i in named.items() if i in emitted.held}
 
 
 def stored_initializer(job: CompileJob, name: str) -> str:

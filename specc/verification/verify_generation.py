@@ -42,6 +42,9 @@ def iterate_generated_rounds(
         yield VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}")
         return
     weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
+    for name, value in graph.parameters.items():
+        # Only the lengths of such a parameter are read: any other dependence shows in the tokens.
+        weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
     coverage = Coverage.of(model)
     rng = np.random.default_rng(seed)
     for turn in range(rounds):

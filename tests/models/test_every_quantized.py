@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from ml_dtypes import bfloat16
+from support.changed_models import save_with_hash
 from support.onnx_runtime import open_quietly
 from support.small import SMALL
 
@@ -215,7 +216,7 @@ def test_a_record_that_does_not_fit_is_refused(field: str, value: object, tmp_pa
     name = next(n for n in data["precision"]["rounded"] if "mlp.c_fc" in n)
     data["precision"]["rounded"][name][field] = data["stored"][name] if value == "w" else value
     text.value = json.dumps(data)
-    onnx.save(model, path)
+    save_with_hash(model, path)
     with pytest.raises(specc.Failed, match=r"E0917|E0925"):
         specc.load(path).weights()
 
@@ -228,7 +229,7 @@ def test_a_record_of_a_weight_that_is_none_is_refused(tmp_path: Path) -> None:
     rounded = data["precision"]["rounded"]
     rounded[next(n for n in data["stored"] if "ln_f.weight" in n)] = next(iter(rounded.values()))
     text.value = json.dumps(data)
-    onnx.save(model, path)
+    save_with_hash(model, path)
     with pytest.raises(specc.Failed, match="E0917"):
         specc.load(path)
 

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from safetensors.numpy import save_file
+from support.changed_models import save_with_hash
 
 import specc
 from specc import backend
@@ -65,7 +66,7 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Pat
         if tensor.name == model.manifest.stored["lm_head.weight"]:
             value = numpy_helper.to_array(tensor) * np.float32(1 + by)
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
-    onnx.save(changed, path)
+    save_with_hash(changed, path)
     wrong = specc.load(path).scoring
     right = model.weights()
     wrong.weights = lambda: right

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, numpy_helper
+from support.changed_models import save_with_hash
 from support.small import SMALL
 
 import specc
@@ -72,7 +73,7 @@ def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
             two = numpy_helper.from_array(np.array(2, np.float32))
             body.node.append(onnx.helper.make_node("Constant", [], ["two"], value=two))
             body.node.append(onnx.helper.make_node("Mul", ["right", "two"], [result]))
-        onnx.save(model, tmp_path / "broken.onnx")
+        save_with_hash(model, tmp_path / "broken.onnx")
         with pytest.raises(Failed) as caught:
             list(iterate_rounds(specc.load(tmp_path / "broken.onnx").scoring))
         assert caught.value.diagnostics[0].code == "E0930", body.name

@@ -22,11 +22,13 @@ WINDOWED = {
     "decoder.attention.mask": "causal & window(3)",
     "encoder.attention.mask": "window(2, ahead=1)",
 }
+VOCAB, COUNT, SOME = 17, 25, {"max_tokens": 9, "stop": [2, 3, 4, 5]}
 SPECS: dict[str, dict[str, object]] = {
     "gpt2": SMALL["gpt2"] | {"layers": 1},
     "small_translator": SMALL["small_translator"] | WINDOWED,
     "rwkv": SMALL["rwkv"],
-    "conv_lm": SMALL["conv_lm"],  # whose texts end together
+    # one position counter for the batch: its sequences end together
+    "luong_local_m": SMALL["luong_local_m"] | {"source_vocab": VOCAB},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"strategy": "greedy"},
@@ -40,14 +42,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "last_token": 2,
     },
 }
-VOCAB, COUNT, SOME = 17, 25, {"max_tokens": 9, "stop": [2, 3, 4, 5]}
 
 
 @cache
 def model(name: str, target: str = "ort-cpu") -> Model:
     path = f"{mkdtemp()}/{name}"
     specc.compile(name, path, init=3, set=SPECS[name], target=target, parts="step")
-    if name == "small_translator":
+    if name in ("small_translator", "luong_local_m"):
         parts = ["encode", "step"]
         specc.compile(name, path, init=3, set=SPECS[name], target=target, parts=parts)
     return specc.load(path, threads=1)
@@ -73,7 +74,7 @@ def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
 def test_every_text_is_as_alone(name: str, how: str) -> None:
     made, rows, asked = model(name), rows_for(name), SETTINGS[how] | SOME
     assert made.writer
-    assert (made.writer.apart is None) == (name == "conv_lm")
+    assert (made.writer.apart is None) == (name == "luong_local_m")
     found = list(made.generate_each(iter(rows), at_once=5, **asked))
     assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from support.changed_models import save_with_hash
 from support.small import SMALL
 
 import specc
@@ -55,7 +56,7 @@ def test_a_mistake_in_a_weight_or_in_the_choice_is_found(strategy: str, tmp_path
     for change in (_scale_weights, _choose_another):
         model = onnx.load(path)
         change(model, right)
-        onnx.save(model, tmp_path / "wrong.onnx")
+        save_with_hash(model, tmp_path / "wrong.onnx")
         wrong = specc.load(tmp_path / "wrong.onnx").scoring
         with pytest.raises(Failed, match="E0930"):
             list(iterate_rounds(_with_weights_of(wrong, right)))

@@ -43,6 +43,7 @@ graph g(x: float[batch, n, d], table: float[m, d]) -> (y: float[batch, n, d]) {
 """
 
 DONE: dict[str, list[tuple[str, str, str]]] = {
+    "E0311": [("where a = …", "dims a, n", "dims a, n\nwhere a = 2 * n")],
     "E0101-and-in-a-condition": [("a & b", "a and b", "a & b")],
     "E0101-and-is-a-sign": [("a & b", "x and x", "x > 0 & x > 0")],
     "E0101-comparison-is-two-signs": [("==", "x = 1", "2 == 1")],

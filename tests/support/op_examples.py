@@ -215,7 +215,7 @@ def _shapes() -> list[Example]:
 def _numbers() -> list[Example]:
     return [
         *(
-            Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "sqrt"))
+            Example(ops.Pointwise(fn), (f(2, 3),), positive=fn in ("log", "log1p", "sqrt"))
             for fn in POINTWISE_FUNCTIONS
         ),
         *(Example(ops.Arith(fn), (f(2, 3, 5), f(3, 1)), positive=True) for fn in ARITH_FUNCTIONS),
