@@ -109,12 +109,12 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
         ("gru(x, hidden=hidden) @ e", "E0211", "needs the option `reset`"),
         ("gru(x, hidden=hidden, reset=maybe) @ e", "E0203", "cannot be `maybe`"),
         ("lstm(x, hidden=hidden, direction=sideways) @ e", "E0203", "cannot be `sideways`"),
-        ("lstm(x[:, 0], hidden=hidden) @ e", "E0301", "reads [batch, time, features]"),
-        ("lstm(x, hidden=hidden, layers=3, start=s) @ e", "E0301", "first state of 3 layers"),
-        ("lstm(x, hidden=hidden, layers=0) @ e", "E0216", "from 1 to 4096"),
+        ("lstm(x[:, 0], hidden=hidden) @ e", "E0301", "takes a float [batch, time, features]"),
+        ("lstm(x, hidden=hidden, layers=3, start=s) @ e", "E0301", "initial state of 3 layers"),
+        ("lstm(x, hidden=hidden, layers=0) @ e", "E0216", "between 1 and 4096"),
         ("rnn(x, hidden=hidden, act=gelu) @ e", "E0203", "tanh, relu or sigmoid"),
-        ("lstm(x, hidden=hidden, keep=x) @ e", "E0301", "which rows exist"),
-        ("lstm(x, hidden=hidden, start=x) @ e", "E0301", "first state of 1 layer"),
+        ("lstm(x, hidden=hidden, keep=x) @ e", "E0301", "must be a padding mask"),
+        ("lstm(x, hidden=hidden, start=x) @ e", "E0301", "initial state of 1 layer"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_call(

@@ -216,9 +216,12 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "E0322-same-with-a-stride": [("padding=[1, 2]", "padding=same", "padding=[1, 2]")],
     "E0323-causal-picture": [("padding=same", "padding=causal", "padding=same")],
+    "E0323-negative": [("x[:, 1:]", "conv(x, out=8, kernel=3, padding=[-1, 0])", "conv(x[:, 1:], out=8, kernel=3)")],
+    "E0326-more-than-a-mirror-shows": [("mode=edge", "mode=reflect", "mode=edge")],
+    "E0329-by-a-factor-of-a-length": [("size=[…]", "factor=1.3", "size=[6, 8]")],
     "E0324-padding": [
-        ("[high, wide]", "[1, 1, 1, 1]", "[1, 1]"),
-        ("[[above, below], [left, right]]", "[1, 1, 1, 1]", "[[1, 1], [1, 1]]"),
+        ("[height, width]", "[1, 1, 1, 1]", "[1, 1]"),
+        ("[[top, bottom], [left, right]]", "[1, 1, 1, 1]", "[[1, 1], [1, 1]]"),
     ],
     "E0333-table-of-run-time": [
         ("concat([x, …])", RUN_TIME_TABLE, ROWS_WITH_MORE),

@@ -54,18 +54,18 @@ def attend(
     add: Anything = None,
     sinks: Tensor | None = None,
 ) -> Results:
-    """Scaled dot-product attention over [batch, heads, length, d]; gives (out,
-    weights).
+    """Compute scaled dot-product attention over [batch, heads, length, head_dim]; returns
+    (out, weights).
 
-    Without a heads axis there is one head; a query [batch, d] has no length, nor have
-    its results. Fewer key heads than query heads serve groups of neighbors. `scale` is
-    1/sqrt(d) unless given, `cap` bounds scores softly before `add` is added and the
-    mask applied, `sinks` [heads] take weight and give nothing.
+    Without a heads axis there is a single head; a query [batch, d] has no length axis and
+    neither have its results. With fewer key than query heads this is grouped-query
+    attention. `scale` defaults to 1/sqrt(d); `cap` is logit soft-capping, applied before
+    the bias `add` and the mask; `sinks` [heads] are attention-sink logits.
     """
     site.within(cap, "cap", 0.0)
     site.within(scale, "scale", -math.inf)
     wide = [_expand_to_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
-    queries = 2 if len(q.shape) > 2 else None  # [batch, d]: its row has no number
+    queries = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
     rows = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
     grid = evaluate_mask_option(site, mask, rows, len(q.shape))
     added = evaluate_bias_option(site, add, rows, len(q.shape))
@@ -82,13 +82,13 @@ def attend(
 def _fold_scale(
     site: CallSite, q: Tensor, scale: Scalar | None
 ) -> tuple[Tensor, float | RuntimeNumber]:
-    """The query and the number its scores are multiplied by; one that only an input
-    tells goes into the query.
+    """Return the query and the factor of its scores. A scale that only an input
+    determines is multiplied into the query.
     """
     if scale is None:
         try:
             scale = compute_arithmetic(site.context, "pow", q.shape[-1], -0.5, site.span)
-        except ZeroDivisionError:  # vectors of no numbers: every score is 0
+        except ZeroDivisionError:  # vectors of width 0: every score is 0
             scale = 1.0
     if site.context.late(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
@@ -97,7 +97,7 @@ def _fold_scale(
 
 
 def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
-    """As [batch, heads, length, d]."""
+    """Return `x` as [batch, heads, length, d]. Raise E0307 for another rank."""
     rank = len(x.shape)
     if rank == 4:
         return x
@@ -107,15 +107,15 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
         return site.one(ops.Insert(1), site.one(ops.Insert(1), x))
     site.fail(
         "E0307",
-        f"`{name}` has the axes batch, heads, length, d (heads may be missing)",
+        f"`{name}` must be [batch, heads, length, d]; heads are optional",
         name,
         describe_value(x),
     )
 
 
 def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
-    """Without the axes the query did not have: length and heads of [batch, d], heads of
-    [batch, length, d].
+    """Remove the axes that the query did not have: length and heads of [batch, d], heads
+    of [batch, length, d].
     """
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
         x = site.one(ops.Squeeze(axis), x)
@@ -123,7 +123,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _mask_to_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
-    """A mask as an operand: None where every key is seen; a grid of false where none is."""
+    """Return the mask operand: None if every key is visible, a false grid if none is."""
     if isinstance(grid, Tensor):
         return grid
     if grid:
@@ -144,18 +144,18 @@ def attend_by(
     normalize: Normalizer = SOFTMAX_NORMALIZER,
     noise: Tensor | None = None,
 ) -> Results:
-    """Attention by any score: a definition of `q` and `k`, two vectors. Gives (out,
-    weights).
+    """Compute attention with any score: a definition of `q` and `k`, two vectors. Returns
+    (out, weights).
 
-    `q` is [batch, length, d] or [batch, d], or has a heads axis behind the batch; `k`
-    and `v` alike. `normalize` makes weights of the scores that the mask shows:
-    `softmax` over the keys (arXiv:1409.0473, eq. 6), or over the `queries` of each key
-    (arXiv:2006.15055, sec. 2.1); `hard`, one at the greatest (arXiv:1502.03044, 4.1);
-    `sampled`, one at a key drawn with softmax's chances, the greatest after Gumbel
-    `noise`, shaped as the weights, is added (arXiv:1611.01144, eq. 1); `kernel`, each
-    score's share of their sum (Nadaraya 1964), those below zero as zero; `uniform`, all
-    alike; or a definition such as `sparsemax`, `entmax15`, `topk(8)`. Where nothing is
-    shown, or all kernels are zero, weights are zeros.
+    `q` is [batch, length, d] or [batch, d], optionally with a heads axis after the batch;
+    `k` and `v` alike. `normalize` turns the visible scores into weights: `softmax` over
+    the keys (arXiv:1409.0473, eq. 6); `queries`, softmax over the queries of each key
+    (arXiv:2006.15055, sec. 2.1); `hard`, one-hot at the maximum (arXiv:1502.03044, 4.1);
+    `sampled`, one-hot at a key sampled from the softmax by adding Gumbel `noise` of the
+    weights' shape (arXiv:1611.01144, eq. 1); `kernel`, each score divided by their sum
+    (Nadaraya 1964), negative ones as zero; `uniform`, equal weights; or a definition such
+    as `sparsemax`, `entmax15`, `topk(8)`. The weights are zero where no key is visible or
+    all kernels are zero.
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
@@ -164,7 +164,7 @@ def attend_by(
     out = site.one(ops.Weigh(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
-    # a query without a length had one row for the while
+    # a length axis of 1 was added to a query without one
     alone = (site.one(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
     return Results(tuple(alone), ATTENTION_RESULTS)
 
@@ -175,19 +175,19 @@ def _is_normalizer(normalize: Normalizer, word: str) -> bool:
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
     if noise is None:
-        title = "`normalize=sampled` needs `noise`, or every run would draw the same keys"
+        title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [
-            "declare an input `u` of random numbers from 0 to 1, shaped as the "
+            "declare an input `u` of uniform random numbers in [0, 1), shaped as the "
             "weights, and add `noise=gumbel(u)`"
         ]
         site.fail("E0606", title, "normalize", helps=helps)
-    title = "`noise` decides nothing unless keys are sampled"
-    site.fail("E0606", title, "noise", helps=["write `normalize=sampled`, or leave the noise out"])
+    title = "`noise` has no effect without `normalize=sampled`"
+    site.fail("E0606", title, "noise", helps=["write `normalize=sampled`, or remove `noise`"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WeightOptions:
-    """How `attend_by` is to weigh keys, as its options say."""
+    """The options of `attend_by` that determine the weights."""
 
     score: Score
     mask: Mask
@@ -196,14 +196,14 @@ class _WeightOptions:
     noise: Tensor | None
 
     def of(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
-        """The weights [batch, (heads,) q, k]."""
+        """Return the weights [batch, (heads,) q, k]."""
         wide = site.one(ops.Insert(1), q) if len(q.shape) == 2 else q
         if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
         axis = len(wide.shape) - 2
         queries = axis if len(q.shape) > 2 else None
         rows = make_grid_indices(site.context, (wide, queries), (k, axis))
-        if _is_normalizer(self.normalize, "uniform"):  # whatever the score, every key counts alike
+        if _is_normalizer(self.normalize, "uniform"):  # the scores do not matter
             grid = make_ones(site, (*wide.shape[:-1], k.shape[-2]))
         else:
             grid = compute_scores(site, self.score, wide, k, rows)
@@ -221,18 +221,18 @@ class _WeightOptions:
 
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
-    title = "`q` and `k` have the same axes: batch, heads if any, length, d"
+    title = "`q` and `k` must have the same axes: batch, optional heads, length, d"
     site.fail("E0307", title, "k", describe_value(k))
 
 
 @register_builtin(weights=True)
 def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
-    """A score, bias or mask for every query and key row, as a tensor [batch, (heads,)
+    """Evaluate a score, bias or mask for every query and key as a tensor [batch, (heads,)
     q, k].
 
-    `q` and `k` are [batch, length, d], or have a heads axis behind the batch. A bias or
-    a mask has a heads axis always, and 1 for an axis along which it does not change;
-    one grid can serve several attentions.
+    `q` and `k` are [batch, length, d], optionally with a heads axis after the batch. A
+    bias or mask always has a heads axis, and length 1 along every axis on which it does
+    not depend; one grid can be used by several attention layers.
     """
     at = len(k.shape) - 2
     if at not in (1, 2) or len(q.shape) != len(k.shape):
@@ -251,6 +251,6 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
             return convert_to_grid(site.context, shown, site.span)
     added = expand_bias(site.context, of, rows, site.scope, where)
     if added is None:
-        title = "a grid is made of a score, a bias or a mask, not of none"
+        title = "`grid` takes a score, a bias or a mask, not none"
         site.fail("E0602", title, "of")
     return added

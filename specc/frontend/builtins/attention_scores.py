@@ -30,8 +30,8 @@ from specc.ir.op import Op
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, rows: GridIndices, beside: int
 ) -> MaskGrid:
-    """The option `mask` as a grid for scores of `beside` axes; a truth where it shows
-    everything or nothing.
+    """Return the option `mask` as a grid for scores with `beside` axes; True if it shows
+    every key, False if none.
     """
     span = site.spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -41,7 +41,7 @@ def evaluate_mask_option(
 def evaluate_bias_option(
     site: CallSite, add: SpecValue, rows: GridIndices, beside: int
 ) -> Tensor | None:
-    """The option `add` as a grid of numbers, likewise; None where there is none."""
+    """Return the option `add` as a grid of floats, or None."""
     span = site.spans.get("add")
     with _show_errors_at_option(site, "add", "E0604"):
         return expand_bias(site.context, add, rows, site.scope, span, beside)
@@ -49,7 +49,7 @@ def evaluate_bias_option(
 
 @contextmanager
 def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[None]:
-    """An error inside a definition is shown where the definition was given."""
+    """Show an error inside a definition at the option that passes the definition."""
     try:
         yield
     except Failed as failed:
@@ -62,7 +62,7 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
 
 
 def make_ones(site: CallSite, shape: tuple[Dim, ...]) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     x = site.constant(1.0, "f32")
     for axis, length in enumerate(shape):
         x = site.one(ops.Expand(axis, length), site.one(ops.Insert(axis), x))
@@ -70,8 +70,8 @@ def make_ones(site: CallSite, shape: tuple[Dim, ...]) -> Tensor:
 
 
 def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: GridIndices) -> Tensor:
-    """The grid of scores of every query and key: `[batch, (heads,) q, k]`."""
-    # [… q, 1, d] beside [… 1, k, d]: what is written for two vectors is of all pairs
+    """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
+    # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
     query = site.one(ops.Insert(len(q.shape) - 1), q)
     key = site.one(ops.Insert(len(k.shape) - 2), k)
     with explain_width_mismatch(site, score.name, q, k):
@@ -82,16 +82,16 @@ def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: Gri
             inner, heads = get_definition_scope(site, score), len(q.shape) == 4
             value = expand_definition(site.context, score, rows, names, inner, heads=heads)
     if not isinstance(value, Tensor):
-        title = f"a score is a grid of numbers; this is {describe_value(value)}"
+        title = f"a score must be a tensor of floats, not {describe_value(value)}"
         site.fail("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
-        # `linear(…, out=1)` leaves an axis that holds one number
+        # `linear(…, out=1)` leaves a last axis of length 1
         value = site.one(ops.Squeeze(len(q.shape)), value)
     pairs = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
         title = (
-            f"the score `{score.name}` gives {describe_value(value)}, not one number "
-            "for each query and key"
+            f"the score `{score.name}` gives {describe_value(value)}, expected one number "
+            "per query and key"
         )
         helps = ["`dot(a, b)` sums over the features; a last axis of length 1 is dropped"]
         site.fail("E0605", title, "score", helps=helps)
@@ -100,23 +100,23 @@ def compute_scores(site: CallSite, score: Score, q: Tensor, k: Tensor, rows: Gri
 
 @contextmanager
 def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> Iterator[None]:
-    """Lengths that do not meet, said of what the user wrote, where it is because
-    queries and keys differ in width.
+    """Replace a shape mismatch by E0607, which names the query and key widths, if these
+    differ.
     """
     try:
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # something else does not meet, which is said where it stands
+            raise  # another mismatch, reported where it occurs
         title = (
-            f"`{score}` cannot compare queries of {q.shape[-1]} features with keys of {k.shape[-1]}"
+            f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
         places = [(site.spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
         others = [Label(span, text) for span, text in places if span is not None]
         helps = [
-            "the scores `general` and `additive(size)` learn how the two meet: "
+            "the scores `general` and `additive(size)` learn a map between them: "
             "`attend_by(general, …) @ name`",
-            f"or bring one to the other's size: `linear(k, out={q.shape[-1]}) @ name`",
+            f"or project one to the other's width: `linear(k, out={q.shape[-1]}) @ name`",
         ]
         raise_error(
             "E0607", title, site.spans.get("score") or site.span, others=others, helps=helps
@@ -124,7 +124,7 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
 
 
 def get_definition_scope(site: CallSite, score: Score) -> str:
-    """The weight scope of a score or a normalizer: where it was written, if it has
+    """Return the weight scope of a score or a normalizer: that of its definition if it has
     weights of its own.
     """
     if not score.weights:
@@ -140,7 +140,7 @@ OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "kernel": ops.Share,
     "uniform": ops.Share,
 }
-"""What makes weights of each row of scores; `queries` goes along columns instead."""
+"""The op that normalizes scores along the keys, by normalizer; `queries` transposes first."""
 
 SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_WORDS)
 
@@ -148,14 +148,13 @@ SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_WORDS)
 def normalize_scores(
     site: CallSite, grid: Tensor, mask: MaskGrid, normalize: Normalizer, rows: GridIndices
 ) -> Tensor:
-    """Weights from scores, each row over the keys it sees.
+    """Normalize scores over the visible keys of each query.
 
-    A score of minus infinity hides its key as the mask does, whether a bias or the
-    score itself gave it.
+    A score of minus infinity masks its key out, as the mask does.
     """
     if isinstance(mask, Tensor):
         shown = match_score_rank(site, mask, len(grid.shape))
-    else:  # all or nothing, as [1, 1]: it spreads over any grid
+    else:  # all or no keys: [1, 1] broadcasts to any grid
         shown = site.constant(mask, "bool")
         shown = site.one(ops.Insert(0), site.one(ops.Insert(0), shown))
     low = site.constant(-inf, grid.type.dtype)
@@ -163,7 +162,7 @@ def normalize_scores(
         if mask is not True:
             grid = site.one(ops.Where(), shown, grid, low)
         made = _apply_definition(site, normalize, grid, rows)
-        # whatever it makes of a row that sees nothing, and of what is hidden
+        # zero at masked keys, whatever the definition gives there
         zero = site.constant(0.0, grid.type.dtype)
         there = site.one(ops.Compare("ne"), grid, low)
         if mask is not True:
@@ -172,7 +171,7 @@ def normalize_scores(
     word = normalize.word if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, shown)
-    if word == "uniform":  # whatever the score, every key that is seen counts alike
+    if word == "uniform":  # every visible key has the same weight, whatever the score
         there = site.one(ops.Compare("ne"), grid, low)
         grid = site.one(ops.Cast(grid.type.dtype), there)
     return site.one(OPS_BY_NORMALIZER[word](), grid, shown)
@@ -181,11 +180,11 @@ def normalize_scores(
 def _apply_definition(
     site: CallSite, made: DefinitionFunction, scores: Tensor, rows: GridIndices
 ) -> Tensor:
-    """What a definition makes of scores, hidden ones minus infinity."""
+    """Apply a normalizer's definition to scores that are minus infinity at masked keys."""
     params = made.definition.params or ()
     if not params:
         title = f"the normalizer `{made.name}` has no parameter for the scores"
-        helps = [f"name them first: `normalizer {made.name}(s) = …`"]
+        helps = [f"declare one: `normalizer {made.name}(s) = …`"]
         site.fail("E0608", title, "normalize", helps=helps)
     given = replace(made, given={**made.given, params[0].name: scores})
     context = site.context
@@ -199,33 +198,33 @@ def _apply_definition(
             f"the normalizer `{made.name}` gives {describe_value(value)} of scores "
             f"{describe_value(scores)}"
         )
-        helps = ["weights are as many as the scores: a sum needs `insert(…, axis=-1)`"]
+        helps = ["the weights need the scores' shape: a sum needs `insert(…, axis=-1)`"]
         site.fail("E0609", title, "normalize", helps=helps)
     return value
 
 
 def _softmax_over_queries(site: CallSite, grid: Tensor, mask: Tensor) -> Tensor:
-    """Softmax along the queries, the last axis but one, among those that may look at the key."""
+    """Apply softmax along the queries, the second-to-last axis, where the key is visible."""
 
-    def turned(x: Tensor) -> Tensor:
+    def swap_last_axes(x: Tensor) -> Tensor:
         rank = len(x.shape)
         return site.one(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
-    return turned(site.one(ops.MaskedSoftmax(), turned(grid), turned(mask)))
+    return swap_last_axes(site.one(ops.MaskedSoftmax(), swap_last_axes(grid), swap_last_axes(mask)))
 
 
 def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
-    """A grid of four axes beside scores of `rank`: the heads axis goes where scores have none."""
+    """Drop the heads axis of a grid with four axes for scores without one (rank 3)."""
     if rank == 3:
         if grid.shape[1] != 1:
             site.fail(
                 "E0603",
-                "this differs from head to head, and there are no heads here",
+                "this has a value per head, but there is no heads axis here",
                 "mask",
                 describe_value(grid),
                 helps=[
-                    "queries and keys get a heads axis by `heads_of(x, heads)`; a mask "
-                    "or a bias for all heads has 1 there"
+                    "`heads_of(x, heads)` gives queries and keys a heads axis; a mask "
+                    "or bias for all heads has length 1 there"
                 ],
             )
         return site.one(ops.Squeeze(1), grid)
@@ -234,24 +233,24 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
 
 @register_builtin()
 def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Softmax over the last axis, keys, among those the mask shows; a row that sees
-    none is all zeros.
+    """Apply softmax over the keys, the last axis, with masked keys excluded; weights are
+    zero where no key is visible.
     """
     return _normalize_masked(site, scores, mask, SOFTMAX_NORMALIZER)
 
 
 @register_builtin()
 def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """One at the greatest visible score of each row, zero elsewhere."""
+    """Return one-hot weights at the maximum visible score of each query."""
     return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_WORDS))
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalizer) -> Tensor:
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
-        title = "scores have the axes batch, heads if any, query if any, key"
+        title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.fail("E0307", title, "scores", describe_value(scores))
-    # [batch, key] is one query, whose own row has no number
+    # [batch, key] is a single query without a position
     wide = site.one(ops.Insert(1), scores) if rank == 2 else scores
     last = len(wide.shape) - 1
     queries = last - 1 if rank > 2 else None
@@ -263,7 +262,7 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalize
 
 @register_builtin()
 def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
-    """Each visible score divided by the sum of its row, those below zero as zero; zeros
+    """Divide each visible score by the sum over the keys, negative scores as zero; zeros
     where the sum is zero.
     """
     return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_WORDS))
@@ -271,21 +270,20 @@ def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 
 @register_builtin()
 def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: Mask) -> Tensor:
-    """Weights by any normalizer, of scores [… q, k] or [batch, k]:
-    `weights_by(sparsemax, z, mask=causal)`. What the mask hides weighs nothing.
+    """Normalize scores [… q, k] or [batch, k] with any normalizer:
+    `weights_by(sparsemax, z, mask=causal)`. Masked keys have weight zero.
 
-    The words for `normalize` are those of `attend_by`, but for `sampled`, which needs
-    noise.
+    `normalize` is one of `attend_by`'s, except `sampled`, which needs noise.
     """
     if isinstance(normalize, ChoiceValue) and normalize.word == "sampled":
-        title = "`sampled` draws keys by noise, which `attend_by` takes"
-        site.fail("E0606", title, "normalize", helps=["use `attend_by(…, noise=gumbel(u))`"])
+        title = "`normalize=sampled` needs `noise`, which only `attend_by` takes"
+        site.fail("E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel(u))`"])
     return _normalize_masked(site, scores, mask, normalize)
 
 
 @register_builtin()
 def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
-    """Values summed by weights: [… q, k] and [… k, d] give [… q, d]; without a query axis [… d]."""
+    """Sum values by attention weights: [… q, k] and [… k, d] give [… q, d]; [… k] gives [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         at = len(weights.shape) - 1
         return site.one(

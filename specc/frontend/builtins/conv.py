@@ -35,16 +35,18 @@ def conv(
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor | Results:
-    """A convolution along rows [batch, time, channels], or over a picture [batch,
-    channels, high, wide].
+    """Apply a convolution along the time axis of [batch, time, channels], or over a
+    feature map [batch, channels, height, width].
 
-    `kernel=3` or `[3, 5]`, and likewise `stride` and `dilation`; each of `groups` reads
-    its own channels. `padding` is how many zeros stand before and behind: a number, `[2,
-    0]` before and behind rows, `[high, wide]` of a picture, `[[2, 0], [1, 1]]` axis by
-    axis; `same` keeps the length, the odd one behind; `causal` never looks ahead. Rows
-    that `keep` [batch, time] leaves out count as zeros, and the results are then (out,
-    keep), the second for the rows that come out. Weights: `weight` [out, channels /
-    groups, kernel], `bias` [out]; `weight=` and `bias=` may also be given.
+    `kernel`, `stride` and `dilation` are one number, or one for each axis, as `[3, 5]`.
+    `groups` splits the channels into groups that are convolved independently. `padding`
+    is the number of zeros at both ends: a number, `[2, 0]` for start and end of the time
+    axis, `[height, width]`, or `[[2, 0], [1, 1]]` for start and end of each axis; `same`
+    keeps the length (of an odd total the larger half comes last); `causal` pads only at
+    the start, so that no output reads later positions. With `keep` [batch, time],
+    positions that are masked out count as zeros and the results are (out, keep), the
+    second the mask of the output positions. Weights: `weight` [out, channels / groups,
+    kernel], `bias` [out]; both may be given as `weight=` and `bias=`.
     """
     over = WindowOperand(site, x)
     sizes = _get_kernel_sizes(over, out, kernel, weight)
@@ -57,7 +59,7 @@ def conv(
         _check_groups(site, out, groups)
         shape = (out, divide_dims_exactly(over.channels, groups), *map(Dim.of, window.kernel))
         weight = site.parameter("weight", shape, init, ["out", "", "kernel", "kernel"])
-    # What stands in padded rows would be read over the end of a text.
+    # Otherwise a window at the end of a sequence would read values at padded positions.
     there = x if keep is None else _mask_input(site, over, keep)
     op = ops.Conv(*window.numbers, groups)
     made = site.one(op, there, weight, _get_bias(site, bias, weight.shape[0], own))
@@ -82,15 +84,13 @@ def conv_transpose(
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor:
-    """The opposite of a convolution with a stride, which makes rows or pictures longer:
-    every row adds a whole kernel, `stride` rows behind the one before
-    (arXiv:1603.07285, sec. 4).
+    """Apply a transposed convolution, which upsamples by `stride` (arXiv:1603.07285, sec. 4).
 
-    `padding` rows are cut off before and behind, `extra` ones stand behind, fewer than
-    `stride` or `dilation`: as in PyTorch, `n` rows become `(n - 1) · stride + dilation
-    · (kernel - 1) + 1 - 2 · padding + extra`. Options as in `conv`. Weights: `weight`
-    [channels, out / groups, kernel], `bias` [out]; `weight=` and `bias=` may also be
-    given.
+    As in PyTorch, `n` positions become `(n - 1) · stride + dilation · (kernel - 1) + 1 -
+    2 · padding + extra`: `padding` positions are removed at both ends, and `extra`
+    (PyTorch's `output_padding`) are added at the end, fewer than `stride` or `dilation`.
+    Other options as in `conv`. Weights: `weight` [channels, out / groups, kernel],
+    `bias` [out]; both may be given as `weight=` and `bias=`.
     """
     over = WindowOperand(site, x)
     sizes = _get_kernel_sizes(over, out, kernel, weight)
@@ -118,11 +118,12 @@ def max_pool(
     padding: PaddingOption = NO_PADDING,
     ceil: bool = False,
 ) -> Tensor:
-    """The greatest of each window of rows [batch, time, channels] or of a picture
-    [batch, channels, high, wide], channel by channel.
+    """Apply max pooling per channel to [batch, time, channels] or to a feature map
+    [batch, channels, height, width].
 
-    `stride` is as long as the kernel unless given; other options are those of `conv`.
-    What is padded is below all. With `ceil` a last window may reach over the end.
+    `stride` defaults to the kernel size; other options are those of `conv`. Padding
+    counts as minus infinity. With `ceil` the last window may extend past the end
+    (PyTorch's `ceil_mode`).
     """
     window = WindowOperand(site, x).pool(kernel, stride, dilation, padding)
     extra = window.max_overhang() if ceil else window.nothing
@@ -141,16 +142,16 @@ def average_pool(
     counted: bool | None = None,
     ceil: bool = False,
 ) -> Tensor:
-    """The mean of each window of rows [batch, time, channels] or of a picture [batch,
-    channels, high, wide], channel by channel.
+    """Apply average pooling per channel to [batch, time, channels] or to a feature map
+    [batch, channels, height, width].
 
-    Options are those of `max_pool`. Where there is padding, `counted` says whether its
-    zeros count: in PyTorch they do unless told otherwise, in others they do not.
+    Options are those of `max_pool`. `counted` says whether padded zeros count in the
+    mean, PyTorch's `count_include_pad`; it is required where there is padding.
     """
     window = WindowOperand(site, x).pool(kernel, stride, ONE_STEP, padding)
-    # The two ways differ at the ends alone, where nobody looks: so it has to be said.
+    # Frameworks differ here, and only at the borders, so that a wrong default goes unnoticed.
     if counted is None and any((*window.before, *window.behind)):
-        helps = ["write `counted=true`, as PyTorch has it, or `counted=false`"]
+        helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
         site.fail("E0211", title, "padding", helps=helps)
     extra = window.max_overhang() if ceil else window.nothing
@@ -170,14 +171,14 @@ def conv_keep(
     padding: PaddingOption = NO_PADDING,
     ceil: bool = False,
 ) -> Tensor:
-    """Which rows exist behind a convolution or a pool with these options along the rows
-    that `keep` [batch, time] says exist: as many as come out of a text alone.
+    """Return the padding mask [batch, time] of the output positions of a convolution or
+    pooling with these options, given the mask `keep` [batch, time] of its input.
 
-    Zeros have to stand where rows do not exist, if the window reads over the end;
-    `conv(…, keep=keep)` sees to both.
+    Each sequence keeps as many positions as it would alone. If the window reads past the
+    end, values at padded positions have to be zero; `conv(…, keep=keep)` does both.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
-        title = "`conv_keep` takes what says which rows exist, bool[batch, time]"
+        title = "`conv_keep` takes a padding mask, bool[batch, time]"
         site.fail("E0301", title, "keep", f"this is {describe_value(keep)}")
     over = WindowOperand(site, keep, rows=True)
     window = over.window(kernel, stride, dilation, padding)
@@ -187,24 +188,24 @@ def conv_keep(
 
 
 def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
-    """The rows, with zeros where they do not exist."""
+    """Replace the values at masked-out positions by zeros."""
     if len(over.x.shape) != 3:
-        title = "`keep` says which rows exist, and a picture has none that do not"
+        title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.fail("E0301", title, "keep", describe_value(keep))
     shown = site.one(ops.Insert(2), keep)
     return site.one(ops.Where(), shown, over.x, site.constant(0.0, over.x.type.dtype))
 
 
 def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tensor:
-    """Which rows exist behind a window."""
-    # As many rows come out as went in, each at its place.
+    """Return the padding mask of the output positions of `op`."""
+    # as many positions come out as went in, in the same order
     if op.keeps(0):
         return keep
     return site.one(ops.KeepRows(op.stride[0], op.lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tensor | None:
-    """The bias that is given, or one of the call's own."""
+    """Return the given bias, a weight of the call's own, or None."""
     if isinstance(bias, Tensor):
         return bias
     sizes = ["out"] if own else []
@@ -212,7 +213,7 @@ def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tenso
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
-    """E0211 for an option that must be there where no weight is given."""
+    """Raise E0211 for an option that is required unless a weight is given."""
     called = site.call.function.path
     helps = [f"give `{option}=`, or a tensor as `weight=`"]
     site.fail("E0211", f"`{called}` needs the option `{option}`", helps=helps)
@@ -221,30 +222,31 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 def _get_kernel_sizes(
     over: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
-    """The kernel: as it is given, or as the weight has it, whose shape says `out` too."""
-    # Of a weight that is given the shape says it; said twice, the two could differ.
+    """Return the kernel sizes as given, or those of the given weight. Raise E0212 if both
+    are given: they could differ.
+    """
     if weight is None:
         return kernel if kernel is not None else _raise_missing_option(over.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):
         if value is not None:
-            title = f"the shape of `weight` says what `{option}` is"
+            title = f"`{option}` follows from the shape of `weight`"
             over.site.fail("E0212", title, option, helps=[f"leave out `{option}=`"])
     return _get_weight_kernel(over, weight)
 
 
 def _get_weight_kernel(over: WindowOperand, weight: Tensor) -> tuple[Dim, ...]:
-    """The kernel of a weight that is given. E0301 where it has not its axes."""
+    """Return the kernel sizes of a given weight. Raise E0301 if it has other axes."""
     if len(weight.shape) != len(over.lengths) + 2:
-        sizes = "kernel" if len(over.lengths) == 1 else "high, wide"
-        title = f"a weight has the axes out, channels of a group, {sizes}"
+        sizes = "kernel" if len(over.lengths) == 1 else "height, width"
+        title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"
         over.site.fail("E0301", title, "weight", f"this is {describe_value(weight)}")
     return weight.shape[2:]
 
 
 def _check_groups(site: CallSite, channels: Dim, groups: Dim) -> None:
-    """E0321 where channels cannot be shared out equally."""
+    """Raise E0321 if `groups` does not divide the number of channels."""
     site.within(groups, "groups", 1)
     if mod_dims(channels, groups).number:
-        title = f"{channels} channels cannot be shared out to {groups} groups"
-        helps = ["the number of groups divides the channels that go in and those that come out"]
+        title = f"{channels} channels cannot be divided into {groups} groups"
+        helps = ["`groups` has to divide the input channels and the output channels"]
         site.fail("E0321", title, "groups", helps=helps)

@@ -22,36 +22,36 @@ from specc.ir.dim import Dim, max_dims, min_dims
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 
 FUNCTION_DOCS = {
-    "abs": "the size of a number without its sign",
-    "ceil": "rounded up",
-    "cos": "cosine",
-    "erf": "the error function",
-    "exp": "e to the power of x",
-    "expm1": "exp(x) - 1, accurate near 0",
-    "floor": "rounded down",
-    "gelu": "x · Φ(x), exact (arXiv:1606.08415, sec. 2)",
-    "gelu_tanh": "gelu by its tanh approximation, as GPT-2 and BERT's original code "
-    "have it (arXiv:1606.08415, sec. 2)",
-    "log": "natural logarithm",
-    "log1p": "log(1 + x), accurate near 0",
-    "neg": "the negative",
-    "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2)",
-    "reciprocal": "1 / x",
-    "relu": "max(0, x)",
-    "relu2": "max(0, x)² (arXiv:2109.08668)",
-    "round": "to the nearest whole number, halves to even",
-    "sigmoid": "1 / (1 + exp(-x))",
-    "sign": "-1, 0 or 1",
-    "silu": "x · sigmoid(x) (arXiv:1702.03118)",
-    "sin": "sine",
-    "softplus": "log(1 + exp(x))",
-    "sqrt": "square root",
-    "tanh": "hyperbolic tangent",
+    "abs": "The absolute value.",
+    "ceil": "The smallest integer not below x.",
+    "cos": "The cosine of x in radians.",
+    "erf": "The error function.",
+    "exp": "The exponential function.",
+    "expm1": "exp(x) - 1, accurate near 0.",
+    "floor": "The largest integer not above x.",
+    "gelu": "GELU, exact: x · Φ(x) (arXiv:1606.08415, sec. 2).",
+    "gelu_tanh": "GELU by its tanh approximation, as in GPT-2 and BERT's original code "
+    "(arXiv:1606.08415, sec. 2).",
+    "log": "The natural logarithm.",
+    "log1p": "log(1 + x), accurate near 0.",
+    "neg": "The negative, -x.",
+    "quick_gelu": "x · sigmoid(1.702 x) (arXiv:1606.08415, sec. 2).",
+    "reciprocal": "1 / x.",
+    "relu": "max(0, x).",
+    "relu2": "Squared ReLU: max(0, x)² (arXiv:2109.08668).",
+    "round": "The nearest integer; halves round to even.",
+    "sigmoid": "1 / (1 + exp(-x)).",
+    "sign": "The sign of x: -1, 0 or 1.",
+    "silu": "SiLU (Swish): x · sigmoid(x) (arXiv:1702.03118).",
+    "sin": "The sine of x in radians.",
+    "softplus": "log(1 + exp(x)).",
+    "sqrt": "The square root.",
+    "tanh": "The hyperbolic tangent.",
 }
-"""One line for each function of one number."""
+"""The documentation of each elementwise function of one operand."""
 
 NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
-"""Those that take a static number too."""
+"""Those that also take a number known at compile time."""
 
 
 def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
@@ -71,7 +71,7 @@ def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
     try:
         return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
     except (ValueError, OverflowError, ZeroDivisionError):
-        site.fail("E0310", f"{fn}({x}) has no value", "x")
+        site.fail("E0310", f"{fn}({x}) is undefined", "x")
 
 
 for _fn in POINTWISE_FUNCTIONS:
@@ -86,7 +86,7 @@ for _fn in POINTWISE_FUNCTIONS:
 
 @register_builtin()
 def identity(site: CallSite, x: Tensor) -> Tensor:
-    """The operand as it is."""
+    """Return `x` unchanged."""
     return x
 
 
@@ -94,8 +94,8 @@ def identity(site: CallSite, x: Tensor) -> Tensor:
 def min_(
     site: CallSite, x: Anything, *others: Anything, axis: Dim | None = None
 ) -> Tensor | Number:
-    """The smallest of several, elementwise; with `axis`, the smallest along it. Of a
-    list of numbers, its least.
+    """Return the elementwise minimum of several operands, the minimum along `axis`, or the
+    minimum of a list of numbers.
     """
     return _compute_extreme(site, "min", x, others, axis)
 
@@ -104,8 +104,8 @@ def min_(
 def max_(
     site: CallSite, x: Anything, *others: Anything, axis: Dim | None = None
 ) -> Tensor | Number:
-    """The greatest of several, elementwise; with `axis`, the greatest along it. Of a
-    list of numbers, its greatest.
+    """Return the elementwise maximum of several operands, the maximum along `axis`, or the
+    maximum of a list of numbers.
     """
     return _compute_extreme(site, "max", x, others, axis)
 
@@ -122,31 +122,31 @@ def _compute_extreme(
     # `max(sizes)` of a list, or `max(a, b)`
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
-        site.fail("E0203", f"`{fn}` of an empty list has no value")
+        site.fail("E0203", f"`{fn}` of an empty list is undefined")
     operands: list[ElementwiseOperand] = []
     for item in items:
         if not isinstance(item, ElementwiseOperand):
-            title = f"`{fn}` compares numbers; this is {describe_value(item)}"
+            title = f"`{fn}` takes numbers and tensors, not {describe_value(item)}"
             site.fail("E0203", title, "x" if item is x else "")
         operands.append(item)
     return _fold_operands(site, fn, operands)
 
 
 ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
-"""What functions of several numbers take, mixed as one likes."""
+"""Operands of elementwise functions: tensors and numbers may be mixed."""
 
 INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "add": operator.add,
     "min": min_dims,
     "max": max_dims,
 }
-"""The functions of two that keep lengths lengths."""
+"""Functions of two dimensions whose result is a dimension."""
 
 
 def _fold_operands(
     site: CallSite, fn: str, operands: Sequence[ElementwiseOperand]
 ) -> ElementwiseOperand:
-    """One function of two, from the left over all operands."""
+    """Apply a function of two operands to all operands, from left to right."""
     result = operands[0]
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
@@ -162,7 +162,7 @@ def _fold_operands(
 
 
 def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
-    """One reduction along one axis."""
+    """Reduce `x` along one axis."""
     if not isinstance(x, Tensor):
         site.fail("E0203", f"`{fn}` along an axis takes a tensor, not {describe_value(x)}", "x")
     return site.one(ops.Reduce(fn, site.axis(x, axis)), x)
@@ -170,7 +170,7 @@ def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
 
 @register_builtin(name="sum")
 def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Number:
-    """The sum along an axis; of a list of numbers or tensors, their sum."""
+    """Sum along an axis, or sum a list of numbers or tensors."""
     if not isinstance(x, tuple):
         return add_reduction(site, "sum", x, axis)
     if not x:
@@ -178,38 +178,40 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Num
     operands: list[ElementwiseOperand] = []
     for item in x:
         if not isinstance(item, ElementwiseOperand):
-            site.fail("E0203", f"`sum` adds numbers; this is {describe_value(item)}", "x")
+            site.fail("E0203", f"`sum` takes numbers and tensors, not {describe_value(item)}", "x")
         operands.append(item)
     return _fold_operands(site, "add", operands)
 
 
 @register_builtin()
 def mean(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """The mean along an axis. Over a padded axis use `masked_mean`."""
+    """Average along an axis. Over a padded axis use `masked_mean`."""
     return add_reduction(site, "mean", x, axis)
 
 
 @register_builtin(name="any")
 def any_(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Whether any row along an axis is true."""
+    """Return whether any element along an axis is true."""
     return add_reduction(site, "any", x, axis)
 
 
 @register_builtin()
 def every(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Whether all rows along an axis are true."""
+    """Return whether all elements along an axis are true."""
     return add_reduction(site, "all", x, axis)
 
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """The number of the greatest row along an axis; the first of equals."""
+    """Return the index of the maximum along an axis; of equal values the first."""
     return site.one(ops.ArgMax(site.axis(x, axis)), x)
 
 
 @register_builtin()
 def cumsum(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Running sum along an axis, the row itself included. True counts as 1."""
+    """Return the cumulative sum along an axis, including the current position. True counts
+    as 1.
+    """
     if x.type.dtype == "bool":
         x = site.one(ops.Cast("i64"), x)
     return site.one(ops.CumSum(site.axis(x, axis)), x)
@@ -217,8 +219,8 @@ def cumsum(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
 
 @register_builtin()
 def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything) -> Tensor:
-    """`then` where the condition is true, else `otherwise`."""
-    # two numbers: one of them says of which type the result is
+    """Select from `then` where the condition is true and from `otherwise` elsewhere."""
+    # two numbers: their types decide the element type of the result
     if not isinstance(then, Tensor) and not isinstance(otherwise, Tensor):
         dtype = "i64" if is_integer_number(then) and is_integer_number(otherwise) else "f32"
         if isinstance(then, bool):
@@ -230,10 +232,11 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
 
 @register_builtin()
 def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = None) -> Tensor:
-    """No less than `low` and no more than `high`."""
+    """Clamp values between `low` and `high`."""
     least, most = (get_known_float(b) if isinstance(b, Number) else None for b in (low, high))
     if least is not None and most is not None and least > most:
-        site.fail("E0417", f"`clip` from {least:g} to {most:g} leaves nothing", "low")
+        title = f"`clip`: `low` {least:g} is above `high` {most:g}"
+        site.fail("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
             x = site.one(ops.Arith(fn), *convert_operands(site.context, x, bound, site.span))
@@ -242,8 +245,8 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> Tensor:
-    """The same values as another kind. True is 1; fractions are cut towards zero; what
-    is not 0 is true.
+    """Convert to another element type. True becomes 1, floats are truncated towards zero,
+    and every value but 0 becomes true.
     """
     if to == "bool":
         if x.type.dtype == "bool":

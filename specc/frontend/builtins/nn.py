@@ -17,7 +17,7 @@ ZEROS_INIT, ONES_INIT, NORMAL_INIT = "zeros", "ones", "normal(0.02)"
 def linear(
     site: CallSite, x: Tensor, *, out: Dim, bias: bool = True, init: str = FAN_IN_INIT
 ) -> Tensor:
-    """An affine map of the last axis, `x @ weight.T + bias`. Weights: `weight` [out,
+    """Apply a linear layer to the last axis: `x @ weight.T + bias`. Weights: `weight` [out,
     in], `bias` [out].
     """
     _check_float_tensor(site, x)
@@ -28,8 +28,8 @@ def linear(
 
 @register_builtin()
 def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x @ weight.T + bias` with tensors that are given: weights [out, in] of another
-    name, or shared ones.
+    """Compute `x @ weight.T + bias` with given tensors: `weight` is [out, in], for example
+    tied to an embedding.
     """
     _check_float_tensor(site, x)
     return site.one(ops.Linear(), x, weight, bias)
@@ -39,9 +39,10 @@ def affine(site: CallSite, x: Tensor, weight: Tensor, bias: Tensor | None = None
 def embedding(
     site: CallSite, ids: Tensor, *, size: Dim, dim: Dim, init: str = NORMAL_INIT
 ) -> Tensor:
-    """A row of a table for each number. Weight: `weight` [size, dim]."""
+    """Look up the vector of each id in a table. Weight: `weight` [size, dim]."""
     if ids.type.dtype != "i64":
-        site.fail("E0301", f"an embedding looks up whole numbers, not {describe_value(ids)}", "ids")
+        title = f"`embedding` takes integer ids, not {describe_value(ids)}"
+        site.fail("E0301", title, "ids")
     _record_index_bound(site, ids, size)
     return site.one(
         ops.Embedding(), ids, site.parameter("weight", [size, dim], init, ["size", "dim"])
@@ -49,10 +50,10 @@ def embedding(
 
 
 def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
-    """Note that numbers the caller gives index a table of `size` rows."""
+    """Record that the ids of a graph input index a table of `size` entries."""
     builder = site.context.builder
     for name, value in builder.inputs.items():
-        # only an input itself: numbers that are computed first are not the caller's
+        # only the input itself: ids that the graph computes are not given by the caller
         if value is ids.value:
             facts = builder.input_facts[name]
             builder.input_facts[name] = replace(facts, below=facts.below or size)
@@ -68,10 +69,10 @@ def layer_norm(
     scale: bool = True,
     offset: float = 0.0,
 ) -> Tensor:
-    """Layer normalization of the last axis (arXiv:1607.06450). Weights: `weight`,
+    """Apply layer normalization over the last axis (arXiv:1607.06450). Weights: `weight`,
     `bias` [d].
 
-    With `offset=1.0` the weight is stored as its difference from one.
+    With `offset=1.0` the stored weight is added to 1, so that zeros mean no scaling.
     """
     _check_float_tensor(site, x)
     site.within(eps, "eps", 0.0)
@@ -84,10 +85,10 @@ def layer_norm(
 def rms_norm(
     site: CallSite, x: Tensor, *, eps: float, scale: bool = True, offset: float = 0.0
 ) -> Tensor:
-    """Root-mean-square normalization of the last axis (arXiv:1910.07467). Weight:
+    """Apply root-mean-square normalization over the last axis (arXiv:1910.07467). Weight:
     `weight` [d].
 
-    With `offset=1.0` the weight is stored as its difference from one, as in Gemma.
+    With `offset=1.0` the stored weight is added to 1, as in Gemma.
     """
     _check_float_tensor(site, x)
     site.within(eps, "eps", 0.0)
@@ -96,7 +97,7 @@ def rms_norm(
 
 def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     site.within(offset, "offset", -math.inf)
-    # one weight as it is, or as its difference from one: the file decides which
+    # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
         return site.parameter("weight", [x.shape[-1]], ONES_INIT)
     stored = site.parameter("weight", [x.shape[-1]], ZEROS_INIT)
@@ -107,7 +108,7 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
 
 @register_builtin(weights=True)
 def parameter(site: CallSite, *, shape: tuple[Dim, ...], init: str = NORMAL_INIT) -> Tensor:
-    """A weight that is used as it is. Its name is the `@` path itself."""
+    """Return a weight tensor of the given shape. Its name is the `@` path itself."""
     return site.parameter("", shape, init, ["shape"] * len(shape))
 
 
@@ -121,20 +122,20 @@ def patches(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Tensor:
-    """An image [batch, channels, height, width] cut into squares of `size`, each mapped
-    to `out` numbers.
+    """Split an image [batch, channels, height, width] into patches of `size` and project
+    each to `out` features (the patch embedding of ViT, arXiv:2010.11929, sec. 3.1).
 
-    `size` may be a pair, high and wide. The result is [batch, (height / size) · (width
-    / size), out], in reading order (arXiv:2010.11929, sec. 3.1). Weights: `weight`
-    [out, channels, size, size], `bias` [out].
+    `size` may be a pair [height, width]. The result is [batch, (height / size) · (width
+    / size), out], in row-major order. Weights: `weight` [out, channels, size, size],
+    `bias` [out].
     """
     sizes = size if isinstance(size, tuple) else (size, size)
     if len(sizes) != 2:
-        site.fail("E0301", "a patch is so many rows high and so many wide", "size")
+        site.fail("E0301", "`size` of a patch is one number or a pair [height, width]", "size")
     if len(x.shape) != 4:
         site.fail(
             "E0301",
-            "an image has the axes batch, channels, height, width",
+            "`patches` takes an image [batch, channels, height, width]",
             "x",
             f"this is {describe_value(x)}",
         )
@@ -145,7 +146,9 @@ def patches(
 
 @register_builtin()
 def maxout(site: CallSite, x: Tensor, pieces: Dim) -> Tensor:
-    """The greatest of each `pieces` neighboring features (arXiv:1302.4389, sec. 2)."""
+    """Take the maximum of every `pieces` consecutive features (maxout, arXiv:1302.4389,
+    sec. 2).
+    """
     last = len(x.shape) - 1
     split = site.one(ops.Split(last, (divide_dims_exactly(x.shape[-1], pieces), pieces)), x)
     return site.one(ops.Reduce("max", last + 1), split)
@@ -153,17 +156,16 @@ def maxout(site: CallSite, x: Tensor, pieces: Dim) -> Tensor:
 
 @register_builtin()
 def matmul(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
-    """The matrix product of the last two axes."""
+    """Multiply the matrices in the last two axes."""
     return site.one(ops.MatMul(), a, b)
 
 
 @register_builtin()
 def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
-    """Products summed over the names missing on the right:
+    """Sum products of the operands over the axes missing on the right:
     `einsum("b i d, b j d -> b i j", x, y)`.
     """
-    # einsum's own rules for the names come with the op; this is about the arrow and the
-    # commas
+    # the op itself checks the axis names; only the arrow and the commas are checked here
     if equation.count("->") != 1 or equation.count(",") != len(operands) - 1:
         site.fail("E0306", f"the equation does not fit {len(operands)} operands", "equation")
     return site.one(ops.Einsum(equation), *operands)
@@ -171,7 +173,7 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
 
 @register_builtin()
 def softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Exponentials along an axis, scaled to sum to one. Over keys use `attend` or
+    """Apply softmax along an axis. For attention over keys use `attend` or
     `masked_softmax`.
     """
     return site.one(ops.Softmax(site.axis(x, axis)), x)
@@ -179,9 +181,7 @@ def softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 @register_builtin()
 def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """log(sum(exp(x))) along an axis, of which the maximum is subtracted first so that
-    nothing overflows.
-    """
+    """Compute log(sum(exp(x))) along an axis, stable for large values."""
     at = site.axis(x, axis)
     shifted, most = _subtract_max(site, x, at)
     total = _compute_log_sum(site, shifted, at)
@@ -190,7 +190,7 @@ def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 @register_builtin()
 def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """log(softmax(x)) along an axis, without the logarithm of a softmax that is 0."""
+    """Compute log(softmax(x)) along an axis, stable for large values."""
     at = site.axis(x, axis)
     shifted, _ = _subtract_max(site, x, at)
     total = site.one(ops.Insert(at), _compute_log_sum(site, shifted, at))
@@ -198,8 +198,8 @@ def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """`x` less its maximum along an axis, and that maximum. An infinite one counts as
-    0: infinity less infinity is NaN.
+    """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
+    replaced by 0: infinity minus infinity is NaN.
     """
     most = site.one(ops.Insert(axis), site.one(ops.Reduce("max", axis), x))
     finite = site.one(
@@ -218,14 +218,13 @@ def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
 
 @register_builtin()
 def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
-    """The sum of products along the last axis.
+    """Compute the dot product along the last axis.
 
-    Where `a` has one row for every query and `b` one for every key, as in a score, this
-    is one matrix product.
+    As an attention score, between all queries and keys, it is one matrix product.
     """
     one = Dim.of(1)
     if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == one and b.shape[-3] == one:
-        # [… q, 1, d] · [… 1, k, d]: all pairs at once, without a grid of products
+        # [… q, 1, d] · [… 1, k, d]: a matrix product, not a broadcast product and a sum
         queries = site.one(ops.Squeeze(len(a.shape) - 2), a)
         keys = site.one(ops.Squeeze(len(b.shape) - 3), b)
         last = len(keys.shape) - 1
@@ -237,10 +236,10 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
 
 def _check_float_tensor(site: CallSite, x: Tensor) -> None:
     if x.type.dtype not in ("f32", "f64", "f16", "bf16") or not x.shape:
-        helps = ["embedding(ids, size=…, dim=…) turns numbers of things into vectors"]
+        helps = ["embedding(ids, size=…, dim=…) maps integer ids to vectors"]
         site.fail(
             "E0301",
-            f"`{site.call.function.path}` takes vectors of numbers",
+            f"`{site.call.function.path}` takes a float tensor with at least one axis",
             "x",
             f"this is {describe_value(x)}",
             helps=helps,

@@ -16,31 +16,30 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 
 MAX_SINUSOID_WIDTH = 2**20
-"""Features of a head that can be turned: each pair has a frequency of its own in the model."""
+"""The maximum rotated width: the model stores one frequency per feature pair."""
 
 
 @register_builtin()
 def positions(
     site: CallSite, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
 ) -> Tensor:
-    """Position ids: of `keep`, how many kept rows are before each kept one.
+    """Return position ids. For a padding mask `keep`: int[batch, n], the number of real
+    positions before each one, so that padding on either side does not count.
 
-    So padding does not count, on either side. The result is int[batch, n]; a row that
-    is not kept has the number of the last kept one before it, 0 where there is none. Of
-    any other tensor: its row numbers along `axis`, int[n]. `offset` is added.
+    A padded position has the id of the last real position before it, or 0. For any other
+    tensor: the indices 0, 1, … along `axis`, int[n]. `offset` is added.
     """
-    # a running count of the rows that exist, less one; padding before the first is put
-    # at 0
+    # the cumulative sum of the mask, minus one; padding before the first position gets 0
     if x.type.dtype == "bool":
         count = site.one(ops.CumSum(site.axis(x, axis)), site.one(ops.Cast("i64"), x))
         before = site.one(ops.Arith("sub"), count, site.constant(1, "i64"))
         ids = site.one(ops.Arith("max"), before, site.constant(0, "i64"))
     else:
         ids = site.one(ops.Extent(site.axis(x, axis)), x)
-    # no node for nothing: most models start at 0
+    # no node when nothing is added: most models start at 0
     if offset == 0:
         return ids
-    # a run-time length, such as that of what came before
+    # a run-time length, such as that of the past key-values
     if offset.number is None:
         return site.one(ops.Arith("add"), ids, site.one(ops.Size(offset)))
     return site.one(ops.Arith("add"), ids, site.constant(offset.number, "i64"))
@@ -55,11 +54,13 @@ def sinusoid(
     layout: Literal["interleaved", "halves", "fairseq"],
     base: float = 10000.0,
 ) -> Tensor:
-    """Sines and cosines of positions (arXiv:1706.03762, sec. 3.5): a vector of `dim`
-    numbers for each.
+    """Compute sinusoidal position embeddings of width `dim` (arXiv:1706.03762, sec. 3.5).
+
+    `layout` is the order of sines and cosines: alternating, all sines first, or as fairseq
+    has it.
     """
     if at.type.dtype != "i64":
-        site.fail("E0301", f"positions are whole numbers, not {describe_value(at)}", "at")
+        site.fail("E0301", f"position ids are integers, not {describe_value(at)}", "at")
     site.within(base, "base", 1e-6)
     return site.one(ops.Sinusoid(dim, layout, base), at)
 
@@ -76,15 +77,15 @@ OPTIONS_BY_SCALING: Mapping[str, tuple[str, ...]] = {
     "longrope": (*("factor", "original", "attention_factor", "divisors", "beyond", "longest"),),
     "proportional": ("part", "factor"),
 }
-"""The options of each way to scale."""
+"""The options of each kind of RoPE scaling."""
 LENGTH_OPTIONS = ("original", "longest")
-"""Those that are lengths of texts."""
+"""The options that are sequence lengths."""
 NUMBER_OPTIONS = sorted(
     {n for options in OPTIONS_BY_SCALING.values() for n in options} - {*LENGTH_OPTIONS}
 )
-"""Those that are numbers, or one for each pair."""
+"""The options that are numbers, or one number per feature pair."""
 REQUIRED_OPTIONS = ("factor", "original", "divisors", "part")
-"""Those that have no usual value; only of a `proportional` turn is there a usual factor."""
+"""The options without a default; `factor` has one for `proportional`."""
 
 
 @register_builtin()
@@ -110,18 +111,18 @@ def rope(
     longest: Dim | None = None,
     part: float | None = None,
 ) -> Rope:
-    """Rotary frequencies `theta^(-2n/d)` and how they are scaled for longer texts.
+    """Define RoPE frequencies `theta^(-2n/d)` and their scaling for longer contexts.
 
-    Each `kind` has its own options. `linear`: `factor`. `llama3`: that, the `original`
-    length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`,
-    `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and the
-    `attention_factor`, or `mscale` and `mscale_all_dim`, which decide it. `longrope`
-    divides each frequency by one of `divisors`, made for texts `factor` times the
-    `original` length; where `beyond` has others for texts longer than that, `longest`
-    decides: how long a text may be, the original length unless it is given.
-    `dynamic`: `factor`, `original` and `longest`, which decides how much theta grows.
-    `proportional` turns only the first `part` of a head's pairs, by a `factor=1.0`.
-    Nothing runs on texts that are longer; `--context` says another `longest`.
+    Each `kind` has its own options. `linear`: `factor`. `llama3`: `factor`, the `original`
+    context length, `low_freq_factor=1.0`, `high_freq_factor=4.0`. `yarn`: `factor`,
+    `original`, `beta_fast=32.0`, `beta_slow=1.0`, `truncate=true`, and
+    `attention_factor`, or `mscale` and `mscale_all_dim`, which determine it. `longrope`
+    divides the frequencies by `divisors` (`short_factor`), or by `beyond`
+    (`long_factor`) if `longest` exceeds the `original` length. `dynamic`: `factor`,
+    `original` and `longest`, from which theta is computed. `proportional` rotates only
+    the fraction `part` of a head's pairs, with `factor=1.0`. `longest` is the maximum
+    sequence length, by default `original`; `--context` sets it, and the model rejects
+    longer sequences.
     """
     given = locals()
     known: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
@@ -129,7 +130,7 @@ def rope(
     _check_options(site, kind, {*known, *lengths})
     numbers = _collect_scaling_numbers(kind, known)
     numbers |= {n: site.number(length, n) for n, length in lengths.items()}
-    # two sets of divisors, or a growing theta, are for texts up to some length
+    # frequencies that depend on the sequence length are computed for a maximum length
     if kind == "dynamic" or beyond is not None:
         numbers.setdefault("longest", numbers["original"])
     made = Rope(theta, kind, tuple(numbers.items()))
@@ -139,7 +140,7 @@ def rope(
 
 
 def _check_options(site: CallSite, kind: str, given: set[str]) -> None:
-    """E0201 for an option of another kind, and for one that is missing."""
+    """Raise E0201 for an option of another kind, or a required one that is missing."""
     known = OPTIONS_BY_SCALING[kind]
     for name in sorted(given - {*known}):
         owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
@@ -153,15 +154,15 @@ def _check_options(site: CallSite, kind: str, given: set[str]) -> None:
 
 
 def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None:
-    """E0201 for options that say the same thing twice, or something only together."""
+    """Raise E0201 for options that exclude each other or need each other."""
     if kind == "yarn" and "attention_factor" in given and given & {*MSCALE_OPTIONS}:
-        title = "`attention_factor` says what `mscale` and `mscale_all_dim` decide"
-        site.fail("E0201", title, "attention_factor", helps=["leave out the one"])
+        title = "`attention_factor` excludes `mscale` and `mscale_all_dim`, which compute it"
+        site.fail("E0201", title, "attention_factor", helps=["remove one of the two"])
     if "longest" in given and kind == "longrope" and "beyond" not in given:
-        title = "`longest` decides between `divisors` and `beyond`, which is not given"
-        site.fail("E0201", title, "longest", helps=["give both, or leave it out"])
+        title = "`longest` selects `divisors` or `beyond`, and `beyond` is missing"
+        site.fail("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
     if len(given & {*MSCALE_OPTIONS}) == 1:
-        title = "`mscale` and `mscale_all_dim` decide something only together"
+        title = "`mscale` and `mscale_all_dim` are only used together"
         site.fail("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
 
 
@@ -169,8 +170,8 @@ MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
 def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
-    """The numbers of a kind, by the names that `compute_rope_frequencies` knows; the length of the
-    original texts, which is no number of a rule, comes after them.
+    """Return the numbers of a kind under the names that `compute_rope_frequencies` takes,
+    without the original context length.
     """
     numbers: dict[str, RopeNumber] = (
         {"factor": known.get("factor", 1.0)} if kind != "default" else {}
@@ -195,7 +196,7 @@ def _collect_scaling_numbers(kind: str, known: Mapping[str, RopeNumber]) -> dict
 
 
 def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> RopeNumber:
-    """What cos and sin are multiplied by (arXiv:2405.04434, authors' code)."""
+    """Return the factor of cos and sin (arXiv:2405.04434, authors' code)."""
     scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := known.get(n), float)]
     if len(scales) < 3:
         return known.get("attention_factor")
@@ -204,19 +205,19 @@ def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> RopeNumber:
 
 
 def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> None:
-    """E0203 for a width that a way to scale does not turn, E0315 for one not known."""
+    """Raise E0203 for a width that the kind cannot rotate, E0315 for an unknown one."""
     if rope.kind == "default":
         return
-    # a table is made of these, a number for each pair: the width must be known
-    what = f"the number of features that `{rope.kind}` turns"
+    # the model stores one frequency per pair, so that the width has to be known
+    what = f"the number of features that `{rope.kind}` rotates"
     require_attribute_number(site.context, width, what, site.spans.get("x"))
-    # theta grows by a power that is infinite for a single pair
+    # theta grows by a power that is infinite for one pair
     if rope.kind == "dynamic" and width == 2:
-        site.fail("E0203", "`dynamic` needs more than 2 features to turn", "dim")
-    # its pairs are counted in the whole head
+        site.fail("E0203", "`dynamic` needs more than 2 rotated features", "dim")
+    # its fraction refers to the whole head
     if rope.kind == "proportional" and width != head:
-        title = "`proportional` says itself which features of a head turn"
-        site.fail("E0203", title, "dim", helps=["leave out `dim`"])
+        title = "`proportional` sets the rotated fraction of the head itself"
+        site.fail("E0203", title, "dim", helps=["remove `dim`"])
 
 
 @register_builtin()
@@ -229,31 +230,29 @@ def rotate(
     pairs: Literal["half", "interleaved"],
     dim: Dim | None = None,
 ) -> Tensor:
-    """Rotary embedding of [batch, heads, length, d] at positions `at`
+    """Apply rotary position embedding to [batch, heads, length, d] at position ids `at`
     (arXiv:2104.09864).
 
-    `pairs=half` turns feature n with n + d/2 (Llama files), `interleaved` 2n with 2n +
-    1. Only the first `dim` features turn when it is given. `at` is int[batch, length]
-    or int[length].
+    `pairs=half` rotates feature n with n + d/2 (transformers' `rotate_half`),
+    `interleaved` rotates 2n with 2n + 1 (the original RoPE). `dim` rotates only the first
+    `dim` features (partial rotary). `at` is int[batch, length] or int[length].
     """
     if len(x.shape) != 4:
-        site.fail(
-            "E0307", "`rotate` takes the axes batch, heads, length, d", "x", describe_value(x)
-        )
-    # one row of positions serves every sample of the batch
+        site.fail("E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x))
+    # one row of position ids serves every batch element
     if len(at.shape) == 1:
         at = site.one(ops.Insert(0), at)
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
         site.fail(
-            "E0203", f"`rotate` turns from 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
+            "E0203", f"`rotate` rotates 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
         )
     _check_rotated_width(site, rope, width, x.shape[-1])
     made, factor = compute_rope_frequencies(rope, width)
     if made and width.number is not None and 2 * len(made) != width.number:
         site.fail(
             "E0203",
-            f"{width} features are {width.number // 2} pairs, `divisors` holds {len(made)}",
+            f"{width} features are {width.number // 2} pairs, but `divisors` has {len(made)}",
             "rope",
         )
     most = get_max_rope_length(rope)

@@ -18,14 +18,14 @@ REVERSED_BY_DIRECTION: dict[str, tuple[bool, ...]] = {
     "backward": (True,),
     "both": (False, True),
 }
-"""Whether each of a layer's directions runs from the last row to the first."""
+"""Whether each direction of a layer runs backwards in time."""
 
 RNN_ACTIVATIONS: dict[str, Literal["tanh", "relu", "sigmoid"]] = {
     "tanh": "tanh",
     "relu": "relu",
     "sigmoid": "sigmoid",
 }
-"""Those that `rnn` has; a cell of another is written as a block."""
+"""The activations of `rnn`; `rnn_cell` takes any other."""
 
 
 @register_builtin(weights=True)
@@ -42,17 +42,20 @@ def rnn(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Results:
-    """Elman layers: h' = act(W x + b + U h + c) with `act` tanh, relu or sigmoid. Gives
-    (out, last).
+    """Apply Elman RNN layers: h' = act(W x + b + U h + c), with `act` tanh, relu or sigmoid.
+    Returns (out, last).
 
     Options, results and weights are those of `gru`; matrices have `hidden` rows.
     """
     called = act if isinstance(act, str) else act.name
     curve = RNN_ACTIVATIONS.get(called)
     if curve is None:
-        helps = ["for another activation write recurrent(x, rnn_cell(act=…), …)"]
+        helps = ["for another activation write `recurrent(x, rnn_cell(act=…), …)`"]
         site.fail(
-            "E0203", f"`act` of `rnn` is tanh, relu or sigmoid, not {called}", "act", helps=helps
+            "E0203",
+            f"`act` of `rnn` must be tanh, relu or sigmoid, not {called}",
+            "act",
+            helps=helps,
         )
     stack = _LayerStack(
         site=site,
@@ -82,17 +85,18 @@ def gru(
     bias: bool = True,
     init: str = FAN_IN_INIT,
 ) -> Results:
-    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8) over [batch, time, in]. Gives
-    (out, last).
+    """Apply GRU layers (arXiv:1406.1078, eq. 5 to 8) to [batch, time, in]. Returns (out,
+    last).
 
-    `out` [batch, time, hidden] holds every state, both directions side by side; `last`
-    [batch, layers, hidden] the final ones, layer by layer, forward before backward, as
-    `start` the first (zero unless given). Rows that `keep` leaves out are passed over
-    and give zeros. `reset`: before the state's matrix, as in the paper, or after it, as
-    in PyTorch. `update`: the open gate keeps the old state, or takes the new one.
-    Weights: `weight_ih_l0` [3 hidden, in], `weight_hh_l0` [3 hidden, hidden],
-    `bias_ih_l0`, `bias_hh_l0`; `_l1` and so on above, `_reverse` behind. Gates: reset,
-    update, new.
+    `out` [batch, time, hidden] has the hidden state at every time step, both directions
+    concatenated; `last` [batch, layers, hidden] the final states, layer by layer, forward
+    before backward; `start` has the same layout and defaults to zeros. Time steps masked
+    out by `keep` leave the state unchanged and give zeros. `reset` is applied before the
+    recurrent matrix, as in the paper, or after it, as in PyTorch. `update` says whether
+    an open update gate keeps the old state or takes the new one. Weights: `weight_ih_l0`
+    [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in
+    PyTorch, `_l1` and so on for further layers, `_reverse` for the backward direction.
+    Gate order: reset, update, new.
     """
     stack = _LayerStack(
         site=site,
@@ -125,14 +129,13 @@ def lstm(
     proj: Dim | None = None,
     init: str = FAN_IN_INIT,
 ) -> Results:
-    """Long short-term memory (Gers et al. 2000) over [batch, time, in]. Gives (out,
-    last, cell).
+    """Apply LSTM layers (Gers et al. 2000) to [batch, time, in]. Returns (out, last, cell).
 
-    Options, results and weights are those of `gru`, with four gates: input, forget,
-    cell, output; `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` lets
-    the gates see the cell (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]:
-    input, forget, output. `proj` maps each state to so many numbers before it is given
-    out and fed back (arXiv:1402.1128), weight `weight_hr_l0` [proj, hidden].
+    Options, results and weights are those of `gru`, with four gates: input, forget, cell,
+    output; `cell` and `start_cell` are [batch, layers, hidden]. `peepholes` connects the
+    gates to the cell state (Gers and Schmidhuber 2000), weight `peephole_l0` [3 hidden]:
+    input, forget, output. `proj` projects the hidden state to that size (arXiv:1402.1128,
+    PyTorch's `proj_size`), weight `weight_hr_l0` [proj, hidden].
     """
     stack = _LayerStack(
         site=site,
@@ -151,7 +154,7 @@ def lstm(
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerStack:
-    """Layers of one kind, and the call that asks for them."""
+    """A stack of recurrent layers of one type, and the call that creates it."""
 
     site: CallSite
     hidden: Dim
@@ -171,21 +174,21 @@ class _LayerStack:
         starts: Sequence[Tensor | None],
         names: tuple[str, ...],
     ) -> Results:
-        """The last layer's rows, and the final states of all."""
+        """Add the layers; return the outputs of the last one, and the final states of all."""
         site, sides = self.site, REVERSED_BY_DIRECTION[self.direction]
         if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
             site.fail(
                 "E0301",
-                f"`{site.call.function.path}` reads [batch, time, features]",
+                f"`{site.call.function.path}` takes a float [batch, time, features]",
                 "x",
                 f"this is {describe_value(x)}",
             )
         if self.keep is not None and (
             self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]
         ):
-            title = f"`keep` says which rows exist: bool[{x.shape[0]}, {x.shape[1]}]"
+            title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
             site.fail("E0301", title, "keep", f"this is {describe_value(self.keep)}")
-        # weights are one set a layer, so that the count must be known
+        # each layer has its own weights, so that the number of layers must be known
         count = site.count(self.layers, "layers")
         firsts = [
             self._firsts(s, count * len(sides), n)
@@ -195,22 +198,21 @@ class _LayerStack:
         for layer in range(count):
             rows = []
             for reverse in sides:
-                # states are ordered layer by layer, forward before backward, as `ends`
-                # grows
+                # states are ordered layer by layer, forward before backward, as `ends` is
                 first = [f[len(ends)] for f in firsts]
                 out, *after = site.add(
                     op(reverse), *self._operands(x, f"_l{layer}{'_reverse' * reverse}", first)
                 )
                 rows.append(out)
                 ends.append(tuple(after))
-            # the next layer reads both directions side by side
+            # the next layer reads both directions, concatenated
             x = rows[0] if len(rows) == 1 else site.one(ops.Concat(2), *rows)
         finals = [self._stacked([e[n] for e in ends]) for n in range(len(names) - 1)]
         return Results((x, *finals), names)
 
     def _operands(self, x: Tensor, suffix: str, first: list[Tensor | None]) -> list[Tensor | None]:
         site, rows = self.site, self.hidden * self.gates
-        # with a projection, what a step gets back is already projected
+        # with a projection, the recurrent input is already projected
         fed_back = self.hidden if self.proj is None else self.proj
         found: list[Tensor | None] = [
             x,
@@ -240,16 +242,16 @@ class _LayerStack:
         return found
 
     def _firsts(self, start: Tensor | None, count: int, option: str) -> list[Tensor | None]:
-        """The first state of each layer and direction; [batch, hidden] will do for one."""
+        """Return the initial state of each layer and direction; one may be [batch, hidden]."""
         if start is None:
             return [None] * count
-        # as most write it who have one layer
+        # the usual form for a single layer
         if len(start.shape) == 2 and count == 1:
             return [start]
         if len(start.shape) != 3 or start.shape[1] != count:
             title = (
-                f"`{option}` holds the first state of {count} "
-                f"layer{'s' * (count > 1)}: [batch, {count}, hidden]"
+                f"`{option}` must be [batch, {count}, hidden]: the initial state of {count} "
+                f"layer{'s' * (count > 1)}"
             )
             self.site.fail("E0301", title, option, f"this is {describe_value(start)}")
         return [self.site.one(ops.Index(1, Dim.of(n)), start) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Registry of built-in functions, `CallSite`, and built-in functions of static values."""
+"""Registry of built-in functions, `CallSite`, and built-in functions of compile-time values."""
 
 import inspect
 import math
@@ -35,7 +35,7 @@ from specc.syntax import ast
 
 
 class Missing:
-    """No default: must be given."""
+    """Marks a parameter without a default: the call has to give it."""
 
 
 MISSING = Missing()
@@ -43,7 +43,7 @@ MISSING = Missing()
 
 @dataclass(frozen=True)
 class BuiltinParameter:
-    """One parameter of a word."""
+    """One parameter of a built-in function."""
 
     name: str
     kinds: ParameterKinds
@@ -54,7 +54,10 @@ class BuiltinParameter:
 
 @dataclass(frozen=True)
 class Builtin:
-    """One word: how it is called and what it makes. `weights` says that it takes `@`."""
+    """A built-in function: its parameters and its implementation.
+
+    `weights` is true if the function has weights, so that a call takes `@ name`.
+    """
 
     name: str
     slots: tuple[BuiltinParameter, ...]
@@ -63,7 +66,7 @@ class Builtin:
     doc: str
 
     def shown(self) -> str:
-        """`linear(x, out=, bias=true) @`."""
+        """Return the signature as documentation shows it: `linear(x, out=, bias=true) @ name`."""
         parts = []
         for slot in self.slots:
             text = f"{slot.name}…" if slot.many else slot.name
@@ -80,7 +83,7 @@ class Builtin:
         return any(s.many for s in self.slots)
 
     def is_pairwise(self) -> bool:
-        """Whether it needs two tensors and nothing else, as `dot` does."""
+        """Return whether its only required arguments are two tensors, as for `dot`."""
         needed = [s for s in self.slots if s.default is MISSING]
         return len(needed) == 2 and all(s.kinds == (TENSOR,) and s.positional for s in needed)
 
@@ -90,15 +93,15 @@ F = TypeVar("F", bound=Callable[..., EvalResult])
 
 
 def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], F]:
-    """Make the decorated function a word of the language, under its own name unless
-    another is given.
+    """Register the decorated function as a built-in of the language, under its own name
+    unless `name` is given.
     """
 
     def register(make: F) -> F:
         called = name or make.__name__.rstrip("_")
-        assert called not in BUILTINS, f"two words are called {called}"
+        assert called not in BUILTINS, f"two built-in functions are called {called}"
         slots = []
-        # the first is the site, which no spec gives
+        # the first parameter is the call site, which no spec passes
         for p in list(signature(make).parameters.values())[1:]:
             default = MISSING if p.default is inspect.Parameter.empty else p.default
             many = p.kind is inspect.Parameter.VAR_POSITIONAL
@@ -119,8 +122,8 @@ def register_builtin(*, name: str = "", weights: bool = False) -> Callable[[F], 
 
 @dataclass
 class CallSite:
-    """One call in a spec, while its word makes nodes: where it stands and under which
-    weight scope.
+    """One call of a built-in function in a spec: its source location, arguments and weight
+    scope.
     """
 
     context: Context
@@ -130,32 +133,34 @@ class CallSite:
 
     @property
     def span(self) -> Span | None:
-        """The text of the call."""
+        """The source span of the call."""
         return self.call.span
 
     @property
     def scope(self) -> str:
-        """The weight scope of this call, its own `@` included."""
+        """The weight scope of this call, including its own `@`."""
         return self.env.scope
 
     def add(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        """The results of `op`, or a diagnostic at this call."""
+        """Add a node with `op` and return its results, or raise a diagnostic at this call."""
         return node_builder.add_node(
             self.context, op, operands, self.span, self.scope, self.call.function.path
         )
 
     def one(self, op: Op, *operands: Tensor | None) -> Tensor:
-        """The first result of `op`."""
+        """Add a node with `op` and return its first result."""
         return self.add(op, *operands)[0]
 
     def constant(self, value: float | int | bool, dtype: str) -> Tensor:
-        """A number as a tensor."""
+        """Return a scalar constant of type `dtype`."""
         return node_builder.add_constant(self.context, value, dtype, self.span)
 
     def parameter(
         self, leaf: str, shape: Sequence[Dim], initial: str, sizes: Sequence[str] = ()
     ) -> Tensor:
-        """The weight `scope.leaf`. `sizes` are the options that fixed each length, for messages."""
+        """Return the weight `scope.leaf`. `sizes` names the option behind each dimension, for
+        messages.
+        """
         name = join_weight_path(self.scope, leaf)
         if not name:
             self.fail(
@@ -182,20 +187,22 @@ class CallSite:
             made_by=self.call.function.path,
         )
         known = self.context.builder.parameter_facts.get(name)
-        # before anything is shared: calls of two sizes cannot mean one weight
+        # checked before sharing: calls with different shapes cannot share one weight
         if known and known.type.shape != whole:
             _raise_shape_conflict(known, replace(wanted, type=Type("f32", whole)))
         self.context.sharing.claim(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, wanted), self.span)
 
     def count(self, value: Dim, option: str) -> int:
-        """How often something is done: from 1 to 4096, known. E0216 otherwise."""
+        """Return a count between 1 and 4096 that is known at compile time. Raise E0216
+        otherwise.
+        """
         number = self.number(value, option)
         if not 1 <= number <= MAX_LAYERS:
             self.fail(
                 "E0216",
-                f"`{option}` of `{self.call.function.path}` is from 1 to "
-                f"{MAX_LAYERS}, not {number}",
+                f"`{option}` of `{self.call.function.path}` must be between 1 and "
+                f"{MAX_LAYERS}, got {number}",
                 option,
             )
         return number
@@ -203,37 +210,37 @@ class CallSite:
     def within(
         self, value: Number | None, option: str, least: float, most: float = math.inf
     ) -> None:
-        """E0417 unless a number that is known is finite and in the range."""
+        """Raise E0417 unless `value` is unknown at compile time or finite and in range."""
         if value is None:
             return
         number = get_known_float(value)
         if number is None or (math.isfinite(number) and least <= number <= most):
             return
-        told = f"from {least:g} to {most:g}"
+        wanted = f"from {least:g} to {most:g}"
         if most == math.inf:
-            told = "finite" if least == -math.inf else f"at least {least:g}, and finite"
+            wanted = "finite" if least == -math.inf else f"at least {least:g}, and finite"
         word = self.call.function.path
-        title = f"`{option}` of `{word}` is {number:g}, and must be {told}"
+        title = f"`{option}` of `{word}` is {number:g}, expected {wanted}"
         self.fail("E0417", title, option)
 
     def number(self, value: Dim, option: str) -> int:
-        """A number that must be known; NeedsValue while it is a symbol."""
+        """Return a known integer; raise NeedsValue while it is a symbol."""
         if value.number is None:
             raise NeedsValue(value.symbols(), self.spans.get(option))
         return value.number
 
     def cast(self, x: Tensor, dtype: str) -> Tensor:
-        """The same values in another element type."""
+        """Return `x` converted to the element type `dtype`."""
         return self.one(Cast(dtype), x)
 
     def axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
-        """An axis counted from 0; negative ones count from the end. E0208 when there is
-        none such.
+        """Return the axis counted from 0; negative axes count from the end. Raise E0208 if `x`
+        has no such axis. `ends=1` allows the axis after the last one, for insertions.
         """
         rank = len(x.shape) + ends
         n = axis.number
         if n is None or not -rank <= n < rank:
-            title = f"there is no axis {axis} in a tensor of {len(x.shape)} axes"
+            title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
             self.fail("E0208", title, "axis", describe_value(x))
         return n % rank
 
@@ -246,20 +253,20 @@ class CallSite:
         *,
         helps: Sequence[str] = (),
     ) -> NoReturn:
-        """A diagnostic at this call, or at one of its arguments."""
+        """Raise a diagnostic at this call, or at its argument `argument`."""
         raise_error(code, title, self.spans.get(argument) or self.span, label, helps=helps)
 
 
 def _raise_shape_conflict(known: Parameter, wanted: Parameter) -> NoReturn:
-    """E0519 for one name that two calls give to weights of different sizes."""
+    """Raise E0519: two calls give one name to weights of different shapes."""
     others = (Label(known.span, f"here it is {known.type}"),) if known.span else ()
     raise Failed(
         Diagnostic(
             "E0519",
-            f"two different weights are called `{wanted.name}`",
+            f"two weights of different shapes are called `{wanted.name}`",
             Label(wanted.span, f"here it is {wanted.type}") if wanted.span else None,
             others,
-            helps=("give each its own `@` name; weights that calls share are of one size",),
+            helps=("give each its own `@` name; calls that share weights need equal sizes",),
         )
     )
 
@@ -274,18 +281,18 @@ def _format_default(value: SpecValue) -> str:
 
 @register_builtin(name="len")
 def len_(site: CallSite, x: Anything) -> Dim:
-    """How many items a list has, or how many letters a text."""
+    """Return the number of items of a list, or of characters of a string."""
     if isinstance(x, tuple | str):
         return Dim.of(len(x))
     if isinstance(x, Record):
         return Dim.of(len(x.fields))
     helps = ["length(x, axis=1) is the length of a tensor's axis"] if isinstance(x, Tensor) else []
-    site.fail("E0203", f"`len` takes a list or a text, not {describe_value(x)}", "x", helps=helps)
+    site.fail("E0203", f"`len` takes a list or a string, not {describe_value(x)}", "x", helps=helps)
 
 
 @register_builtin(name="int")
 def int_(site: CallSite, x: Anything) -> EvalResult:
-    """A number cut to a whole one."""
+    """Convert a number to an integer, truncating towards zero."""
     if not isinstance(x, Number):
         site.fail("E0203", f"`int` takes a number, not {describe_value(x)}", "x")
     if isinstance(x, float) and not math.isfinite(x):
@@ -297,18 +304,20 @@ def int_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
-    """The number itself, which is no less than `least`: for what a definition takes."""
+    """Return `x` after checking that it is at least `least`: a check for arguments of
+    definitions.
+    """
     if not isinstance(x, Number) or not isinstance(least, Number):
         site.fail("E0203", f"`at_least` takes two numbers, not {describe_value(x)}", "x")
     number, lowest = get_known_float(x), get_known_float(least)
     if number is None or lowest is None or number >= lowest:
         return x
-    site.fail("E0417", f"{x} is less than {least}, the least that has a meaning here", "x")
+    site.fail("E0417", f"{x} is below the minimum, {least}", "x")
 
 
 @register_builtin(name="float")
 def float_(site: CallSite, x: Anything) -> EvalResult:
-    """A whole number as one with a fraction; of a tensor, its values so."""
+    """Convert a number, or the elements of a tensor, to floating point."""
     if isinstance(x, Tensor):
         from_ = {"i64": "f32", "bool": "f32"}.get(x.type.dtype)
         return site.cast(x, from_) if from_ else x
@@ -319,5 +328,5 @@ def float_(site: CallSite, x: Anything) -> EvalResult:
 
 @register_builtin()
 def apply(site: CallSite, f: Anything, *inputs: Anything) -> EvalResult:
-    """What `f` stands for (a block, an activation, a norm, positions), of these inputs."""
+    """Call `f` (a block, activation, norm or position encoding) with these inputs."""
     raise AssertionError("`apply` is resolved by the caller")

@@ -31,16 +31,17 @@ from specc.syntax import ast
 def check_tokens_independent(
     site: CallSite, body: Graph, captured: Sequence[Value], length: str
 ) -> None:
-    """E0331 where a row looks at others or at how many there are, E0333 where something
-    inside is as long as only an input tells. `length` is the number of rows.
+    """Raise E0331 if an expert's output for a token depends on other tokens or on their
+    number, E0333 if the body contains a dimension that only an input determines.
+    `length` is the symbol for the number of tokens of an expert.
     """
     made: Mapping[Node, NodeOrigin] = {**site.context.builder.made, **body.made}
-    # How many rows chose an expert is nobody's business but the loop's: it changes with
-    # the batch.
+    # The number of tokens that are routed to an expert depends on the whole batch; only
+    # the loop over experts may use it.
     for node in _find_count_reads(body, captured, length):
-        _raise_tokens_mixed(site, made, node, "counts the rows that it is given")
+        _raise_tokens_mixed(site, made, node, "uses their number")
     for node in _find_token_mixing(body):
-        _raise_tokens_mixed(site, made, node, "reads other rows than its own")
+        _raise_tokens_mixed(site, made, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         for dim in value.type.shape:
             if site.context.late(dim.symbols() - {length}):
@@ -48,8 +49,8 @@ def check_tokens_independent(
 
 
 def _find_count_reads(body: Graph, captured: Sequence[Value], length: str) -> Iterator[Node]:
-    """The nodes that hold how many rows there are, inside or on the way to what the body
-    captures.
+    """Yield nodes that depend on the number of tokens, in the body or among the nodes that
+    compute captured values.
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_needed_nodes(captured):
@@ -59,10 +60,10 @@ def _find_count_reads(body: Graph, captured: Sequence[Value], length: str) -> It
 
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
-    """The nodes through which a row of the result reads more than the row it was."""
+    """Yield nodes through which the output for one token reads other tokens."""
     rows = next(iter(body.inputs.values()))
-    # Followed from the rows that are given to what is made of them; anything but the
-    # same row is told.
+    # Trace the token axis from the input; any dependence other than on the same position
+    # is reported.
     found = trace_axes(body, {rows: AxisTrace({rows.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         reads = [found[r] for r in results if r in found]
@@ -73,19 +74,19 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 def _raise_tokens_mixed(
     site: CallSite, made: Mapping[Node, NodeOrigin], node: Node, does: str
 ) -> NoReturn:
-    """E0331 at an op of the block, and where experts are run."""
+    """Raise E0331 at an op of the expert block and at the call of `route`."""
     known = made.get(node, NodeOrigin()).spans
     at = known[-1] if known else site.span
     fn = node.op.attributes().get("fn")
     said = fn if isinstance(fn, str) else node.op.name
-    there = Label(site.span, "experts are run here") if site.span else None
+    there = Label(site.span, "the experts run here") if site.span else None
     raise Failed(
         Diagnostic(
             "E0331",
-            f"an expert is given the rows that chose it, and {does}",
+            f"experts must process each token independently, but this one {does}",
             Label(at, f"`{said}` does") if at else None,
             (there,) if there and at is not site.span else (),
-            helps=("do this before `route`, on all rows",),
+            helps=("compute this before `route`, on all tokens",),
         )
     )
 
@@ -93,25 +94,25 @@ def _raise_tokens_mixed(
 def _raise_runtime_length(
     site: CallSite, made: Mapping[Node, NodeOrigin], value: Value, dim: Dim
 ) -> NoReturn:
-    """E0333 for a length that only an input tells."""
+    """Raise E0333 for a dimension that only an input determines."""
     known = made.get(value.node, NodeOrigin()).spans if value.node else ()
     raise_error(
         "E0333",
-        f"an expert reads what is {dim} long, which only an input tells",
+        f"an expert reads a tensor of run-time length {dim}",
         known[-1] if known else site.span,
         f"this reads {format_type(value.type)}",
         helps=[
-            "what belongs to a row goes with it, as `concat([x, …])`; a table has a "
-            "length that the config says"
+            "data that belongs to a token goes with it: `concat([x, …])`; tables need "
+            "a length from the config"
         ],
     )
 
 
 def drop_unused_weights(body: Graph, own: Sequence[Value]) -> tuple[Graph, list[Value]]:
-    """The body without weights that nothing in it reads, and the values that hold the
-    others. Its inputs are the rows, then one for each of `own`, then captures.
+    """Return the body without unused weights, and the values of the weights that are left.
+    Its inputs are the tokens, one input for each of `own`, then captures.
     """
-    # A weight that nothing reads would be asked of a checkpoint that has none.
+    # An unused weight would be expected in the checkpoint, which does not have it.
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
     names = list(body.inputs)[1 : 1 + len(own)]
     unread = {name for name in names if body.inputs[name] not in read}
@@ -122,7 +123,7 @@ def drop_unused_weights(body: Graph, own: Sequence[Value]) -> tuple[Graph, list[
 
 
 ROUTED_LENGTH = "routed"
-"""What the number of rows is called that one expert is given."""
+"""The symbol for the number of tokens that are routed to one expert."""
 
 
 @register_builtin(weights=True)
@@ -136,13 +137,13 @@ def route(
     experts: Dim,
     keep: Tensor | None = None,
 ) -> Tensor:
-    """The sum of what the experts named in `ids` make of a row, each times its gate: a
-    mixture of experts (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates` are
-    [… k].
+    """Compute a mixture of experts: for each token the sum of the outputs of the experts
+    `ids`, weighted by `gates` (arXiv:1701.06538, eq. 1). `x` is [… d], `ids` and `gates`
+    are [… k].
 
-    `to` is the block of one expert; its weights lie in the model with an axis of length
-    `experts` in front. `keep` […] says which rows exist: the others go to nobody and
-    give zeros. Only experts that somebody chose are run.
+    `to` is the block of one expert; its weights are stored with a leading axis of length
+    `experts`. Tokens masked out by `keep` […] are not routed and give zeros. Only experts
+    that some token selects are run.
     """
     _check_routed_operands(site, x, ids, gates, keep)
     _check_expert_count(site, ids.shape[-1], gates, experts)
@@ -164,24 +165,24 @@ def route(
     return site.one(op, *given, *(Tensor(v) for v in (*weights, *captured)))
 
 
-# --- what is given --------------------------------------------------------------------
+# --- operands -------------------------------------------------------------------------
 
 
 OPERAND_DTYPES = {
-    "ids": ("whole numbers", ("i64", "i32")),
-    "gates": ("numbers with a fraction", ("f32", "f16", "bf16", "f64")),
-    "keep": ("true or false", ("bool",)),
+    "ids": ("integers", ("i64", "i32")),
+    "gates": ("floats", ("f32", "f16", "bf16", "f64")),
+    "keep": ("bools", ("bool",)),
 }
-"""What the operands beside the rows hold."""
+"""The element types of the operands other than `x`."""
 
 
 def _check_routed_operands(
     site: CallSite, x: Tensor, ids: Tensor, gates: Tensor, keep: Tensor | None
 ) -> None:
-    """E0332 for operands that have not the rows of `x`, or hold something else."""
+    """Raise E0332 for operands of another shape than `x` or another element type."""
     if len(x.shape) < 2:
-        helps = ["put an axis of 1 in front: insert(…, axis=0)"]
-        title = "`route` sends the rows of a tensor, […, d], to experts"
+        helps = ["add a leading axis: insert(…, axis=0)"]
+        title = "`route` takes token vectors, […, d]"
         site.fail("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
     rows = x.shape[:-1]
     beside = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
@@ -191,43 +192,43 @@ def _check_routed_operands(
         words, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
-            site.fail("E0332", f"`{name}` of `route` holds {words}", name, label)
+            site.fail("E0332", f"`{name}` of `route` must hold {words}", name, label)
         lead, rank = value.shape[: len(rows)], len(rows) + len(behind)
         if lead != rows or len(value.shape) != rank:
             shown = ", ".join([*map(str, rows), *behind])
-            title = f"`{name}` of `route` has the rows of what is routed: [{shown}]"
+            title = f"`{name}` of `route` must have the leading axes of `x`: [{shown}]"
             site.fail("E0332", title, name, label)
 
 
 def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> None:
-    """E0332 for other gates than experts of a row, E0330 for more of these than there
-    are, E0333 where an input decides how many there are.
+    """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it
+    exceeds the number of experts, E0333 if only an input determines `experts`.
     """
     many = gates.shape[-1]
     if k != many:
         axis = len(gates.shape) - 1
-        mend = f"take those of the chosen ones: `gather(…, ids, axis={axis})`"
-        title = f"`ids` names {k} experts for a row, and `gates` has {many} numbers"
+        mend = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
+        title = f"`ids` has {k} experts per token, but `gates` has {many} values"
         helps = [mend] if many == experts else []
         site.fail("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
     if site.context.late(experts.symbols()):
-        title = f"there would be {experts} experts, which only an input tells"
-        helps = ["their weights are of one size for every input: give a config value"]
+        title = f"`experts` must be known when compiling, but {experts} depends on an input"
+        helps = ["the weights have a fixed size: use a config value"]
         site.fail("E0333", title, "experts", helps=helps)
     if experts.number is None:
         return
     if experts.number < 1:
-        site.fail("E0330", f"there would be {experts} experts", "experts")
+        site.fail("E0330", f"`experts` must be at least 1, got {experts}", "experts")
     if k.number is not None and k.number > experts.number:
-        title = f"each row is sent to {k} experts, and there are {experts}"
-        site.fail("E0330", title, "ids", f"this names {k} of them")
+        title = f"each token selects {k} experts, but there are only {experts}"
+        site.fail("E0330", title, "ids", f"{k} ids per token")
 
 
-# --- the block of one expert ----------------------------------------------------------
+# --- the expert block -----------------------------------------------------------------
 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
-    """A name for the number of rows that nothing else in sight has."""
+    """Return a symbol for the number of tokens that no dimension in scope uses."""
     name, lengths = ROUTED_LENGTH, site.context.lengths
     taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in taken or any(name in d.symbols() for d in x.shape):
@@ -236,8 +237,8 @@ def _make_length_name(site: CallSite, x: Tensor) -> str:
 
 
 def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, Dim]:
-    """What the run-time lengths of the file stand for in the block: `x: float[batch,
-    seq, d]` is declared of the rows that an expert is sent as well.
+    """Return the run-time dims of the file as seen by the expert: a block declared for
+    `x: float[batch, seq, d]` also takes the tokens that are routed to an expert.
     """
     found: dict[str, Dim] = {}
     for name in site.env.module.dims:
@@ -254,12 +255,12 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
 def _elaborate_expert(
     site: CallSite, to: FunctionValue, rows: Value, stack: ExpertStack, lengths: dict[str, Dim]
 ) -> Tensor:
-    """What the block gives for rows that stand for those an expert is sent. E0331 where
-    that is not a row for each.
+    """Elaborate the expert block for the routed tokens and return its result. Raise E0331
+    if that is not one vector per token.
     """
     context, call = site.context, site.call
     names: dict[str, SpecValue] = {"to": to, "x": Tensor(rows, site.spans.get("x"))}
-    # the call is a new one, which stands where the user wrote `route`
+    # call the block as if the user had written the call in place of `route`
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = rows.type.shape[-2].symbols()
@@ -278,21 +279,21 @@ def _elaborate_expert(
     if made is POISON:
         raise AlreadyReported
     if not isinstance(made, Tensor) or made.shape[:-1] != rows.type.shape[:-1]:
-        title = f"an expert gives {describe_value(made)} for {format_type(rows.type)}"
-        helps = ["give a row for each row, […, out] for […, in]"]
+        title = f"an expert must give one vector per token, not {describe_value(made)}"
+        helps = [f"return […, out] for the input {format_type(rows.type)}"]
         site.fail("E0331", title, "to", helps=helps)
     if made.type.dtype not in OPERAND_DTYPES["gates"][1]:
-        title = f"what experts give is summed: it cannot be {describe_value(made)}"
+        title = f"the outputs of experts are summed and must be floats, not {describe_value(made)}"
         site.fail("E0331", title, "to")
     return made
 
 
 def _add_expert_note(fault: Diagnostic, rows: str) -> Diagnostic:
-    """A fault about lengths that meet, with what an expert is given."""
+    """Add what an expert receives to a shape mismatch inside it."""
     if fault.code != "E0302":
         return fault
     note = (
-        f"an expert is given {rows}, the rows that chose it; what belongs to a row goes "
-        "to `route` with it, as `concat([x, …])`"
+        f"an expert receives {rows}, the tokens routed to it; pass data that belongs to a "
+        "token along with it: `concat([x, …])`"
     )
     return replace(fault, notes=(*fault.notes, note))

@@ -24,17 +24,15 @@ from specc.ir.dim import Dim, floor_divide_dims, mod_dims
 
 @register_builtin()
 def sort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1), descending: bool = False) -> Results:
-    """The rows along an axis in ascending order, and their row numbers; of equals the
-    lower number first. With `descending` from the greatest on.
+    """Sort along an axis in ascending order, or `descending`; returns (values, indices). The
+    sort is stable.
     """
     return Results(site.add(ops.Sort(site.axis(x, axis), descending), x))
 
 
 @register_builtin()
 def argsort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Row numbers in ascending order of the values along an axis; of equals the lower
-    number first.
-    """
+    """Return the indices that sort `x` along an axis in ascending order (stable)."""
     return site.add(ops.Sort(site.axis(x, axis)), x)[1]
 
 
@@ -42,11 +40,11 @@ def argsort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 def topk(
     site: CallSite, x: Tensor, k: Dim, *, axis: Dim = Dim.of(-1), largest: bool = True
 ) -> Results:
-    """The `k` greatest along an axis from the greatest on, and their row numbers; of
-    equals the lower number first: `values, ids = topk(x, 3)`.
+    """Return the `k` largest values along an axis in descending order, and their indices:
+    `values, ids = topk(x, 3)`. Of equal values the lower index comes first.
 
-    With `largest=false` the least from the least on. `gather(y, ids)` reads the same
-    rows of another tensor.
+    With `largest=false` the `k` smallest, in ascending order. `gather(y, ids)` selects
+    the same positions of another tensor.
     """
     at = site.axis(x, axis)
     site.within(k, "k", 1)
@@ -54,18 +52,18 @@ def topk(
     if spare.number is not None and spare.number < 0:
         site.fail(
             "E0326",
-            f"the {k} greatest are asked for, the axis has {x.shape[at]} rows",
+            f"`topk` needs {k} values, but the axis has only {x.shape[at]}",
             "k",
             describe_value(x),
-            helps=[f"write a number up to {x.shape[at]}", "or name another `axis`"],
+            helps=[f"use at most {x.shape[at]}", "or give another `axis`"],
         )
     return Results(site.add(ops.TopK(at, k, largest), x))
 
 
 @register_builtin()
 def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """An axis shifted by `by` rows; what leaves it at one end comes in at the other.
-    Row t is row `t - by` of the operand; with `by` below 0, one behind it.
+    """Shift an axis circularly by `by`: position t reads position `t - by`, and positions
+    shifted past one end reappear at the other.
     """
     return site.one(ops.Roll(site.axis(x, axis), by), x)
 
@@ -81,9 +79,9 @@ def pad(
     mode: Literal["constant", "reflect", "edge"] = "constant",
     value: Anything = Dim.of(0),
 ) -> Tensor:
-    """`before` rows put in front of an axis and `after` behind it: of `value`, or with
-    `mode=edge` the first and the last again, or with `mode=reflect` what a mirror
-    shows that stands on them.
+    """Pad an axis with `before` positions at its start and `after` at its end: with
+    `value`, with copies of the border (`mode=edge`), or mirrored at the border without
+    repeating it (`mode=reflect`).
     """
     at = site.axis(x, axis)
     number = get_fill_value(site, x, value, "value")
@@ -93,10 +91,10 @@ def pad(
         if mode == "reflect" and spare.number is not None and spare.number < 0:
             site.fail(
                 "E0326",
-                f"a mirror shows {x.shape[at] - 1} of {x.shape[at]} rows, {rows} are asked for",
+                f"`mode=reflect` can pad at most {x.shape[at] - 1} positions here, got {rows}",
                 option,
                 describe_value(x),
-                helps=["mode=edge repeats the last row as often as is asked for"],
+                helps=["`mode=edge` repeats the border any number of times"],
             )
     return site.one(ops.Pad(at, before, after, mode, number), x)
 
@@ -113,18 +111,18 @@ def resize(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Axes sampled anew, as PyTorch's `interpolate` does:
-    `resize(x, size=[h, w], mode=bilinear)` for the last two of a picture
+    """Interpolate, as PyTorch's `interpolate` does:
+    `resize(x, size=[h, w], mode=bilinear)` for the last two axes of an image
     [batch, channels, height, width].
 
-    `axis` is the first of them, so `size=[n], axis=1` is for rows [batch, time,
-    features]. With `factor` instead, each axis from `axis` on, 2 where none is said,
-    becomes so many times as long. `antialias` averages what becomes smaller, as
-    pictures are made smaller before a network sees them; its lengths are known.
+    `axis` is the first resized axis: `size=[n], axis=1` for [batch, time, features].
+    With `factor` instead of `size`, the length of every axis from `axis` on (default 2)
+    is multiplied. `antialias` filters before downsampling, as image processors do, and
+    needs lengths known when compiling.
     """
     at, count = _find_resized_axes(site, x, mode, size, factor, axis)
     if align_corners and mode.startswith("nearest"):
-        title = f"`{mode}` takes pixels as they are: there are no corners to align"
+        title = f"`align_corners` has no effect with `mode={mode}`"
         site.fail("E0329", title, "align_corners")
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
@@ -144,9 +142,9 @@ def resize(
 def _find_resized_axes(
     site: CallSite, x: Tensor, mode: str, size: tuple[Dim, ...], factor: SpecValue, axis: Dim | None
 ) -> tuple[int, int]:
-    """The first of the axes that change, and how many they are."""
+    """Return the first resized axis and the number of resized axes."""
     if bool(size) == (factor is not None):
-        title = "`resize` takes the new lengths, `size`, or a `factor`: one of the two"
+        title = "`resize` takes either `size` or `factor`"
         site.fail("E0329", title, "factor" if size else "")
     for length in size:
         site.within(length, "size", 1)
@@ -156,40 +154,40 @@ def _find_resized_axes(
     count = len(size) or rank - at
     most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
     if at + count > rank or count > most:
-        title = f"`{mode}` is for up to {most} axes; there are {rank - at} from axis {at} on"
+        title = f"`mode={mode}` resizes up to {most} axes, not {count} from axis {at} on"
         site.fail("E0329", title, "size" if size else "factor", describe_value(x))
     return at, count
 
 
 def _check_antialias(site: CallSite, mode: str, lengths: tuple[Dim, ...], plain: bool) -> None:
-    """E0329 where `antialias` says nothing; NeedsValue while a length is a symbol."""
+    """Raise E0329 if `antialias` does not apply, NeedsValue while a length is a symbol."""
     if mode.startswith("nearest") or not plain or len(lengths) > 4:
-        title = "`antialias` goes with a `size` of one or two axes, `bilinear` or `bicubic`"
+        title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.fail("E0329", title, "antialias")
     for length in lengths:
         if length.number is None and site.context.late(length.symbols()):
             site.fail(
                 "E0329",
-                f"how much is averaged hangs on `{length}`, which only an input tells",
+                f"`antialias` needs known lengths, but `{length}` depends on an input",
                 "antialias",
-                helps=["leave it out, or give pictures of one size"],
+                helps=["remove it, or use images of one size"],
             )
         site.number(length, "antialias")
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """A factor as a number above 0; NeedsValue while it is a symbol."""
+    """Return a factor above 0; raise NeedsValue while it is a symbol."""
     at = site.spans.get("factor")
     by = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(by, RuntimeNumber):
         raise NeedsValue(by.symbols, at)
     if not 0 < by < math.inf:
-        site.fail("E0417", f"`factor` of `resize` is {by:g}, and must be above 0", "factor")
+        site.fail("E0417", f"`factor` of `resize` is {by:g}, expected above 0", "factor")
     return by
 
 
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
-    """How long an axis becomes: the product rounded down."""
+    """Return the resized length: the product, rounded down."""
     if length.number is not None:
         # as PyTorch rounds it: 100 times 0.29 is 28
         return Dim.of(math.floor(length.number * factor))
@@ -199,9 +197,9 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
             raise NeedsValue(length.symbols(), site.spans.get("factor"))
         site.fail(
             "E0329",
-            f"{factor:g} times `{length}` rows is no length: it would hang on rounding",
+            f"{factor:g} · `{length}` is not an exact length: it depends on rounding",
             "factor",
-            helps=["say how long it becomes: size=[…]", "or take a half, a quarter, …"],
+            helps=["give the length: `size=[…]`", "or a factor such as 0.5 or 0.25"],
         )
     return floor_divide_dims(length * exact.numerator, exact.denominator)
 
@@ -217,11 +215,11 @@ def group_norm(
     bias: bool = True,
     scale: bool = True,
 ) -> Tensor:
-    """Normalization over groups of neighboring channels and over all that is behind the
-    first axis (arXiv:1803.08494). Weights: `weight`, `bias` [channels].
+    """Apply group normalization over groups of consecutive channels and all axes after
+    the batch (arXiv:1803.08494). Weights: `weight`, `bias` [channels].
 
-    `axis` is that of the channels: 1 of a picture [batch, channels, height, width], -1
-    of rows [batch, time, features].
+    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
+    time, features].
     """
     at = _get_channel_axis(site, x, axis)
     site.within(eps, "eps", 0.0)
@@ -229,10 +227,10 @@ def group_norm(
     if mod_dims(x.shape[at], groups).number:
         site.fail(
             "E0321",
-            f"{x.shape[at]} channels are not {groups} equal groups",
+            f"{x.shape[at]} channels cannot be divided into {groups} equal groups",
             "groups",
             describe_value(x),
-            helps=["write a number that divides the channels, or name their `axis`"],
+            helps=["use a divisor of the number of channels, or give their `axis`"],
         )
     weight = site.parameter("weight", [x.shape[at]], ONES_INIT) if scale else None
     shift = site.parameter("bias", [x.shape[at]], ZEROS_INIT) if bias else None
@@ -243,12 +241,12 @@ def group_norm(
 def batch_norm(
     site: CallSite, x: Tensor, *, eps: float, axis: Dim = Dim.of(1), affine: bool = True
 ) -> Tensor:
-    """Batch normalization as it is in use, by the mean and variance that training has
-    gathered (arXiv:1502.03167, alg. 2). Weights: `weight`, `bias`, `running_mean`,
-    `running_var` [channels]; a file's `num_batches_tracked` is left aside.
+    """Apply batch normalization at inference, with the running mean and variance
+    (arXiv:1502.03167, alg. 2). Weights: `weight`, `bias`, `running_mean`, `running_var`
+    [channels]; `num_batches_tracked` of a checkpoint is ignored.
 
-    `axis` is that of the channels: 1 of a picture [batch, channels, height, width], -1
-    of rows [batch, time, features].
+    `axis` is the channel axis: 1 for [batch, channels, height, width], -1 for [batch,
+    time, features].
     """
     at = _get_channel_axis(site, x, axis)
     site.within(eps, "eps", 0.0)
@@ -261,7 +259,7 @@ def batch_norm(
     if affine:
         weight = site.parameter("weight", channels, ONES_INIT)
         scale = site.one(ops.Arith("mul"), weight, scale)
-    # The mean is taken away first: where it is large, nothing is left of digits behind it.
+    # Subtract the mean before scaling: a large mean would cancel all significant digits.
     centred = site.one(ops.Arith("sub"), x, _align_weight(site, mean, len(x.shape) - 1 - at))
     y = site.one(ops.Arith("mul"), centred, _align_weight(site, scale, len(x.shape) - 1 - at))
     if not affine:
@@ -271,16 +269,16 @@ def batch_norm(
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
-    """The axis of the channels, behind that of the batch."""
+    """Return the channel axis, which cannot be that of the batch."""
     at = site.axis(x, axis)
     if at == 0 or not x.type.dtype.startswith(("f", "bf")):
-        title = f"`{site.call.function.path}` takes channels of numbers behind the batch"
+        title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
         site.fail("E0301", title, "x", f"this is {describe_value(x)}")
     return at
 
 
 def _align_weight(site: CallSite, weight: Tensor, behind: int) -> Tensor:
-    """A weight [channels] with so many axes of length 1 behind it."""
+    """Return a weight [channels] with `behind` axes of length 1 appended."""
     for n in range(behind):
         weight = site.one(ops.Insert(n + 1), weight)
     return weight

@@ -27,18 +27,16 @@ from specc.ir.op import Op
 
 
 def compile_rearrange(site: CallSite, x: Tensor, pattern: str, sizes: tuple[Dim, ...]) -> list[Op]:
-    """The ops that turn `x` into what the pattern says. E0306 for a pattern that says
-    nothing definite.
-    """
+    """Return the ops that rearrange `x` by a pattern. Raise E0306 for an invalid pattern."""
     parsed = _parse_rearrange(site, x, pattern)
-    # from behind: taking an axis away moves those after it
+    # from the last axis to the first: removing an axis moves those after it
     empty = [n for n, axis in enumerate(parsed.left) if not axis]
     steps: list[Op] = [ops.Squeeze(n) for n in reversed(empty)]
     steps += _make_splits(site, x, parsed, sizes)
     order = parsed.order()
     if order != tuple(range(len(order))):
         steps.append(ops.Transpose(order))
-    # from the front: each step leaves the axes before it as they are in the end
+    # from the first axis to the last: each step leaves the axes before it in final form
     for n, axis in enumerate(parsed.right):
         if not axis:
             steps.append(ops.Insert(n))
@@ -55,10 +53,10 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
     except RearrangePatternError as fault:
         site.fail("E0306", str(fault), "pattern")
     if odd := pattern.odd():
-        title = f"each name stands once on each side: {', '.join(odd)}"
+        title = f"each name must occur once on each side of the pattern: {', '.join(odd)}"
         site.fail("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):
-        title = f"the pattern has {len(pattern.left)} axes on the left"
+        title = f"the pattern has {len(pattern.left)} axes on its left side"
         site.fail("E0306", title, "pattern", describe_value(x))
     return pattern
 
@@ -66,8 +64,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
 def _make_splits(
     site: CallSite, x: Tensor, pattern: RearrangePattern, sizes: tuple[Dim, ...]
 ) -> Iterator[Op]:
-    """A split for each axis that has several names. `sizes` go to the names from the
-    left, except the last of each axis, which follows from the others.
+    """Yield a split for each axis with several names. `sizes` are the lengths of the names
+    from left to right; the last of each axis is inferred.
     """
     given = iter(sizes)
     lengths = [
@@ -93,7 +91,7 @@ def _solve_axis_lengths(
     for _ in axis[:-1]:
         size = next(given, None)
         if size is None:
-            title = f"`sizes` gives the lengths inside ({' '.join(axis)}) except the last"
+            title = f"`sizes` must give the lengths in ({' '.join(axis)}) except the last"
             site.fail("E0306", title, "pattern")
         lengths.append(size)
     try:
@@ -104,45 +102,45 @@ def _solve_axis_lengths(
 
 @register_builtin()
 def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
-    """One axis as several, the last running fastest: `split(x, into=[heads, head_dim])`."""
+    """Split an axis into several, in row-major order: `split(x, into=[heads, head_dim])`."""
     return site.one(ops.Split(site.axis(x, axis), into), x)
 
 
 @register_builtin()
 def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
-    """`count` neighboring axes from `axis` on as one, the last running fastest."""
+    """Merge `count` consecutive axes, starting at `axis`, in row-major order."""
     at = site.axis(x, axis)
     if count.number is None or not 1 <= count.number <= len(x.shape) - at:
         site.fail(
-            "E0208", f"there are no {count} axes from axis {at} on", "count", describe_value(x)
+            "E0208", f"there are not {count} axes from axis {at} on", "count", describe_value(x)
         )
     return site.one(ops.Merge(at, count.number), x)
 
 
 @register_builtin()
 def transpose(site: CallSite, x: Tensor, *, order: tuple[Dim, ...] = ()) -> Tensor:
-    """Reorder the axes; without `order`, swap the last two."""
+    """Permute the axes to `order`; without it, swap the last two."""
     rank = len(x.shape)
     if not order:
         if rank < 2:
-            site.fail("E0208", "a tensor of one axis has none to swap", "x", describe_value(x))
+            site.fail("E0208", "a tensor of one axis cannot be transposed", "x", describe_value(x))
         numbers = [*range(rank - 2), rank - 1, rank - 2]
     else:
         numbers = [site.axis(x, o) for o in order]
-    # negative axes are counted from the front by now
+    # `numbers` are counted from the front
     if sorted(numbers) != list(range(rank)):
-        site.fail("E0208", f"`order` names each of the {rank} axes once", "order")
+        site.fail("E0208", f"`order` must have each of the {rank} axes once", "order")
     return site.one(ops.Transpose(tuple(numbers)), x)
 
 
 @register_builtin()
 def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...] = ()) -> Tensor:
-    """Split, reorder and merge by a pattern:
+    """Split, permute and merge axes with an einops pattern:
     `rearrange(x, "b n (h d) -> b h n d", sizes=[heads])`.
 
-    `sizes` are the lengths of the names inside parentheses on the left, in order,
-    except the last of each pair of parentheses. A `1` on the left drops an axis of
-    length 1, on the right it adds one.
+    `sizes` are the lengths of the names in parentheses on the left, in order, except the
+    last in each pair of parentheses. A `1` on the left removes an axis of length 1, on
+    the right it adds one.
     """
     for op in compile_rearrange(site, x, pattern, sizes):
         x = site.one(op, x)
@@ -151,32 +149,32 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
 
 @register_builtin()
 def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
-    """A new axis of length 1 before axis `axis`."""
+    """Add an axis of length 1 before axis `axis`, like PyTorch's `unsqueeze`."""
     return site.one(ops.Insert(site.axis(x, axis, ends=1)), x)
 
 
 @register_builtin()
 def squeeze(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
-    """Without an axis of length 1."""
+    """Remove an axis of length 1."""
     return site.one(ops.Squeeze(site.axis(x, axis)), x)
 
 
 @register_builtin()
 def expand(site: CallSite, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
-    """An axis of length 1 repeated."""
+    """Repeat an axis of length 1 to `length`."""
     return site.one(ops.Expand(site.axis(x, axis), length), x)
 
 
 @register_builtin()
 def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Tensors one after the other along an axis: `concat([a, b])`."""
+    """Concatenate tensors along an axis: `concat([a, b])`."""
     tensors = _require_tensors(site, items, "concat")
     return site.one(ops.Concat(site.axis(tensors[0], axis)), *tensors)
 
 
 @register_builtin()
 def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
-    """Tensors of one shape as rows of a new axis."""
+    """Stack tensors of one shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
     at = site.axis(tensors[0], axis, ends=1)
     return site.one(ops.Concat(at), *(site.one(ops.Insert(at), t) for t in tensors))
@@ -185,20 +183,24 @@ def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0))
 def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) -> list[Tensor]:
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
-        # an empty list is refused as holding a list: it has no type to go by
+        # an empty list has no tensor to name: report the list itself
         wrong = next((item for item in items if not isinstance(item, Tensor)), ())
-        title = f"`{called}` takes a list of tensors, this holds {describe_value(wrong)}"
+        title = f"`{called}` takes a list of tensors, this one has {describe_value(wrong)}"
         site.fail("E0203", title, "items")
     return tensors
 
 
 @register_builtin()
 def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Results:
-    """Consecutive pieces of an axis: `q, k, v = parts(x, into=[d, d, d])`."""
+    """Split an axis into consecutive pieces of the given lengths:
+    `q, k, v = parts(x, into=[d, d, d])`.
+    """
     at, start, made = site.axis(x, axis), Dim.of(0), []
-    # as lengths: `[d, d, d]` makes an axis of `3 * d` whatever `d` is
+    # compared as symbolic lengths: `[d, d, d]` fits an axis of `3 * d` for every `d`
     if sum_dims(into) != x.shape[at]:
-        title = f"pieces of {' + '.join(map(str, into))} do not make an axis of {x.shape[at]}"
+        title = (
+            f"pieces of {' + '.join(map(str, into))} do not sum to the axis length {x.shape[at]}"
+        )
         site.fail("E0302", title, "into", describe_value(x))
     for length in into:
         made.append(site.one(ops.Slice(at, start, start + length), x))
@@ -208,7 +210,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
 
 @register_builtin()
 def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
-    """`count` equal consecutive pieces of an axis: `q, k, v = chunk(x, 3)`."""
+    """Split an axis into `count` equal pieces: `q, k, v = chunk(x, 3)`."""
     at = site.axis(x, axis)
     pieces = site.count(count, "count")
     try:
@@ -220,7 +222,7 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> R
 
 @register_builtin()
 def flip(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """An axis turned around."""
+    """Reverse an axis."""
     return site.one(ops.Flip(site.axis(x, axis)), x)
 
 
@@ -233,15 +235,15 @@ def delay(
     first: Anything = Dim.of(0),
     axis: Dim = Dim.of(1),
 ) -> Tensor:
-    """Shifted right: row t is row `t - by` of the operand, the first `by` rows are `first`."""
+    """Shift right: position t reads position `t - by`, the first `by` are `first`."""
     if by.number is None:
-        site.fail("E0203", "`by` is a number", "by")
+        site.fail("E0203", "`by` must be known when compiling", "by")
     value = get_fill_value(site, x, first, "first")
     return site.one(ops.Delay(site.axis(x, axis), by.number, value), x)
 
 
 def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> float:
-    """What the rows hold that an operation puts beside those of `x`."""
+    """Return the value of the positions that an operation adds to `x`."""
     what, at = f"`{option}` of `{site.call.function.path}`", site.spans.get(option)
     value: float | RuntimeNumber
     if isinstance(given, bool):
@@ -253,7 +255,7 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
         site.fail("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
         if value != int(value):
-            title = f"{value:g} has a fraction, the tensor holds whole numbers"
+            title = f"{value:g} is not an integer, but the tensor has integers"
             site.fail("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
@@ -263,23 +265,23 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
 
 @register_builtin()
 def last(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """The newest row of an axis."""
+    """Return the last position of an axis."""
     return site.one(ops.Last(site.axis(x, axis)), x)
 
 
 @register_builtin()
 def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Rows of an axis by computed numbers, for each of the leading axes apart:
-    `x[b, ids[b, n]]`. Where `ids` has 1 for a leading axis, its numbers serve all of it.
+    """Select positions along an axis by indices, separately for each index of the leading
+    axes: `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
-    When `ids` has no axis of its own, as of `argmax`, one row is read and the axis
-    goes.
+    If `ids` lacks the axis, as the result of `argmax` does, one position is selected and
+    the axis is removed.
     """
     at = site.axis(x, axis)
     for lead, (one, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
         if one.number == 1 and length.number != 1:
             ids = site.one(ops.Expand(lead, length), ids)
-    # `argmax` along the axis took it away: one row for each
+    # `ids` without the axis, as from `argmax`: one index for each leading index
     alone = len(ids.shape) == at
     if alone:
         ids = site.one(ops.Insert(at), ids)
@@ -289,15 +291,15 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> 
 
 @register_builtin()
 def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Rows put before an axis, the same for every batch row when `p` has 1 there: a
-    [CLS] token, a prefix.
+    """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
+    token or a prefix.
     """
     return _concat_broadcast(site, x, p, axis, before=True)
 
 
 @register_builtin()
 def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
-    """Rows put behind an axis, the same for every batch row when `p` has 1 there."""
+    """Concatenate `p` after `x` along an axis, broadcasting `p` over the batch."""
     return _concat_broadcast(site, x, p, axis, before=False)
 
 
@@ -305,7 +307,7 @@ def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, before
     at = site.axis(x, axis)
     if len(p.shape) == len(x.shape):
         for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
-            # every axis but the one that grows, as operations of two tensors would
+            # broadcast every axis but the concatenated one
             if n != at and have == 1 and want != 1:
                 p = site.one(ops.Expand(n, want), p)
     return site.one(ops.Concat(at), *((p, x) if before else (x, p)))
@@ -313,25 +315,25 @@ def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, before
 
 @register_builtin()
 def one_hot(site: CallSite, x: Tensor, *, size: Dim) -> Tensor:
-    """1 at the given number, 0 elsewhere, along a new last axis."""
+    """Encode indices as one-hot vectors of length `size` along a new last axis."""
     return site.one(ops.OneHot(size), x)
 
 
 @register_builtin(name="range")
 def range_(site: CallSite, n: Dim) -> Tensor:
-    """The numbers 0, 1, … below `n`. Over a run-time axis write `positions(x)`."""
+    """Return the integers 0, 1, …, `n - 1`. Over a run-time axis write `positions(x)`."""
     return site.one(ops.Range(n), *())
 
 
 @register_builtin()
 def zeros(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
-    """A tensor of zeros."""
+    """Return a tensor of zeros."""
     return _make_filled(site, 0.0, shape)
 
 
 @register_builtin()
 def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
-    """A tensor of ones."""
+    """Return a tensor of ones."""
     return _make_filled(site, 1.0, shape)
 
 
@@ -345,11 +347,11 @@ def _make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor
 
 @register_builtin()
 def length(site: CallSite, x: Tensor, *, axis: Dim) -> Dim:
-    """How long an axis is, as a number known while compiling or as a symbol."""
+    """Return the length of an axis, a number or a symbol."""
     return x.shape[site.axis(x, axis)]
 
 
 @register_builtin()
 def size(site: CallSite, x: Tensor) -> Dim:
-    """How many numbers a tensor holds."""
+    """Return the number of elements of a tensor."""
     return multiply_dims(x.shape)

@@ -9,21 +9,21 @@ from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir.dim import Dim
 
 SizeOption: TypeAlias = Dim | tuple[Dim, ...]
-"""A number for all axes, or one for each."""
+"""One number for all axes, or one for each axis."""
 
 EndPadding: TypeAlias = Dim | tuple[Dim, ...] | tuple[tuple[Dim, ...], ...]
-"""The same, or for each axis two: before its rows and behind them."""
+"""Padding at both ends: one number, one per axis, or a pair (start, end) per axis."""
 
 PaddingOption: TypeAlias = EndPadding | Literal["same", "causal"]
 
 
 AxisNumbers: TypeAlias = tuple[int, ...]
-"""One for each axis."""
+"""One number per axis."""
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The numbers of a window, one for each axis that it moves along."""
+    """The parameters of a sliding window, one number per axis that it moves along."""
 
     kernel: AxisNumbers
     stride: AxisNumbers
@@ -33,24 +33,24 @@ class SlidingWindow:
 
     @property
     def numbers(self) -> tuple[AxisNumbers, AxisNumbers, AxisNumbers, AxisNumbers]:
-        """All of them, in the order in which operations have them."""
+        """The parameters in the order of the op's attributes."""
         pads = (*self.before, *self.behind)
         return self.kernel, self.stride, self.dilation, pads
 
     @property
     def nothing(self) -> AxisNumbers:
-        """No row, for each axis."""
+        """Zero for each axis."""
         return (0,) * len(self.kernel)
 
     @property
     def spans(self) -> AxisNumbers:
-        """From the first row of a window to its last."""
+        """The distance from the first to the last position of a window, per axis."""
         each = zip(self.kernel, self.dilation, strict=True)
         return tuple((k - 1) * d for k, d in each)
 
     def max_overhang(self) -> AxisNumbers:
-        """How far a last window may reach over the end, so that it still begins within
-        the rows or the padding before them.
+        """Return how far the last window may extend past the end, per axis, such that it
+        starts inside the input or the padding before it.
         """
         each = zip(self.spans, self.stride, self.behind, strict=True)
         return tuple(min(s - 1, span - behind) for span, s, behind in each)
@@ -58,8 +58,8 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class WindowOperand:
-    """What a window moves over, and the options of the call; `rows`: `x` says which rows
-    exist.
+    """The input of a convolution or pooling call and its options. `rows` is true if `x` is a
+    padding mask.
     """
 
     site: CallSite
@@ -71,25 +71,25 @@ class WindowOperand:
         if not self.rows and (not plain or len(self.x.shape) not in (3, 4)):
             word = self.site.call.function.path
             title = (
-                f"`{word}` takes rows [batch, time, channels] or a picture [batch, "
-                "channels, high, wide]"
+                f"`{word}` takes a float tensor [batch, time, channels] or [batch, "
+                "channels, height, width]"
             )
             self.site.fail("E0301", title, "x", f"this is {describe_value(self.x)}")
 
     @property
     def lengths(self) -> tuple[Dim, ...]:
-        """The axes that the window moves along."""
+        """The lengths of the axes that the window moves along."""
         return self.x.shape[2:] if len(self.x.shape) == 4 else self.x.shape[1:2]
 
     @property
     def channels(self) -> Dim:
-        """How many channels there are."""
+        """The number of channels."""
         return self.x.shape[1] if len(self.x.shape) == 4 else self.x.shape[-1]
 
     def window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption, padding: PaddingOption
     ) -> SlidingWindow:
-        """The numbers of a window that fits."""
+        """Return the parameters of a window that fits the input."""
         window = self._moved(kernel, stride, dilation)
         before, behind = _resolve_padding(self.site, padding, window)
         found = replace(window, before=before, behind=behind)
@@ -103,13 +103,13 @@ class WindowOperand:
         dilation: SizeOption,
         padding: PaddingOption,
     ) -> SlidingWindow:
-        """The same, for windows none of which may be padding alone."""
+        """Return the parameters of a pooling window that never covers only padding."""
         given = kernel if stride is None else stride
         window = self.window(kernel, given, dilation, padding)
         for n, span in enumerate(window.spans):
             if max(window.before[n], window.behind[n]) > span:
-                title = f"a window of {span + 1} rows would see nothing but padding"
-                helps = [f"pad fewer than {span + 1}, as many as the kernel reaches"]
+                title = f"`padding` of a window of {span + 1} positions must be at most {span}"
+                helps = ["with more, a window would cover only padding"]
                 self.site.fail("E0323", title, "padding", helps=helps)
         return window
 
@@ -121,15 +121,17 @@ class WindowOperand:
         cut: EndPadding,
         extra: SizeOption,
     ) -> SlidingWindow:
-        """The same, for windows that are laid down; `cut` off at the ends, but for `extra`."""
+        """Return the parameters of a transposed convolution, which removes `cut` positions
+        at the ends and adds `extra` at the end.
+        """
         window = self._moved(kernel, stride, dilation)
         more = self._each(extra, "extra", 0)
         before, behind = _resolve_padding(self.site, cut, window)
         for n, count in enumerate(more):
             most = max(window.stride[n], window.dilation[n])
             if count >= most:
-                title = f"`extra={count}` is no less than the stride and the dilation"
-                helps = [f"it is from 0 to {most - 1}"]
+                title = f"`extra={count}` must be below the stride or the dilation"
+                helps = [f"use 0 to {most - 1}"]
                 self.site.fail("E0323", title, "extra", helps=helps)
         less = tuple(-n for n in more)
         return replace(window, before=before, behind=add_per_axis(behind, less))
@@ -145,7 +147,7 @@ class WindowOperand:
         )
 
     def _each(self, value: SizeOption, option: str, least: int) -> AxisNumbers:
-        """A number for each axis. E0324 for a list of another length."""
+        """Return one number per axis. Raise E0324 for a list of another length."""
         axes = len(self.lengths)
         given = value if isinstance(value, tuple) else (value,) * axes
         if len(given) != axes:
@@ -155,35 +157,35 @@ class WindowOperand:
         return tuple(self.site.number(number, option) for number in given)
 
     def _fits(self, window: SlidingWindow) -> None:
-        """E0320 where an axis whose length is known is shorter than the window."""
+        """Raise E0320 if an axis of known length is shorter than the window."""
         each = zip(window.spans, window.before, window.behind, strict=True)
         for length, (span, before, behind) in zip(self.lengths, each, strict=True):
             there = length.number
             if there is None or there + before + behind > span or there == 0:
                 continue
-            padded = f", {there + before + behind} with its padding" if before + behind else ""
+            padded = f" ({there + before + behind} with padding)" if before + behind else ""
             title = (
-                f"`{self.site.call.function.path}`: a window reaches over {span + 1} "
-                f"rows of an axis that has {there}{padded}"
+                f"the window of `{self.site.call.function.path}` spans {span + 1} "
+                f"positions, but the axis has {there}{padded}"
             )
             least = span + 1 - before - behind
             helps = [
-                "make the kernel or the dilation smaller, pad more, or give the axis "
-                f"{least} rows or more"
+                "reduce `kernel` or `dilation`, add padding, or make the axis at least "
+                f"{least} long"
             ]
             self.site.fail("E0320", title, "kernel", helps=helps)
 
 
 def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> NoReturn:
-    """E0324 for a list that has not a number for each axis."""
-    over = "rows have one axis" if axes == 1 else "a picture has two axes"
-    title = f"`{option}` has {count} numbers, and {over} that a window moves along"
-    helps = ["give one number for all, or a list with one for each axis"]
+    """Raise E0324 for a list that does not have one number per axis."""
+    over = "there is one axis" if axes == 1 else "there are two axes"
+    title = f"`{option}` has {count} numbers, but {over}"
+    helps = ["give one number, or a list with one for each axis"]
     if option == "padding":
         helps = [
-            "write `[before, behind]` of rows"
+            "write `[start, end]` for the time axis"
             if axes == 1
-            else "write `[high, wide]`, or `[[above, below], [left, right]]`"
+            else "write `[height, width]`, or `[[top, bottom], [left, right]]`"
         ]
     site.fail("E0324", title, option, helps=helps)
 
@@ -191,7 +193,7 @@ def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> N
 def _resolve_padding(
     site: CallSite, padding: PaddingOption, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
-    """How many zeros stand before and behind, for each axis."""
+    """Return the number of zeros at the start and at the end, per axis."""
     if isinstance(padding, str):
         return _resolve_padding_word(site, padding, window)
     axes = len(window.kernel)
@@ -209,20 +211,20 @@ def _resolve_padding(
 
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
-    """For each axis what stands before and behind."""
+    """Return (start, end) of the padding per axis."""
     given = padding if isinstance(padding, tuple) else (padding,) * axes
     single = tuple(p for p in given if isinstance(p, Dim))
-    # Along one axis a pair needs no list around it.
+    # with one axis a pair needs no nested list
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in given]
 
 
 def _check_not_negative(site: CallSite, number: Dim) -> None:
-    """E0323 for padding that is less than none."""
+    """Raise E0323 for negative padding."""
     if number.number is not None and number.number < 0:
-        title = f"`padding` is {number}, and nothing can be padded less than not at all"
-        helps = ["to leave out rows write x[:, 1:] before it"]
+        title = f"`padding` must not be negative, got {number}"
+        helps = ["to drop positions write `x[:, 1:]` first"]
         site.fail("E0323", title, "padding", helps=helps)
 
 
@@ -232,29 +234,29 @@ def _resolve_padding_word(
     spans = window.spans
     if padding == "same":
         if any(n > 1 for n in window.stride):
-            title = "`padding=same` keeps the length, which a stride does not"
+            title = "`padding=same` keeps the length and needs `stride=1`"
             halves = [span // 2 for span in spans]
             shown = halves[0] if len({*halves}) == 1 else halves
-            helps = [f"write the number: `padding={shown}`"]
+            helps = [f"write a number: `padding={shown}`"]
             site.fail("E0322", title, "padding", helps=helps)
         before = tuple(span // 2 for span in spans)
         return before, tuple(s - b for s, b in zip(spans, before, strict=True))
     if len(spans) > 1:
-        title = "`padding=causal` is for rows: a picture has no order in time"
+        title = "`padding=causal` needs a time axis: [batch, time, channels]"
         helps = ["write `padding=same`, or numbers"]
         site.fail("E0323", title, "padding", helps=helps)
-    # A row for every `stride` rows: the first of them ends with the first stride.
+    # One output per `stride` positions: the first output ends with the first stride.
     before = (spans[0] - (window.stride[0] - 1),)
     if before[0] < 0:
         title = (
-            f"a window of {spans[0] + 1} rows leaves out some of every "
-            f"{window.stride[0]}, so `padding=causal` cannot be met"
+            f"`padding=causal` needs a kernel that spans the stride: {spans[0] + 1} < "
+            f"{window.stride[0]} positions"
         )
-        helps = [f"give a kernel that reaches over {window.stride[0]} rows"]
+        helps = [f"use a kernel that spans at least {window.stride[0]} positions"]
         site.fail("E0323", title, "padding", helps=helps)
     return before, (0,)
 
 
 def add_per_axis(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
-    """Axis by axis."""
+    """Add two tuples element by element."""
     return tuple(m + n for m, n in zip(a, b, strict=True))
