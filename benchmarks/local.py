@@ -29,8 +29,8 @@ dims batch >= 1, seq >= 1
 
 graph attended(q: float[batch, seq, 512], k: float[batch, seq, 512], v: float[batch, seq, 512])
     -> (y: float[batch, seq, 512]) {
-  mixed, _ = attend(heads_of(q, 8), heads_of(k, 8), heads_of(v, 8), mask=sees)
-  return heads_joined(mixed)
+  mixed, _ = attend(split_heads(q, 8), split_heads(k, 8), split_heads(v, 8), mask=sees)
+  return merge_heads(mixed)
 }
 """
 

@@ -90,8 +90,14 @@ READERS = (
         name="RNNsearch, 16×30 words against 30",
         spec="rnnsearch",
         inputs={"source": (16, 30), "target": (16, 30)},
-        config={"src_vocab": 1000, "tgt_vocab": 1000, "emb": 128, "hid": 256, "readout": 128},
-        small={"src_vocab": 100, "tgt_vocab": 100, "emb": 16, "hid": 16, "readout": 16},
+        config={
+            "src_vocab": 1000,
+            "tgt_vocab": 1000,
+            "embed_dim": 128,
+            "hidden": 256,
+            "readout": 128,
+        },
+        small={"src_vocab": 100, "tgt_vocab": 100, "embed_dim": 16, "hidden": 16, "readout": 16},
     ),
 )
 

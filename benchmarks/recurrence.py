@@ -62,7 +62,7 @@ def _search(folder: Path, rounds: int, quick: bool) -> Iterator[str]:
     """RNNsearch scoring 30 words against 30; eager is the spec as a module, its loop
     split as ours is.
     """
-    sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "emb": 128, "hid": 256, "readout": 128}
+    sets = {"src_vocab": VOCAB, "tgt_vocab": VOCAB, "embed_dim": 128, "hidden": 256, "readout": 128}
     model, cost = _compiled("rnnsearch", folder, sets)
     graph = rewrite_graph(model.manifest.graph, [split_scan])
     theirs = specc_torch.SpecModule(graph, model.weights()).eval()

@@ -102,9 +102,9 @@ def _suggest_other(leak: PaddingLeak) -> str:
     keep = leak.keep
     match op := leak.node.op:
         case ops.Reduce(fn="mean"):
-            return f"use `masked_mean(x, {keep})`"
+            return f"use `masked_mean_pool(x, {keep})`"
         case ops.Last():
-            return f"use `last_kept(x, {keep})`"
+            return f"use `last_token(x, {keep})`"
         case ops.Index(at=at) if at == 0:
             return leak.declared("right")
         case ops.ConvTranspose():

@@ -8,6 +8,7 @@ from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.builtins import BUILTINS
+from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
@@ -111,6 +112,8 @@ def _unknown(name: str, library: SpecLibrary) -> NoReturn:
     """E0204, with what was probably meant."""
     known = [*BUILTINS, *library.standard_names(), *READINGS]
     helps = suggest_similar_name(name, known, "`specc list` shows what there is")
+    if name in RENAMED_STD_DEFINITIONS:
+        helps = [suggest_for_foreign_operation(name, known)]
     if name in list_builtin_specs():
         helps = [f"it is a spec: `specc show {name}`", f"its text: `specc doc {name} --source`"]
     raise_error("E0204", f"nothing is called `{escape_text(name)}`", helps=helps)

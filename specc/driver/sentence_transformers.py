@@ -40,11 +40,11 @@ LEGACY = {
 """Keys of older files, in the order in which the library concatenates the modes."""
 POOLED = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
-    "max": "masked_max(x, kept)",
-    "mean": "masked_mean(x, kept)",
+    "max": "masked_max_pool(x, kept)",
+    "mean": "masked_mean_pool(x, kept)",
     "mean_sqrt_len_tokens": "sum(x * rows, axis=1) / sqrt(max(sum(rows, axis=1), 1.0))",
     "weightedmean": "sum(x * rows * weights, axis=1) / max(sum(rows * weights, axis=1), 1e-9)",
-    "lasttoken": "last_kept(x, kept)",
+    "lasttoken": "last_token(x, kept)",
 }
 """The equation of each pooling mode, over hidden states `x`, the mask `kept`, the same as
 `rows` [batch, seq, 1] and positions from 1 as `weights`."""
@@ -196,7 +196,7 @@ def _text(base: str, block: ast.Block, body: _Body) -> str:
             'model sentence_transformer "A sentence-transformers directory."',
             f'use "{base}" as {PART} from "{PART}"',
             "dims batch >= 1, seq >= 1",
-            f"graph sentences({', '.join(params)}) -> ({SENTENCE}: float[batch, _]) {{",
+            f"graph sentence_embeddings({', '.join(params)}) -> ({SENTENCE}: float[batch, _]) {{",
             f"  {hidden} = {called}",
             kept,
             "  rows = insert(cast(kept, to=float), axis=2)",
@@ -294,7 +294,7 @@ def _normalize(body: _Body, place: Path, number: int) -> None:
     """L2 normalization."""
     if has_file(place, CONFIG):
         _only(read_json_object(place / CONFIG), place, {"module_input_name", "module_output_name"})
-    body.lines.append("  v = unit_row(v)")
+    body.lines.append("  v = l2_normalize(v)")
 
 
 def _dropout(body: _Body, place: Path, number: int) -> None:
@@ -362,6 +362,6 @@ def _refuse(path: Path, why: str, notes: Sequence[str] = ()) -> NoReturn:
         notes=notes,
         helps=[
             "compile the encoder alone, which ignores modules.json: "
-            "specc compile --spec NAME DIR --graph sentences"
+            "specc compile --spec NAME DIR --graph sentence_embeddings"
         ],
     )

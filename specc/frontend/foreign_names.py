@@ -67,8 +67,60 @@ FOREIGN_OPTIONS = {
 """Options of elsewhere, without case and separators, and what they are called here."""
 
 
+RENAMED_STD_DEFINITIONS = {
+    "around": "local_window",
+    "as_grid": "tokens_to_feature_map",
+    "asking": "query_mask",
+    "between": "bilinear_weights",
+    "bucket_of": "t5_relative_position_bucket",
+    "by_distance": "relative_position_bias",
+    "centered": "gaussian_window",
+    "class_head": "classification_head",
+    "distance_buckets": "t5_relative_position_bias",
+    "ending": "trailing_window",
+    "first_row": "cls_token",
+    "from_greatest": "subtract_max",
+    "gumbel": "gumbel_noise",
+    "heads_joined": "merge_heads",
+    "heads_of": "split_heads",
+    "in_best_groups": "group_limited_topk",
+    "kth_greatest": "kth_largest",
+    "last_kept": "last_token",
+    "masked_max": "masked_max_pool",
+    "masked_mean": "masked_mean_pool",
+    "mean_row": "mean_pool",
+    "near_sound": "conv_position_embedding",
+    "paint": "pixel_shuffle_head",
+    "patch_rows": "patch_embed",
+    "pixels_of": "unpatchify",
+    "pooled_to": "adaptive_avg_pool2d",
+    "sentence_of": "sentence_pooling",
+    "shared_by": "repeat_kv",
+    "shares": "adaptive_pool_weights",
+    "sinusoid_grid": "sinusoid_2d",
+    "sound_front": "conv_feature_extractor",
+    "sound_layer": "wav2vec2_layer",
+    "square_pair": "relative_position_index_2d",
+    "squares": "relative_position_bias_2d",
+    "sum_of_layers": "weighted_layer_sum",
+    "summary_of": "sequence_summary",
+    "tanh_pooler": "pooler",
+    "time_norm": "masked_instance_norm",
+    "time_statistics": "statistics_pooling",
+    "token_head": "mlm_head",
+    "unit": "l2_normalize",
+    "unit_row": "l2_normalize",
+    "upsampled": "upsample_bilinear",
+}
+"""Former name of a std definition: its current name. Kept for one release."""
+
+
 def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
-    """What is written here for an operation of another language; empty for none."""
+    """Return what replaces an operation of another library, or a former name of a std
+    definition; empty for none.
+    """
+    if RENAMED_STD_DEFINITIONS.get(name) in known:
+        return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
     mend = FOREIGN_BY_NAME.get(normalize_identifier(name))
     return mend.text if mend and all(need in known for need in mend.needs) else ""
 

@@ -123,8 +123,8 @@ FOREIGN_OPERATIONS = (
     ),
     ForeignOperation(
         "the mean over a whole picture is `mean(mean(p, axis=-1), axis=-1)`, over rows "
-        "`mean_row(x)`, over kept rows `masked_mean(x, keep)`",
-        ("mean", "mean_row", "masked_mean"),
+        "`mean_pool(x)`, over kept rows `masked_mean_pool(x, keep)`",
+        ("mean", "mean_pool", "masked_mean_pool"),
         ("adaptiveavgpool2d", "adaptiveavgpool1d", "globalaveragepool", "globalavgpool"),
     ),
     ForeignOperation(
@@ -191,7 +191,7 @@ FOREIGN_OPERATIONS = (
     ForeignOperation(
         "a layer of the Transformer is "
         "`encoder_layer(x, heads=2, hidden=16, act=relu, norm=layer_norm(eps=1e-5), "
-        "place=post, mask=all) @ name`",
+        "norm_placement=post, mask=all) @ name`",
         ("encoder_layer",),
         ("transformerencoderlayer", "transformerblock", "transformerlayer"),
     ),
@@ -259,8 +259,8 @@ FOREIGN_OPERATIONS = (
     ForeignOperation("that is `log_softmax(x)`", ("log_softmax",), ("logsoftmax",)),
     ForeignOperation("that is `softmax(-x)`", ("softmax",), ("softmin",)),
     ForeignOperation(
-        "a vector's length is `sqrt(sum(x * x, axis=-1))`; each made 1 long is `unit_row(x)`",
-        ("sqrt", "sum", "unit_row"),
+        "a vector's length is `sqrt(sum(x * x, axis=-1))`; each made 1 long is `l2_normalize(x)`",
+        ("sqrt", "sum", "l2_normalize"),
         ("norm", "l2norm", "normalize"),
     ),
     ForeignOperation(

@@ -106,7 +106,7 @@ def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str
         raise_error("E0603", title, expr.span, helps=helps)
     if "h" in read and not env.heads:
         title = f"{describe_value(base)} is read at each head, and there are no heads here"
-        helps = ["`heads_of(x, heads)` gives queries and keys a heads axis"]
+        helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
         raise_error("E0603", title, expr.span, helps=helps)
 
 

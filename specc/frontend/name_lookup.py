@@ -11,6 +11,7 @@ from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
+    RENAMED_STD_DEFINITIONS,
     suggest_for_foreign_operation,
     suggest_for_library_path,
 )
@@ -116,7 +117,8 @@ def _resolve_first_part(
         # a grid without query rows has `j` alone: [batch, d] asks for one query
         helps = [
             "`insert(x, axis=1)` gives the query a length axis, of one row",
-            "`around(center, reach)` and `ending(at, back)` are told where each query looks",
+            "`local_window(center, reach)` and `trailing_window(at, back)` "
+            "take a position per query",
         ]
         title = "the query has no position: it is one vector for each sample"
         raise_error("E0604", title, span, "its position would be read here", helps=helps)
@@ -215,6 +217,8 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
             f"`{name.path}` counts rows in the definition of a mask, a score or a bias; "
             "define one, and name it here"
         ]
+    elif name.path in RENAMED_STD_DEFINITIONS:
+        helps = [suggest_for_foreign_operation(name.path, callable_)]
     elif near:
         helps = [format_suggestion(near)]
     elif shown:

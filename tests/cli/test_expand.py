@@ -59,12 +59,12 @@ dims batch, n
 graph g(x: float[batch, n, d], keep: keep[batch, n]) -> (y: float[batch, n, d]) {
   at = position_ids(keep)
   h = %s
-  return residual(x + apply(%s, at, dim=d), f=mlp(hidden=9, act=relu), norm=layer_norm(eps=1e-5), place=pre,
+  return residual(x + apply(%s, at, dim=d), f=mlp(hidden=9, act=relu), norm=layer_norm(eps=1e-5), norm_placement=pre,
                   name="norm") + h
 }
 %s
 """
-BLOCK = """block heads_of(x: float[b, n, e]) -> float[b, n, e] {
+BLOCK = """block split_heads(x: float[b, n, e]) -> float[b, n, e] {
   return x * 2.0
 }"""
 
@@ -78,7 +78,7 @@ BLOCK = """block heads_of(x: float[b, n, e]) -> float[b, n, e] {
         ("place", "x", "", {}),
         ("attend", "attention(x, heads=2, mask=all) @ a", "", {"attend": "attend_"}),
         # the file has a block by the name of one of std
-        ("waves", "heads_of(x) + (attention(x, heads=2, mask=all) @ a)", BLOCK, {}),
+        ("waves", "split_heads(x) + (attention(x, heads=2, mask=all) @ a)", BLOCK, {}),
     ],
 )
 def test_names_that_hide_those_of_std(

@@ -69,7 +69,7 @@ def model_for(task: str, folder: Path) -> str:
     config: dict[str, Any] = {"model_type": "bert", **SMALL}
     config["architectures"] = [f"Bert{HEADS.get(task, 'Model')}"]
     config["id2label"] = {"0": "bad", "1": "good", "2": "neither"}
-    more = ["--graph", "sentences"] if task == "sentence-similarity" else []
+    more = ["--graph", "sentence_embeddings"] if task == "sentence-similarity" else []
     if task.startswith("zero-shot"):
         side = {k: SMALL[k] for k in SMALL if k != "max_position_embeddings"}
         config = {

@@ -90,7 +90,7 @@ SPEC = """specc 1
 model bag
 dims batch, n
 graph g(ids: int[batch, n], keep: keep[batch, n] = ids >= 0) -> (y: float[batch, 2]) {
-  return masked_mean(embedding(ids, size=3, dim=2) @ words, keep)
+  return masked_mean_pool(embedding(ids, size=3, dim=2) @ words, keep)
 }
 reading { ids = text(words()) }
 """

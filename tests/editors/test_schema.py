@@ -112,7 +112,7 @@ HEAD = "specc: 1\nmodel: m\n"
         HEAD + "extends: vit\nconfig: {heads: 4.5}\n",
         HEAD + "extends: vit\nconfig: {heads: true}\n",
         HEAD + "extends: encoder_decoder\nconfig: {encoder: {layer: 4}}\n",
-        HEAD + "extends: luong\nconfig: {place: somewhere}\n",
+        HEAD + "extends: luong\nconfig: {attention_type: somewhere}\n",
         HEAD + "config: {d: 4}\n",
         HEAD + "config: {d: {type: itn}}\n",
         HEAD + "items: [{graph: g, out: float, doo: []}]\n",
@@ -134,7 +134,7 @@ def test_a_slip_is_underlined(text: str) -> None:
     "text",
     [
         HEAD + "extends: vit\nconfig: {heads: 2 * 4, eps: 1e-5}\n",
-        HEAD + "extends: luong\nconfig: {place: 'local_p if true else local_m'}\n",
+        HEAD + "extends: luong\nconfig: {attention_type: 'local_p if true else local_m'}\n",
         HEAD + "extends: mine.yaml\nconfig: {whatever: {there: is}}\n",
         HEAD + "extends: vit\nconfig: {more: {type: int, default: 4}}\n",
         HEAD + "use: [{file: vit, as: v, from: vision_config}]\nconfig: {v: {layers: 2}}\n",

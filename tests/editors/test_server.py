@@ -41,8 +41,8 @@ YAML = """specc: 1
 model: mine
 extends: luong
 config:
-  words: 8
-  place: local_p
+  embed_dim: 8
+  attention_type: local_p
 """
 
 
@@ -184,7 +184,7 @@ def test_completion_of_yaml(editor: Editor) -> None:
     assert {"hidden", "score", "vocab"} <= set(
         labels(editor.at("completion", "b.yaml", text, "local_p\n  ^\n"))
     )
-    assert "local_m" in labels(editor.at("completion", "b.yaml", text, "place: ^local_p"))
+    assert "local_m" in labels(editor.at("completion", "b.yaml", text, "attention_type: ^local_p"))
     text = YAML.replace("luong", "lu")
     editor.change("b.yaml", text, 3)
     assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
@@ -201,7 +201,7 @@ def test_a_block_of_yaml_that_grows_keeps_its_names(editor: Editor) -> None:
 
 
 def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None:
-    wrong = YAML.replace("words:", "wrods:")
+    wrong = YAML.replace("embed_dim:", "embde_dim:")
     (said,) = editor.open("c.yaml", wrong, "yaml")
     assert said["code"] == "E0201"
     assert said["range"]["start"] == {"line": 4, "character": 2}
@@ -209,18 +209,18 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: Editor) -> None
         "textDocument/codeAction", {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}}
     )
     (edit,) = action["edit"]["changes"][editor.uri("c.yaml")]
-    assert (edit["newText"], edit["range"]["start"]) == ("words", {"line": 4, "character": 2})
+    assert (edit["newText"], edit["range"]["start"]) == ("embed_dim", {"line": 4, "character": 2})
     editor.change("c.yaml", YAML, 2)
     assert editor.diagnostics("c.yaml", 2) == []
-    assert "choice(" in hover(editor, "pl^ace", "c.yaml", YAML)
+    assert "choice(" in hover(editor, "attention^_type", "c.yaml", YAML)
     found = editor.at("definition", "c.yaml", YAML, "extends: lu^ong")
     assert found["uri"].endswith("/models/luong.specc")
-    editor.change("c.yaml", YAML.replace("words: 8", "words:    8"), 3)
+    editor.change("c.yaml", YAML.replace("embed_dim: 8", "embed_dim:    8"), 3)
     (whole,) = editor.ask(
         "textDocument/formatting",
         {**everywhere(editor, "c.yaml"), "options": {"tabSize": 2, "insertSpaces": True}},
     )
-    assert "words: 8\n" in whole["newText"]
+    assert "embed_dim: 8\n" in whole["newText"]
 
 
 def test_shapes_stand_behind_names(opened: Editor) -> None:

@@ -37,7 +37,7 @@ def told(spec: OpenedSpec) -> list[str]:
 
 OTHERS = [
     ("gpt2", ["tied=false"]),
-    ("gpt2", ["scaled=false"]),
+    ("gpt2", ["scale_attn_weights=false"]),
     ("vision_encoder_decoder", ["encoder=deit"]),
 ]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.builtins import BUILTINS
-from specc.frontend.foreign_names import FOREIGN_BY_NAME, FOREIGN_OPTIONS
+from specc.frontend.foreign_names import FOREIGN_BY_NAME, FOREIGN_OPTIONS, RENAMED_STD_DEFINITIONS
 from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS, ForeignOperation
 from specc.library.spec_files import SpecLibrary
 
@@ -116,6 +117,19 @@ def test_what_is_said(written: str, code: str, told: str, tmp_path: Path) -> Non
     text = said(tmp_path, written)
     assert text.startswith(code)
     assert told in text, text
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_STD_DEFINITIONS.items())
+def test_former_std_names_are_answered_with_current_names(
+    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    help = f"`{old}` is now `{new}`"
+    assert new in SpecLibrary().standard_names()
+    assert said(tmp_path, f"{old}(x)").startswith("E0204")
+    assert help in said(tmp_path, f"{old}(x)")
+    assert help in said(tmp_path, f"apply({old}, x)")
+    assert main(["doc", old]) == 1
+    assert help in capsys.readouterr().err
 
 
 def test_options_are_those_of_words_and_blocks() -> None:

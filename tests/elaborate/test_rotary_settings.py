@@ -22,7 +22,7 @@ from specc.syntax.parse import decode_spec, parse_spec
 SPEC = """specc 1
 model m
 config {
-  turn: rope from rope_config(theta=10000.0)
+  rope: rope from rope_config(theta=10000.0)
 }
 dims n
 graph g(x: float[n]) -> (y: float[n]) {
@@ -39,7 +39,7 @@ def settings(config: dict[str, Any], spec: str = SPEC) -> Rope:
     raw = parse_config_json(decode_config_source(json.dumps(config).encode(), "config.json"))
     found = evaluate_and_check_config(
         create_context(LIBRARY), program, ConfigReader(published=LIBRARY.published, raw=raw)
-    )["turn"]
+    )["rope"]
     assert isinstance(found, Rope)
     return found
 

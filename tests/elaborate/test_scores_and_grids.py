@@ -98,7 +98,9 @@ def test_alibi_falls_with_the_distance_each_head_in_its_own_measure(tmp_path: Pa
 
 
 def test_alibi_by_position_ids(tmp_path: Path) -> None:
-    found = computed(tmp_path, "grid(alibi(1, at=positions(keep)), y, y)", "float[batch, 1, k, k]")
+    found = computed(
+        tmp_path, "grid(alibi(1, position_ids=positions(keep)), y, y)", "float[batch, 1, k, k]"
+    )
     # rows that are padding do not count
     at = np.array([[0, 1, 2, 3, 4], [0, 1, 1, 1, 1]])
     np.testing.assert_allclose(
@@ -109,14 +111,14 @@ def test_alibi_by_position_ids(tmp_path: Path) -> None:
 def test_distances_beyond_the_longest_are_alike(tmp_path: Path) -> None:
     table = np.arange(5.0)[:, None]
     found = computed(
-        tmp_path, "grid(by_distance(2), x, y) @ t", "float[1, 1, q, k]", t__weight=table
+        tmp_path, "grid(relative_position_bias(2), x, y) @ t", "float[1, 1, q, k]", t__weight=table
     )
     np.testing.assert_array_equal(found[0, 0], [[2, 1, 0, 0, 0], [3, 2, 1, 0, 0], [4, 3, 2, 1, 0]])
 
 
 def test_distance_buckets_of_one_direction(tmp_path: Path) -> None:
     table = np.arange(8.0)[:, None]
-    bias = "distance_buckets(1, both=false, buckets=8, longest=16)"
+    bias = "t5_relative_position_bias(1, bidirectional=false, buckets=8, max_distance=16)"
     found = computed(tmp_path, f"grid({bias}, y, y) @ t", "float[1, 1, k, k]", t__weight=table)
     assert found[0, 0, 4].tolist() == [4, 3, 2, 1, 0]
     assert found[0, 0, 0].tolist() == [0, 0, 0, 0, 0]  # keys ahead are at distance 0

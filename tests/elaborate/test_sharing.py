@@ -100,7 +100,7 @@ NO_SLIPS = {
     "a value used twice": "p = parameter(shape=[8]) @ p\nx = (x + p) * p",
     "a result used twice": "h = linear(x, out=8)\nx = h + relu(h)",
     "a bias looked at in each layer": (
-        'near = by_distance(4) @ near\nrepeat i in 2 under "{i}" { x, _ = '
+        'near = relative_position_bias(4) @ near\nrepeat i in 2 under "{i}" { x, _ = '
         "attend_by(dot, x, x, x, mask=all, add=near) }"
     ),
     "a score held once": "s = additive(4) @ s\nrepeat i in 2 { x, _ = attend_by(s, x, "

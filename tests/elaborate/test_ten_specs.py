@@ -38,7 +38,7 @@ TEN: dict[str, str] = {
     " encoder.patch=4 decoder.vocab=17 decoder.d=24 decoder.layers=2 decoder.heads=4 "
     "decoder.hidden=16"
     " decoder.longest=9",
-    "luong": "source_vocab=17 words=6 hidden=8 layers=2",
+    "luong": "source_vocab=17 embed_dim=6 hidden=8 layers=2",
     "ntm_read": "inputs=5 hidden=8 cells=6 width=4",
     "decomposable": "vocab=17 words=6 hidden=8 farthest=2",
     "show_attend_tell": "vocab=17 regions=4 features=6 words=5 hidden=8 att=7",
@@ -55,10 +55,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "longest=16 context=16",
     ),
     "luong": (
-        "place=local_m",
-        "place=local_p",
-        "place=local_p score=additive(5)",
-        "score=dot feeding=false",
+        "attention_type=local_m",
+        "attention_type=local_p",
+        "attention_type=local_p score=additive(5)",
+        "score=dot input_feeding=false",
     ),
     "decomposable": ("inside=false",),
     "show_attend_tell": ("normalize=hard", "gated=false"),
@@ -156,7 +156,7 @@ def test_the_reference_computes_it(name: str, also: str) -> None:
 def test_an_instance_in_yaml_sets_what_differs(name: str, place: str) -> None:
     model = model_of(f"{name}.yaml", TEN["luong"])
     assert model.name == name
-    assert model.config["place"] == place
+    assert model.config["attention_type"] == place
     assert np.isfinite(results(model)["logits"]).all()
 
 
@@ -178,7 +178,7 @@ def test_t5_keeps_the_distances_in_its_first_layers() -> None:
 
 
 def test_local_attention_stays_in_its_window() -> None:
-    model = elaborate_spec(opened("luong.specc", f"{TEN['luong']} place=local_m reach=1"))
+    model = elaborate_spec(opened("luong.specc", f"{TEN['luong']} attention_type=local_m reach=1"))
     alignment = results(model)["alignment"]
     step, word = np.indices(alignment.shape[1:])
     assert (alignment[:, np.abs(step - word) > 1] == 0).all()

@@ -111,7 +111,7 @@ graph f(x: float[batch, d]) -> float[batch, d] { return relu(x) }
 def test_longrope_needs_a_divisor_for_each_pair(tmp_path: Path) -> None:
     body = """
       turn = rope(theta=10000.0, kind=longrope, divisors=[1.0, 2.0, 3.0], factor=4.0, original=8)
-      return heads_joined(rotate(heads_of(x, 1), positions(x), turn, pairs=half))"""
+      return merge_heads(rotate(split_heads(x, 1), positions(x), turn, pairs=half))"""
     assert code_of(tmp_path, body) == "E0203"
 
 
@@ -123,7 +123,7 @@ config { heads: int  buckets: int  longest: int }
 require buckets % 2 == 0
 dims batch, n
 graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
-  return grid(distance_buckets(heads, both=true, buckets=buckets, longest=longest), x, x) @ distances
+  return grid(t5_relative_position_bias(heads, bidirectional=true, buckets=buckets, max_distance=longest), x, x) @ distances
 }
 """)
     checked = check_spec(open_spec(str(tmp_path / "open.specc")))

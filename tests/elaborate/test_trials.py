@@ -63,7 +63,7 @@ graph main(x: float[b, n, e]) -> (y: float[b, n, d]) {
   when e != d {
     x = linear(x, out=d) @ wider
   }
-  return heads_joined(rotate(heads_of(x, heads), positions(x), rope(theta=100.0), pairs=half))
+  return merge_heads(rotate(split_heads(x, heads), positions(x), rope(theta=100.0), pairs=half))
 }
 """
 """A spec whose structure hangs on how wide it is: small widths are tried."""

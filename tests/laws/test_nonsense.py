@@ -10,7 +10,7 @@ import pytest
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 
-ROPE = "attention(x, heads=2, mask=all, rope=rope({}), at=positions(x), pairs=half) @ a"
+ROPE = "attention(x, heads=2, mask=all, rope=rope({}), position_ids=positions(x), pairs=half) @ a"
 BY = "attend_by({}, x, x, x, mask=all, normalize=kernel)"
 CASES = {
     "layer_norm(x, eps=-1e-5) @ n": "E0417",

@@ -22,7 +22,7 @@ dims batch, n
 graph scores(ids: int[batch, n], keep: keep[batch, n]) -> (classes_of: float[batch, classes], vectors: float[batch, n, 4]) {
   x = embedding(ids, size=256, dim=4) @ table
   y = attention(x, heads=2, mask=visible(keep)) @ look
-  return linear(masked_mean(y, keep), out=classes) @ head, y
+  return linear(masked_mean_pool(y, keep), out=classes) @ head, y
 }
 
 reading {

@@ -21,7 +21,7 @@ dims batch, n
 
 graph scores(ids: int[batch, n], keep: keep[batch, n] right) -> (classes_of: float[batch, 3], vectors: float[batch, n, 16]) {
   h = lstm(embedding(ids, size=256, dim=16) @ table, hidden=16, keep=keep) @ rnn
-  return linear(masked_mean(h, keep), out=3) @ head, h
+  return linear(masked_mean_pool(h, keep), out=3) @ head, h
 }
 
 reading { ids = text(bytes()) }

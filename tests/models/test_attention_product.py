@@ -35,9 +35,9 @@ SPANS = {
     "global": "visible(keep)",
     "causal": "visible(keep) & causal",
     "local_m": "visible(keep) & window(2, ahead=1)",
-    "around": "visible(keep) & around(at, 1)",
-    "monotonic": "visible(keep) & ending(at, 2)",
-    "local_p": f"visible(keep) & around(center, {REACH})",
+    "around": "visible(keep) & local_window(at, 1)",
+    "monotonic": "visible(keep) & trailing_window(at, 2)",
+    "local_p": f"visible(keep) & local_window(center, {REACH})",
 }
 KINDS = {"self": ("b, n, d", "n"), "cross": ("b, n, d", "m"), "alone": ("b, d", "m")}
 
@@ -65,7 +65,7 @@ def spec(score: str, kind: str, heads: int) -> str:
                 middle = {"alone": "center[:, 0]", "self": "center", "cross": "center"}[kind]
                 if heads > 1:
                     middle = f"expand(insert(center, axis=1), axis=1, length={heads})"
-                lines.append(f"  w_{name} = centered(w_{name}, {middle}, {REACH})")
+                lines.append(f"  w_{name} = gaussian_window(w_{name}, {middle}, {REACH})")
                 lines.append(f"  o_{name} = weigh(w_{name}, y)")
             results += [f"o_{name}: float{query}", f"w_{name}: float{shown}"]
     inputs = (
@@ -221,7 +221,7 @@ def test_samples_come_as_often_as_softmax_says(wanted: float, tmp_path: Path) ->
     graph = f"graph f({inputs}) -> (w: float[batch, n, 2]) {{\n"
     graph += (
         "  _, w = attend_by(dot, x, y, y, mask=all, normalize=sampled, "
-        "noise=gumbel(u))\n  return w\n}\n"
+        "noise=gumbel_noise(u))\n  return w\n}\n"
     )
     (tmp_path / "try.specc").write_text(model(graph))
     logit = np.log(wanted / (1 - wanted))

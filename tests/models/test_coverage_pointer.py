@@ -13,7 +13,7 @@ from support.equations import (
     softmax,
 )
 
-SIZE = {"vocab": 11, "extra": 4, "emb": 5, "hidden": 3}
+SIZE = {"vocab": 11, "extra": 4, "embed_dim": 5, "hidden": 3}
 UNK = 1
 
 

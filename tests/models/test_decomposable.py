@@ -52,5 +52,11 @@ def test_it_follows_the_equations(inside: bool) -> None:
         for a, b in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 11, (3, 5, 1)), strict=True)
     ]
     padded = dict.fromkeys(rows[0], (0,))
-    size = {"vocab": 11, "words": 5, "hidden": 6, "farthest": FARTHEST, "inside": inside}
+    size = {
+        "vocab": 11,
+        "embed_dim": 5,
+        "hidden": 6,
+        "max_distance": FARTHEST,
+        "intra_attention": inside,
+    }
     assert_follows("decomposable", partial(decomposable, inside), rows, padded, **size)

@@ -25,7 +25,9 @@ def test_it_follows_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in sentences(rng, 11, (6, 1, 4))]
     padded = {"ids": (0,), "keep": (0,)}
-    assert_follows("glove_classifier", pooled, rows, padded, vocab=11, d=5, att=4, classes=3)
+    assert_follows(
+        "glove_classifier", pooled, rows, padded, vocab=11, d=5, attention_dim=4, classes=3
+    )
 
 
 def test_vectors_come_from_the_text(tmp_path: Path) -> None:
@@ -55,7 +57,9 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
     path = tmp_path / "model.onnx"
-    specc.compile("glove_classifier", path, weights=tmp_path, set={"vocab": 5, "d": 3, "att": 2})
+    specc.compile(
+        "glove_classifier", path, weights=tmp_path, set={"vocab": 5, "d": 3, "attention_dim": 2}
+    )
     ids = np.array([words.index(w) for w in ("a", "good", "film", ". . .")])
     table = np.array([line.split(" ")[-3:] for line in TEXT.splitlines()], float)
     wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(4, bool))

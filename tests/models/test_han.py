@@ -4,7 +4,7 @@ import numpy as np
 from support.equations import Array, Arrays, affine, assert_follows, sigmoid, softmax
 from support.spec_models import by_reference, opened, random_weights
 
-SIZES = {"vocab": 13, "words": 5, "hidden": 3, "att": 4, "classes": 5}
+SIZES = {"vocab": 13, "embed_dim": 5, "hidden": 3, "attention_dim": 4, "classes": 5}
 
 
 def gru(w: Arrays, name: str, x: Array) -> Array:

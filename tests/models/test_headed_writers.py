@@ -34,7 +34,7 @@ graph g(pixels: float[batch, 3, 4, 4], ids: int[batch, seq], keep: keep[batch, s
   there = pad(keep, before=m, value=true)
   repeat i in 1 under "layers.{i}" {
     x = llama_layer(x, heads=2, kv_heads=1, hidden=12, act=silu, eps=1e-6, mask=causal & visible(there),
-                    rope=rope(theta=10000.0), at=positions(there))
+                    rope=rope(theta=10000.0), position_ids=positions(there))
   }
   return linear(rms_norm(x[:, m - 1:], eps=1e-6) @ norm, out=17, bias=false) @ head
 }
@@ -193,7 +193,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
 
 @pytest.mark.parametrize("tokens", [3])
 def test_rows_before_a_text_take_positions_of_its_table(tokens: int, tmp_path: Path) -> None:
-    sets = {**SMALL["soft_prompt_lm"], "context": 8, "tokens": tokens, "layers": 1}
+    sets = {**SMALL["soft_prompt_lm"], "context": 8, "prompt_tokens": tokens, "layers": 1}
     output = tmp_path / "soft"
     specc.compile("soft_prompt_lm", output, init=1, set=sets, parts=["encode", "step"])
     model = specc.load(output)

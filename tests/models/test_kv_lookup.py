@@ -74,7 +74,7 @@ def test_names_are_asked_for_in_words(tmp_path: Path) -> None:
     """The same dictionary, from a sentence; several names are several questions."""
     path = tmp_path / "kv.onnx"
     known = '["' + '", "'.join(NAMES) + '"]'
-    specc.compile("kv_lookup", path, graph="named", set={"known": known})
+    specc.compile("kv_lookup", path, graph="lookup_names", set={"known": known})
     values = [[[v] for v in NAMES.values()]]
     model = specc.load(path)
     made = model.run(word="Puke Luke", names=" ".join(NAMES), values=values)

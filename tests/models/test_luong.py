@@ -18,7 +18,7 @@ from support.equations import (
 )
 
 LAYERS, REACH = 2, 2
-SIZE = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "layers": LAYERS}
+SIZE = {"source_vocab": 11, "vocab": 13, "embed_dim": 5, "hidden": 6, "layers": LAYERS}
 
 
 def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
@@ -100,7 +100,7 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
         ("luong_location", "location", "everywhere", {"score": "location(9)"}),
         ("luong_local_m", "general", "local_m", {}),
         ("luong_local_p", "general", "local_p", {}),
-        ("luong", "dot", "local_p", {"score": "dot", "place": "local_p"}),
+        ("luong", "dot", "local_p", {"score": "dot", "attention_type": "local_p"}),
     ],
 )
 def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
@@ -115,7 +115,7 @@ def test_without_input_feeding() -> None:
         pairs(),
         PADDED,
         **SIZE,
-        feeding=False,
+        input_feeding=False,
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.equations import Array, Arrays, assert_follows, softmax
 
-SIZE = {"vocab": 13, "d": 4, "hops": 3, "longest": 6}
+SIZE = {"vocab": 13, "d": 4, "hops": 3, "max_facts": 6}
 
 
 def told(table: Array, ids: Array, order: str) -> Array:

@@ -203,7 +203,7 @@ MINE = {
     ),
 }
 SIZES = {
-    "luong": {"source_vocab": 11, "vocab": 11, "words": 5, "hidden": 6},
+    "luong": {"source_vocab": 11, "vocab": 11, "embed_dim": 5, "hidden": 6},
     "encoder_decoder": {"vocab": 11, "width": 8, "heads": 2, "encoder.layers": 1},
 }
 

@@ -37,5 +37,5 @@ def test_it_follows_the_equations() -> None:
         for s, t in zip(sentences(rng, 11, (6, 1, 4)), sentences(rng, 13, (3, 5, 1)), strict=True)
     ]
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
-    size = {"source_vocab": 11, "vocab": 13, "words": 5, "hidden": 6, "maxout": 4}
+    size = {"source_vocab": 11, "vocab": 13, "embed_dim": 5, "hidden": 6, "maxout": 4}
     assert_follows("rnn_encdec", rnn_encdec, rows, padded, **size)

@@ -33,7 +33,14 @@ from specc.preprocessing.text_codec import decode_text as text_of
 from specc.preprocessing.text_codec import encode_text_ids
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"src_vocab": 17, "tgt_vocab": 19, "emb": 6, "hid": 8, "att": 5, "readout": 4}
+SIZES = {
+    "src_vocab": 17,
+    "tgt_vocab": 19,
+    "embed_dim": 6,
+    "hidden": 8,
+    "attention_dim": 5,
+    "readout": 4,
+}
 PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Einsum")
 GIVEN = samples(
     {"source": Ids("src", 17), "source_keep": Keep("src"), "target": Ids("tgt", 19)},

@@ -16,7 +16,7 @@ from support.equations import (
 )
 from support.spec_models import by_reference, opened, random_weights
 
-SIZE = {"vocab": 11, "regions": 4, "features": 5, "words": 6, "hidden": 7, "att": 8}
+SIZE = {"vocab": 11, "regions": 4, "features": 5, "embed_dim": 6, "hidden": 7, "attention_dim": 8}
 
 
 def caption(
@@ -55,7 +55,13 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
     equations = partial(caption, normalize == "hard", gated)
     padded = {"ids": (0,)}
     assert_follows(
-        "show_attend_tell", equations, rows, padded, **SIZE, normalize=normalize, gated=gated
+        "show_attend_tell",
+        equations,
+        rows,
+        padded,
+        **SIZE,
+        normalize=normalize,
+        gated_context=gated,
     )
 
 

@@ -184,7 +184,7 @@ CASES = [
             "decoder_layers": 1,
             "decoder_heads": 3,
             "decoder_hidden": 20,
-            "seen": 4,
+            "num_visible": 4,
         },
         {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
         {"patches": "", "picture": "", "masked": ""},

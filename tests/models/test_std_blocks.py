@@ -43,18 +43,21 @@ def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDAr
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [
-        ("first_row(x)", X[:, 0]),
-        ("mean_row(x)", X.mean(1)),
-        ("masked_mean(x, keep)", np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)])),
-        ("masked_max(x, keep)", np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)])),
-        ("last_kept(x, keep)", np.stack([X[0, 2], X[1, 4], X[2, 4]])),
+        ("cls_token(x)", X[:, 0]),
+        ("mean_pool(x)", X.mean(1)),
+        (
+            "masked_mean_pool(x, keep)",
+            np.stack([x[k].mean(0) for x, k in zip(X, KEEP, strict=True)]),
+        ),
+        ("masked_max_pool(x, keep)", np.stack([x[k].max(0) for x, k in zip(X, KEEP, strict=True)])),
+        ("last_token(x, keep)", np.stack([X[0, 2], X[1, 4], X[2, 4]])),
     ],
 )
 def test_pooling(call: str, wanted: NDArray[Any], tmp_path: Path) -> None:
     assert_agrees(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
 
 
-@pytest.mark.parametrize("block", ["masked_mean", "masked_max", "last_kept"])
+@pytest.mark.parametrize("block", ["masked_mean_pool", "masked_max_pool", "last_token"])
 def test_where_no_row_is_kept_there_are_zeros(block: str, tmp_path: Path) -> None:
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     keep = np.array([[False] * 5, [True] * 5, [False] * 5])
@@ -77,7 +80,7 @@ def test_position_ids_do_not_count_padding(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["pre", "post", "sandwich"])
 def test_norm_placement(place: str, tmp_path: Path) -> None:
     """`f` doubles here, so that only the norms are left to be checked."""
-    body = f'return residual(x, f=gated, norm=rms_norm(eps=1e-6), place={place}, name="n")\n}}\n'
+    body = f'return residual(x, f=gated, norm=rms_norm(eps=1e-6), norm_placement={place}, name="n")\n}}\n'
     body += "block gated(x: float[b, n, d]) -> float[b, n, d] {\n  return x * 2.0"
     given = {"x": X, "keep": KEEP}
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
@@ -96,17 +99,17 @@ def test_norm_placement(place: str, tmp_path: Path) -> None:
 
 
 def test_class_head(tmp_path: Path) -> None:
-    body = "return class_head(masked_mean(x, keep), classes=3) @ head"
+    body = "return classification_head(masked_mean_pool(x, keep), classes=3) @ head"
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     found, w = result(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
     pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
     hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
     wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
-    assert_agrees(found, wanted, "class_head", 1e-9)
+    assert_agrees(found, wanted, "classification_head", 1e-9)
 
 
 def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
-    body = "return x + sinusoid_grid(rows=2, columns=3, dim=8)"
+    body = "return x + sinusoid_2d(rows=2, columns=3, dim=8)"
     inputs = "x: float[batch, 6, 8]"
     found, _ = result(
         tmp_path, inputs, "float[batch, 6, 8]", body, {"x": np.zeros((1, 6, 8), np.float32)}
@@ -117,12 +120,12 @@ def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None
         for column in range(3):
             across, down = column * frequencies, row * frequencies
             wanted.append(np.r_[np.sin(across), np.cos(across), np.sin(down), np.cos(down)])
-    assert_agrees(found[0], np.array(wanted), "sinusoid_grid", 1e-9)
+    assert_agrees(found[0], np.array(wanted), "sinusoid_2d", 1e-9)
 
 
 def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> None:
     x = RNG.standard_normal((2, 3, 2, 4)).astype(np.float32)
-    body = "return upsampled(x, factor=3)"
+    body = "return upsample_bilinear(x, factor=3)"
     found, _ = result(
         tmp_path, "x: float[batch, 3, 2, 4]", "float[batch, 3, 6, 12]", body, {"x": x}
     )
@@ -135,17 +138,17 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
             upper = (1 - b) * x[:, :, r0, c0] + b * x[:, :, r0, c1]
             lower = (1 - b) * x[:, :, r1, c0] + b * x[:, :, r1, c1]
             wanted[:, :, p, q] = (1 - a) * upper + a * lower
-    assert_agrees(found, wanted, "upsampled", 1e-6)
+    assert_agrees(found, wanted, "upsample_bilinear", 1e-6)
 
 
 def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
     picture = RNG.standard_normal((2, 3, 6, 4)).astype(np.float32)
     patches = picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
-    body = "return pixels_of(x, rows=3, columns=2, patch=2)"
+    body = "return unpatchify(x, rows=3, columns=2, patch=2)"
     found, _ = result(
         tmp_path, "x: float[batch, 6, 12]", "float[batch, 3, 6, 4]", body, {"x": patches}
     )
-    assert_agrees(found, picture.astype(np.float64), "pixels_of", 0.0)
+    assert_agrees(found, picture.astype(np.float64), "unpatchify", 0.0)
 
 
 @pytest.mark.parametrize("parts", [(1, 1), (2, 3), (6, 4), (7, 9)])
@@ -155,7 +158,7 @@ def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
     """Of fewer squares than parts, too; one of the lengths is known when it runs."""
     rows, columns = parts
     x = RNG.standard_normal((2, 3, 5, 8)).astype(np.float32)
-    body = f"return pooled_to(x, rows={rows}, columns={columns})"
+    body = f"return adaptive_avg_pool2d(x, rows={rows}, columns={columns})"
     found, _ = result(
         tmp_path,
         "x: float[batch, 3, seq, 8]",
@@ -169,4 +172,4 @@ def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
             down = slice(math.floor(i * 5 / rows), math.ceil((i + 1) * 5 / rows))
             across = slice(math.floor(j * 8 / columns), math.ceil((j + 1) * 8 / columns))
             wanted[:, :, i, j] = x[:, :, down, across].mean((2, 3))
-    assert_agrees(found, wanted, "pooled_to", 1e-6)
+    assert_agrees(found, wanted, "adaptive_avg_pool2d", 1e-6)

@@ -65,7 +65,7 @@ def test_it_follows_the_equations(kv_heads: int, back: int) -> None:
         "heads": 4,
         "kv_heads": kv_heads,
         "layers": 2,
-        "back": back,
+        "window": back,
     }
 
     def of(w: Arrays, ids: Array, keep: Array) -> Arrays:

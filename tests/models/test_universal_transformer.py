@@ -17,7 +17,7 @@ from support.equations import (
 )
 from support.spec_models import by_reference, opened, random_weights
 
-SIZES = {"vocab": 17, "d": 8, "heads": 2, "hidden": 12, "steps": 5}
+SIZES = {"vocab": 17, "d": 8, "heads": 2, "hidden": 12, "max_steps": 5}
 
 
 HALTING = {"halting.weight": 6.0, "embed.weight": 20.0}
@@ -55,7 +55,7 @@ def model(w: Arrays, ids: Array, threshold: float = 0.99) -> Arrays:
     place = coordinates(np.arange(len(ids)))
     mixed, total, turns = np.zeros_like(h), np.zeros(len(ids)), np.zeros(len(ids), int)
     running = np.ones(len(ids), bool)
-    for step in range(SIZES["steps"]):
+    for step in range(SIZES["max_steps"]):
         x = h + place + coordinates(np.array([step + 1]))
         before = running.copy()
         for at in np.flatnonzero(before):

@@ -38,7 +38,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "pairs": "half",
     },
     "three layers": {"decoder.layers": 3, "norm": "pre", "decoder.attention.mask": "window(2)"},
-    "untied, unscaled": {"tied": False, "scaled": False, "bias": False, "target_vocab": 13},
+    "untied, unscaled": {
+        "tied": False,
+        "scale_embedding": False,
+        "bias": False,
+        "target_vocab": 13,
+    },
 }
 
 

@@ -51,7 +51,7 @@ def stack(name: str, side: str = "right", masked: bool = True) -> str:
         f"  -> (rows: float[batch, {length(name)}, 3], kept: bool[batch, "
         f"{length(name)}], heard: float[batch, 3]) {{\n"
         f"{body}\n  y = x + (attention(x, heads=1, mask=visible({last})) @ self)\n"
-        f"  return x, {last}, masked_mean(y, {last})\n}}\n"
+        f"  return x, {last}, masked_mean_pool(y, {last})\n}}\n"
     )
 
 

@@ -205,8 +205,8 @@ def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
     theirs = case.saved(tmp_path).double()
     for normalized in (True, False):
         path = tmp_path / f"{normalized}.onnx"
-        sets = {"sentence_pooling": pooling, "normalized": normalized}
-        specc.compile(tmp_path, path, graph="sentences", set=sets)
+        sets = {"pooling_mode": pooling, "normalize_embeddings": normalized}
+        specc.compile(tmp_path, path, graph="sentence_embeddings", set=sets)
         ours = specc.load(path, threads=1)
         for given in (case.given.alone(0), case.given.together("right")):
             with torch.no_grad():

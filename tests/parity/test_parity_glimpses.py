@@ -84,12 +84,12 @@ def test_glimpses(patch: int, scales: int, wider: int, drawn: bool, tmp_path: Pa
         channels=CHANNELS,
         patch=patch,
         scales=scales,
-        wider=wider,
+        scale_factor=wider,
         glimpses=GLIMPSES,
-        seen=SEEN,
+        glimpse_dim=SEEN,
         hidden=HIDDEN,
         classes=CLASSES,
-        spread=SPREAD,
+        location_std=SPREAD,
     )
     fields = {"pixel_values": Numbers((CHANNELS, HIGH, WIDE)), "start": Numbers((2,))}
     if drawn:

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 # n hidden units, m of an embedding, l of the readout, n' of the alignment
 N, M, L, A = (7, 5, 4, 6)
 K_X, K_Y = 13, 11  # words of source and target
-SIZES = {"hid": N, "emb": M, "readout": L, "src_vocab": K_X, "tgt_vocab": K_Y}
+SIZES = {"hidden": N, "embed_dim": M, "readout": L, "src_vocab": K_X, "tgt_vocab": K_Y}
 
 SHAPES = {
     "E_x": (K_X, M),
@@ -172,7 +172,7 @@ def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.flo
 def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
     p = drawn(added)
     states = "sum" if added else "beside"
-    size = {"att": A} if "additive" in score else {"score": score}
+    size = {"attention_dim": A} if "additive" in score else {"score": score}
     ours = with_weights(
         "rnnsearch", by_our_names(p, score), tmp_path, **SIZES, **size, states=states
     )

@@ -49,11 +49,11 @@ CASES = [(kind, more) for kind, each in SETTINGS.items() for more in each]
 FORMS = ["new", "old", "of layers"]
 SPEC = """specc 1
 model m
-config {{ turn: rope from rope_config({options}) = rope(theta=1.0) }}
+config {{ rope: rope from rope_config({options}) = rope(theta=1.0) }}
 dims b, n
 graph g(x: float[b, n, {width}]) -> (y: float[b, n, {width}]) {{
   h = insert(x, axis=1)
-  return squeeze(rotate(h, positions(x), turn, pairs=half), axis=1)
+  return squeeze(rotate(h, positions(x), rope, pairs=half), axis=1)
 }}
 """
 

@@ -47,7 +47,7 @@ class Heard:
         return made.transpose(1, 2)
 
     def attention(self, x: Tensor, there: Tensor, at: str) -> Tensor:
-        heads, back = SIZES["heads"], SIZES["back"]
+        heads, back = SIZES["heads"], SIZES["window"]
         split = [
             self.linear(x, f"{at}.{name}").unflatten(-1, (heads, -1)).transpose(1, 2)
             for name in ("q_proj", "k_proj", "v_proj")
@@ -93,7 +93,7 @@ class Heard:
 def sound(lengths: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Frames, and which of them exist."""
     rng = np.random.default_rng(4)
-    x = rng.normal(size=(len(lengths), max(lengths), SIZES["bins"])).astype(np.float32)
+    x = rng.normal(size=(len(lengths), max(lengths), SIZES["mel_bins"])).astype(np.float32)
     return x, np.arange(max(lengths)) < np.array(lengths)[:, None]
 
 

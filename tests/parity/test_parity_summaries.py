@@ -83,7 +83,7 @@ def test_a_row_may_be_named(tmp_path: Path) -> None:
 def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
     Case(config=config, model=model, tiny={**GPT, "summary_type": kind}).saved(tmp_path)
-    with pytest.raises(Failed, match="another row of choices"):
+    with pytest.raises(Failed, match="only summary_type cls_index"):
         loaded(str(tmp_path), tmp_path)
 
 

@@ -128,7 +128,7 @@ def by_rows(
 
 def test_the_textbook_decoder(tmp_path: Path) -> None:
     module = drawn(Textbook())
-    sizes = {"words": WORDS, "hidden": HIDDEN, "layers": LAYERS}
+    sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "layers": LAYERS}
     ours = with_weights(
         "textbook_decoder", from_module(module), tmp_path, src_vocab=SOURCE, vocab=TARGET, **sizes
     )
@@ -147,7 +147,7 @@ def test_the_textbook_decoder(tmp_path: Path) -> None:
 
 def test_a_plain_rnn_with_layered_scores(tmp_path: Path) -> None:
     module = drawn(Layered())
-    sizes = {"words": WORDS, "hidden": HIDDEN, "att": ATT, "layers": 2}
+    sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "attention_dim": ATT, "layers": 2}
     ours = with_weights(
         "rnn_attention", from_module(module), tmp_path, vocab=TARGET, features=FEATURES, **sizes
     )

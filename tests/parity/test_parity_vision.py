@@ -273,7 +273,7 @@ def test_detr(model: str, form: str, stem: int, tmp_path: Path) -> None:
     given: dict[str, object] = {"image": [64, 96]}
     if form == "timm":
         as_timm(tmp_path)
-        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem": stem}
+        given |= {"depths": [1, 2, 1, 1], "widths": [8, 12, 12, 16], "stem_width": stem}
     ours = loaded(str(tmp_path), tmp_path, **given)
     theirs.double()
     names = {

@@ -134,9 +134,9 @@ def test_what_may_be_chosen(
         image=[ROWS * PATCH, COLUMNS * PATCH],
         patch=PATCH,
         norm="rms_norm(eps=1e-5)" if rms else "layer_norm(eps=1e-5)",
-        place=place,
+        norm_placement=place,
         positions=positions,
-        told=told,
+        classifier_pooling=told,
         **rope,
     )
     exact = module.double().train()  # torch's fast path knows no norm but its own

@@ -83,7 +83,7 @@ WORDS: dict[str, tuple[str, tuple[int, ...], Callable[[], nn.Module]]] = {
                    lambda: nn.ConvTranspose1d(4, 6, 4, 2, 1)),
     "transposed picture": ("conv_transpose(x, out=6, kernel=3, stride=[2, 3], padding=1, extra=1, groups=2) @ c",
                            (2, 4, 5, 6), lambda: nn.ConvTranspose2d(4, 6, 3, (2, 3), 1, 1, 2)),
-    **{f"shared out {r} {c}": (f"pooled_to(x, rows={r}, columns={c})", (2, 4, 9, 8),
+    **{f"shared out {r} {c}": (f"adaptive_avg_pool2d(x, rows={r}, columns={c})", (2, 4, 9, 8),
                                lambda r=r, c=c: nn.AdaptiveAvgPool2d((r, c)))
        for r, c in ((1, 1), (2, 3), (4, 6), (11, 10))},
     "max": ("max_pool(x, kernel=3, stride=2, padding=1)", (2, 4, 9, 8), lambda: nn.MaxPool2d(3, 2, 1)),

@@ -35,7 +35,7 @@ graph main(source: int[batch, src], seen: keep[batch, src] = source != 0, kinds:
            ids: int[batch, n]) -> (logits: float[batch, n, 9]) {
   m = (embedding(source, size=9, dim=8) @ words) + (embedding(kinds, size=2, dim=8) @ kinds)
   x = cumsum(embedding(ids, size=9, dim=8) @ targets)
-  return linear(x * insert(masked_mean(m, seen), axis=1) * 50.0, out=9) @ out
+  return linear(x * insert(masked_mean_pool(m, seen), axis=1) * 50.0, out=9) @ out
 }
 generate text of ids from logits { start = 1  max_tokens = 6 }
 """

@@ -144,10 +144,10 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0604-window-without-positions": [
         ("insert(x, axis=1)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
          "attend_by(dot, insert(x, axis=1), z, z, mask=window(3))\n  return squeeze(y, axis=1)"),
-        ("around(center, reach)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
-         "attend_by(dot, insert(x, axis=1), z, z, mask=around(x[:, :1], 3))\n  return squeeze(y, axis=1)"),
-        ("ending(at, back)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
-         "attend_by(dot, insert(x, axis=1), z, z, mask=ending(cast(x[:, :1], to=int), 3))\n  return squeeze(y, axis=1)"),
+        ("local_window(center, reach)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
+         "attend_by(dot, insert(x, axis=1), z, z, mask=local_window(x[:, :1], 3))\n  return squeeze(y, axis=1)"),
+        ("trailing_window(at, back)", "attend_by(dot, x, z, z, mask=window(3))\n  return y",
+         "attend_by(dot, insert(x, axis=1), z, z, mask=trailing_window(cast(x[:, :1], to=int), 3))\n  return squeeze(y, axis=1)"),
     ],
     "E0605-score": [("dot(a, b)", "half = q", "half = dot(q, k)")],
     "E0204-conv2d": [("conv(p, out=8, kernel=3) @ c", "conv2d(x, out=8, kernel=3)", "conv(x, out=8, kernel=3)")],
@@ -266,13 +266,13 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     ],
     "E0601-numbers-as-mask": [("x > 0", "mask=bias", "mask=bias > 0.0")],
     "E0603-heads": [
-        ("heads_of(x, heads)", "attend_by(s(slope), x, x, x, mask=causal)\n  return y",
-         "attend_by(s(slope), heads_of(x, 2), heads_of(x, 2), heads_of(x, 2), mask=causal)\n  return heads_joined(y)"),
+        ("split_heads(x, heads)", "attend_by(s(slope), x, x, x, mask=causal)\n  return y",
+         "attend_by(s(slope), split_heads(x, 2), split_heads(x, 2), split_heads(x, 2), mask=causal)\n  return merge_heads(y)"),
     ],
     "E0606-no-noise": [
-        ("noise=gumbel(u)", "x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {\n  y, _ = attend_by(dot, x, x, x, mask=all, normalize=sampled)",
+        ("noise=gumbel_noise(u)", "x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {\n  y, _ = attend_by(dot, x, x, x, mask=all, normalize=sampled)",
          "x: float[batch, n, 8], u: float[batch, n, n]) -> (y: float[batch, n, 8]) {\n"
-         "  y, _ = attend_by(dot, x, x, x, mask=all, normalize=sampled, noise=gumbel(u))"),
+         "  y, _ = attend_by(dot, x, x, x, mask=all, normalize=sampled, noise=gumbel_noise(u))"),
     ],
     "E0606-noise-for-nothing": [("normalize=sampled", "normalize=hard", "normalize=sampled")],
     "E0607-widths-of-a-score": [
@@ -423,7 +423,7 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
         ("positions(keep)", "2 * positions(x) - positions(x)", "positions(keep)"),
     ],
     "W0601-over-the-end": [("keep=there", "padding=1) @ c\n", "padding=1, keep=there) @ c\n")],
-    "W0601-padding": [("masked_mean(x, keep)", "mean(x, axis=1)", "masked_mean(x, keep)")],
+    "W0601-padding": [("masked_mean_pool(x, keep)", "mean(x, axis=1)", "masked_mean_pool(x, keep)")],
     "W0601-divides-by-zero": [
         (
             "where(insert(keep, axis=2), y, 0.0)",

@@ -332,11 +332,11 @@ def write_summary(w: SpecWriter, x: Stream) -> None:
 def pooling(w: SpecWriter, x: Stream) -> str:
     """Return an expression [batch, 4] that reads all positions of a stream."""
     forms = (
-        f"masked_mean({x.name}, {x.keep})",
-        f"masked_max({x.name}, {x.keep})",
+        f"masked_mean_pool({x.name}, {x.keep})",
+        f"masked_max_pool({x.name}, {x.keep})",
         f"sum(where({w.hidden(x)}, {x.name}, 0.0), axis=1)",
         f"sum({x.name} * {w.weight(x)}, axis=1)",
-        f"last_kept({x.name}, {x.keep})",
+        f"last_token({x.name}, {x.keep})",
         f"{x.name}[:, 0]",
         f"last({x.name})",
         f"sum({x.name}, axis=1)",

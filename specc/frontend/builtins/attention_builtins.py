@@ -178,7 +178,7 @@ def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:
         title = "`normalize=sampled` needs `noise`; without it every run selects the same keys"
         helps = [
             "declare an input `u` of uniform random numbers in [0, 1), shaped as the "
-            "weights, and add `noise=gumbel(u)`"
+            "weights, and add `noise=gumbel_noise(u)`"
         ]
         site.fail("E0606", title, "normalize", helps=helps)
     title = "`noise` has no effect without `normalize=sampled`"

@@ -223,7 +223,7 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
                 "mask",
                 describe_value(grid),
                 helps=[
-                    "`heads_of(x, heads)` gives queries and keys a heads axis; a mask "
+                    "`split_heads(x, heads)` gives queries and keys a heads axis; a mask "
                     "or bias for all heads has length 1 there"
                 ],
             )
@@ -277,7 +277,9 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
     """
     if isinstance(normalize, ChoiceValue) and normalize.word == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` takes"
-        site.fail("E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel(u))`"])
+        site.fail(
+            "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
+        )
     return _normalize_masked(site, scores, mask, normalize)
 
 

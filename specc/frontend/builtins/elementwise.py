@@ -185,7 +185,7 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Num
 
 @register_builtin()
 def mean(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
-    """Average along an axis. Over a padded axis use `masked_mean`."""
+    """Average along an axis. Over a padded axis use `masked_mean_pool`."""
     return add_reduction(site, "mean", x, axis)
 
 

@@ -54,7 +54,7 @@ def test_buckets_of_t5(tmp_path: Path, both: bool, buckets: int, longest: int) -
 
     distance = torch.arange(700)[None] - torch.arange(700)[:, None]
     published = T5Attention._relative_position_bucket(distance, both, buckets, longest).numpy()
-    bias = f"distance_buckets(1, both={str(both).lower()}, buckets={buckets}, longest={longest})"
+    bias = f"t5_relative_position_bias(1, bidirectional={str(both).lower()}, buckets={buckets}, longest={longest})"
     found = grid(tmp_path, bias, 700, 700, np.arange(buckets, dtype=np.float64)[:, None])
     np.testing.assert_array_equal(found[0], published)
 
@@ -66,6 +66,6 @@ def test_squares_of_a_grid_with_a_class_token(tmp_path: Path, window: tuple[int,
     published = BeitRelativePositionBias.generate_relative_position_index(window).numpy()
     size = (2 * window[0] - 1) * (2 * window[1] - 1) + 3
     rows = window[0] * window[1] + 1
-    bias = f"squares(1, rows={window[0]}, columns={window[1]}, cls=true)"
+    bias = f"relative_position_bias_2d(1, rows={window[0]}, columns={window[1]}, cls=true)"
     found = grid(tmp_path, bias, rows, rows, np.arange(size, dtype=np.float64)[:, None])
     np.testing.assert_array_equal(found[0], published)

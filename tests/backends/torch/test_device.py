@@ -43,7 +43,7 @@ SPECS = {
     ],
     "dates": [],
     "lstm_lm": ["vocab=17", "width=6"],
-    "luong_local_p": ["source_vocab=13", "words=5", "hidden=6", "layers=1", "reach=2"],
+    "luong_local_p": ["source_vocab=13", "embed_dim=5", "hidden=6", "layers=1", "reach=2"],
 }
 KINDS = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
 

@@ -10,7 +10,7 @@ from specc.driver.profiles.export_profile import check_profile
 
 SMALL: dict[str, dict[str, object]] = {
     "lstm_lm": {"vocab": 11, "width": 8},
-    "rnnsearch": {"src_vocab": 11, "tgt_vocab": 11, "emb": 8, "hid": 8, "readout": 8},
+    "rnnsearch": {"src_vocab": 11, "tgt_vocab": 11, "embed_dim": 8, "hidden": 8, "readout": 8},
     "transformer": {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16},
     "encoder_decoder": {
         "width": 8, "heads": 2, "vocab": 20, "hidden": 16, "encoder__layers": 1, "decoder__layers": 1,

@@ -39,7 +39,7 @@ AS_YAML = {
 }
 ALIKE = [
     "relu(x)", "x", "a if c else b", "where(c, a, b)", "insert(len, axis=1)", "out: …", "&", "specc list",
-    "--set a=3", "weights", "heads_of(x, heads)", "x ** 2.0", '"layers.{i}"', "def f(x)", "{", "i <",
+    "--set a=3", "weights", "split_heads(x, heads)", "x ** 2.0", '"layers.{i}"', "def f(x)", "{", "i <",
 ]  # fmt: skip
 
 

@@ -79,7 +79,9 @@ def test_keys_of_the_source_are_projected_once() -> None:
 
 
 def test_additive_attention_projects_the_source_once() -> None:
-    made = of("rnnsearch", src_vocab=13, tgt_vocab=11, emb=5, hid=6, att=4, readout=3)
+    made = of(
+        "rnnsearch", src_vocab=13, tgt_vocab=11, embed_dim=5, hidden=6, attention_dim=4, readout=3
+    )
     assert made.encode
     assert "decoder.align.U.linear" in made.handed
     (state,) = made.states

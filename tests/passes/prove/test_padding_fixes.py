@@ -31,7 +31,7 @@ CASES = (
      ROWS, ""),
     ("max_pool(concat([delay(mem, by=1), x], axis=1), kernel=3, stride=1)", ROWS, ""),
     ("max_pool(concat([x, delay(mem, by=1)], axis=1), kernel=3, stride=1)", ROWS, ""),
-    ("masked_mean(x[:, ::2], keep[:, ::2])", ONE, " left"),
+    ("masked_mean_pool(x[:, ::2], keep[:, ::2])", ONE, " left"),
     ("x + insert(float(positions(x)), axis=1)", ROWS, " left"),
     ("attend(x, x, x, mask=causal)", ROWS, ""),
     ("sum(f * (cumsum(f * x, axis=1) / cumsum(f, axis=1)), axis=1)", ONE, ""),

@@ -54,7 +54,7 @@ def compare(body: str, shape: str, side: str, folder: Path) -> tuple[bool, bool]
 def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -> None:
     for window in WINDOWS:
         body = f"t = {window.format(added)}; return "
-        for result, shape in (("t", ROWS), ("masked_max(t, keep)", ONE)):
+        for result, shape in (("t", ROWS), ("masked_max_pool(t, keep)", ONE)):
             warned, shown = compare(body + result, shape, side, tmp_path)
             assert warned == shown, window
 
@@ -78,7 +78,7 @@ def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
 )
 def test_a_slice_with_its_mask(part: str, sides: tuple[str, ...], tmp_path: Path) -> None:
     for side in SIDES:
-        body = f"return masked_mean(x{part}, keep{part})"
+        body = f"return masked_mean_pool(x{part}, keep{part})"
         assert compare(body, ONE, side, tmp_path) == ((side not in sides,) * 2)
 
 

@@ -22,16 +22,16 @@ SCAN = (
 
 
 CASES = [
-    ("return last_kept(x, keep)", ONE, "", True),
-    ("return last_kept(x, other)", ONE, "", False),
+    ("return last_token(x, keep)", ONE, "", True),
+    ("return last_token(x, other)", ONE, "", False),
     (
         "y, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), "
-        "normalize=sparsemax); return last_kept(y, keep)",
+        "normalize=sparsemax); return last_token(y, keep)",
         ONE,
         "",
         True,
     ),
-    ("return masked_max(x, keep)", ONE, "", True),
+    ("return masked_max_pool(x, keep)", ONE, "", True),
     (SCAN.format(keep="keep"), ONE, "", True),
     (SCAN.format(keep="keep & other"), ONE, "", True),
     (SCAN.format(keep="other"), ONE, "", False),
@@ -64,13 +64,17 @@ CASES = [
         False,
     ),
     (
-        HIDDEN.format(mask=CAUSAL, low="-inf") + STABLE + "return masked_mean(matmul(w, x), keep)",
+        HIDDEN.format(mask=CAUSAL, low="-inf")
+        + STABLE
+        + "return masked_mean_pool(matmul(w, x), keep)",
         ONE,
         "",
         False,
     ),
     (
-        HIDDEN.format(mask=CAUSAL, low="-1e30") + STABLE + "return masked_mean(matmul(w, x), keep)",
+        HIDDEN.format(mask=CAUSAL, low="-1e30")
+        + STABLE
+        + "return masked_mean_pool(matmul(w, x), keep)",
         ONE,
         "",
         True,

@@ -49,7 +49,7 @@ def stepper(writer: Generator, ids: Any) -> KVCacheStepper:
             "token_shift_lm",
             "ort-cpu",
             0,
-            {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "back": 3},
+            {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "window": 3},
             0,
         ),
     ],
