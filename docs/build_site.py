@@ -34,9 +34,9 @@ NAV = (
     ("Start", ("index.md", "tutorial.md", "training.md")),
     (
         "The language",
-        ("language.md", "words.md", "ops.md", "vocabulary.md", "limits.md", "inputs.md"),
+        ("language.md", "glossary.md", "ops.md", "builtins.md", "limits.md", "inputs.md"),
     ),
-    ("Gallery", ("gallery.md", "families.md", "seeds.md")),
+    ("Gallery", ("models.md", "gallery.md", "families.md", "seeds.md")),
     (
         "How to",
         (

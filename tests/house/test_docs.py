@@ -87,7 +87,7 @@ def test_generated_pages_are_current() -> None:
     names: dict[str, object] = {"__name__": "tables", "__file__": str(source)}
     # a script, not a package
     exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), names)
-    pages = names["pages"]
+    pages = names["render_pages"]
     assert callable(pages)
     stale = [
         str(path.relative_to(ROOT))

@@ -1,4 +1,6 @@
-"""`coverage_pointer` is the equations of its paper in NumPy, over texts of different lengths with words of their own."""
+"""`coverage_pointer` matches the paper's equations in NumPy, for sources of different lengths
+with out-of-vocabulary words.
+"""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""`decomposable` is the equations of the paper's sec. 3 in NumPy, with and without
-attention inside a sentence.
+"""`decomposable` matches the equations of the paper's sec. 3 in NumPy, with and without intra-
+sentence attention.
 """
 
 from functools import partial

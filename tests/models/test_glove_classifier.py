@@ -1,4 +1,6 @@
-"""`glove_classifier` is attention pooling in NumPy, over vectors read from GloVe's text format."""
+"""`glove_classifier` matches attention pooling in NumPy, over vectors read from GloVe's text
+format.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`graph_attention` is the paper's eq. 1 to 6 in NumPy."""
+"""`graph_attention` matches the paper's eq. 1 to 6 in NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""`han` is the equations of its paper in NumPy, over documents whose sentences, and whose numbers of sentences, differ."""
+"""`han` matches the paper's equations in NumPy, for documents with different numbers and
+lengths of sentences.
+"""
 
 import numpy as np
 from support.equations import Array, Arrays, affine, assert_follows, sigmoid, softmax

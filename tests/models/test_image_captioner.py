@@ -1,4 +1,6 @@
-"""`image_captioner` is its papers' equations in NumPy: a ViT's rows before the words, seen by all of them."""
+"""`image_captioner` matches the papers' equations in NumPy: ViT patches as a prefix that all
+tokens attend to.
+"""
 
 import numpy as np
 from support.decoder_layers import layers, prefix_mask

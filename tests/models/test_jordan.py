@@ -1,4 +1,4 @@
-"""`jordan` is its paper's equations in NumPy."""
+"""`jordan` matches the paper's equations in NumPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""`kernel_regression` is the Nadaraya-Watson estimator in NumPy, of five kernels and any width."""
+"""`kernel_regression` matches the Nadaraya-Watson estimator in NumPy, for five kernels and any
+bandwidth.
+"""
 
 from collections.abc import Callable
 from functools import partial

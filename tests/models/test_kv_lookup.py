@@ -1,5 +1,5 @@
-"""`kv_lookup` is a Python dictionary when exact, and a softmax of shared letters in
-NumPy when soft.
+"""`kv_lookup` matches a Python dictionary for exact matches, and a softmax over shared letters
+in NumPy for soft ones.
 """
 
 from pathlib import Path

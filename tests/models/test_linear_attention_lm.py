@@ -1,4 +1,4 @@
-"""`linear_attention_lm` is the paper's eq. 8 in NumPy, a sum over all keys for each query."""
+"""`linear_attention_lm` matches the paper's eq. 8 in NumPy, a sum over all keys for each query."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""`luong` is its equations in NumPy: every score, global, local-m and local-p, with and
-without input feeding.
+"""`luong` matches the paper's equations in NumPy: every score, global, local-m and local-p,
+with and without input feeding.
 """
 
 from functools import partial

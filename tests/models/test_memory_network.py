@@ -1,4 +1,6 @@
-"""`memory_network` is the equations of its paper in NumPy, fact by fact, over stories of different lengths."""
+"""`memory_network` matches the paper's equations in NumPy, sentence by sentence, for stories of
+different lengths.
+"""
 
 import numpy as np
 import pytest

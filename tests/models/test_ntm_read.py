@@ -1,4 +1,4 @@
-"""`ntm_read` is the paper's eq. 2 to 9 in NumPy."""
+"""`ntm_read` matches the paper's eq. 2 to 9 in NumPy."""
 
 import numpy as np
 from support.equations import Array, Arrays, affine, assert_follows, lstm_step, sigmoid, softmax

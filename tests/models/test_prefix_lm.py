@@ -1,4 +1,6 @@
-"""`prefix_lm` is the equations of its papers in NumPy: a prompt that is seen both ways, a text that sees it and its past."""
+"""`prefix_lm` matches the papers' equations in NumPy: bidirectional attention in the prompt,
+causal attention after it.
+"""
 
 import numpy as np
 from support.decoder_layers import layers, prefix_mask

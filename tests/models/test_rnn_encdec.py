@@ -1,4 +1,4 @@
-"""`rnn_encdec` is the equations of the paper's appendix A in NumPy."""
+"""`rnn_encdec` matches the equations of the paper's appendix A in NumPy."""
 
 import numpy as np
 from support.equations import Array, Arrays, assert_follows, sentences, sigmoid

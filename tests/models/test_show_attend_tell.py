@@ -1,4 +1,6 @@
-"""`show_attend_tell` is the equations of the paper's sec. 3.1 and 4 in NumPy, soft, hard and drawn."""
+"""`show_attend_tell` matches the equations of the paper's sec. 3.1 and 4 in NumPy: soft, hard
+and sampled attention.
+"""
 
 from functools import partial
 

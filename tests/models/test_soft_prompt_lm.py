@@ -1,4 +1,4 @@
-"""`soft_prompt_lm` is the equations of its paper in NumPy: a decoder whose first rows are learned."""
+"""`soft_prompt_lm` matches the paper's equations in NumPy: a decoder with a learned prefix."""
 
 import numpy as np
 from support.decoder_layers import layers

@@ -1,4 +1,6 @@
-"""`sparsemax_lm` is its equations in NumPy, sparsemax found by bisection; what it writes is what full passes give."""
+"""`sparsemax_lm` matches its equations in NumPy, sparsemax by bisection; generated tokens match
+full forward passes.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""`token_shift_lm` is its papers' equations in NumPy, the window smaller than the text."""
+"""`token_shift_lm` matches the papers' equations in NumPy, with a window shorter than the
+sequence.
+"""
 
 import numpy as np
 import pytest

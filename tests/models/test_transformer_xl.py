@@ -1,4 +1,6 @@
-"""`transformer_xl` is its paper's sec. 3.3 in NumPy, one score for each pair of rows; a segment that goes on from another is as one text."""
+"""`transformer_xl` matches the paper's sec. 3.3 in NumPy, pair by pair; a segment with memory
+equals the whole sequence.
+"""
 
 import numpy as np
 from support.equations import (

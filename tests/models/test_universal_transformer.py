@@ -1,4 +1,6 @@
-"""`universal_transformer` is the paper's eq. 3 to 7 in NumPy, each position turning until it has halted."""
+"""`universal_transformer` matches the paper's eq. 3 to 7 in NumPy, each position iterated until
+it halts.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`ast` is transformers' AST classes, from the files that they save."""
+"""`ast` matches transformers' AST classes, loaded from `save_pretrained`."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`bert` is each of transformers' Bert classes, from the files that they save."""
+"""`bert` matches all of transformers' Bert classes, loaded from `save_pretrained`."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`bilstm_tagger` is torch's bidirectional nn.LSTM over packed sequences, with an
-nn.Embedding and an nn.Linear.
+"""`bilstm_tagger` matches torch's bidirectional `nn.LSTM` over packed sequences, with
+`nn.Embedding` and `nn.Linear`.
 """
 
 from collections.abc import Mapping

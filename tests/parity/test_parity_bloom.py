@@ -1,6 +1,4 @@
-"""`bloom` is transformers' BloomForCausalLM, from its own files and from those of the
-bare model.
-"""
+"""`bloom` matches transformers' BloomForCausalLM, also with the checkpoint of the base model."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`conformer` is transformers' Wav2Vec2Conformer classes, from the files that they save,
-each recording by itself.
-"""
+"""`conformer` matches transformers' Wav2Vec2Conformer classes, one recording at a time."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""`conv_lm` is stacks of torch's nn.Conv1d and F.glu, with and without bottleneck and dilation."""
+"""`conv_lm` matches stacks of `torch.nn.Conv1d` and `F.glu`, with and without bottleneck and
+dilation.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`convnext` is transformers' ConvNextForImageClassification, with and without factors of
-channels, from the files that it saves.
-"""
+"""`convnext` matches transformers' ConvNextForImageClassification, with and without LayerScale."""
 
 from collections.abc import Mapping
 from pathlib import Path

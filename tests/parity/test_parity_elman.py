@@ -1,4 +1,4 @@
-"""`elman` is torch's nn.RNN and an nn.Linear; with the paper's logistic units, its
+"""`elman` matches `torch.nn.RNN` and `nn.Linear`; with the paper's logistic units, its
 equations in NumPy.
 """
 

@@ -1,5 +1,5 @@
-"""`encoder_decoder` in its variants is stacks of torch's layers: norms before or
-behind, masks, positions.
+"""`encoder_decoder` matches stacks of torch layers in its variants: pre-norm and post-norm,
+masks, positions.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`feedforward` is torch's nn.Sequential of linear maps and activations."""
+"""`feedforward` matches torch's `nn.Sequential` of linear layers and activations."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`glimpses` is a module of PyTorch: windows cut out of a padded picture and averaged by
-avg_pool2d, between linear maps.
+"""`glimpses` matches a PyTorch module: crops of a padded image, averaged by `avg_pool2d`,
+between linear layers.
 """
 
 from collections.abc import Mapping

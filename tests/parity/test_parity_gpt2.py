@@ -1,4 +1,4 @@
-"""`gpt2` is transformers' GPT2LMHeadModel, from its own files and from those of the bare model."""
+"""`gpt2` matches transformers' GPT2LMHeadModel, also with the checkpoint of the base model."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gru_lm` is torch's nn.GRU between an nn.Embedding and an nn.Linear."""
+"""`gru_lm` matches `torch.nn.GRU` between `nn.Embedding` and `nn.Linear`."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`llama` is transformers' LlamaForCausalLM, with grouped heads, biases, tied words and
-three rotary scalings.
+"""`llama` matches transformers' LlamaForCausalLM, with grouped-query attention, biases, tied
+embeddings and three RoPE scalings.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""`longformer` is transformers' Longformer classes, windows and global rows alike, from
-the files that they save.
+"""`longformer` matches transformers' Longformer classes, with sliding windows and global
+tokens.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`lstm_lm` is torch's nn.LSTM between an nn.Embedding and an nn.Linear."""
+"""`lstm_lm` matches `torch.nn.LSTM` between `nn.Embedding` and `nn.Linear`."""
 
 from collections.abc import Mapping
 from pathlib import Path

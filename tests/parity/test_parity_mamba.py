@@ -1,4 +1,4 @@
-"""`mamba` is transformers' MambaForCausalLM, in its padded batches and each text by itself."""
+"""`mamba` matches transformers' MambaForCausalLM, for padded batches and for single sequences."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mistral` is transformers' MistralForCausalLM, its window smaller than the text."""
+"""`mistral` matches transformers' MistralForCausalLM, with a window shorter than the sequence."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`mixtral` is transformers' MixtralForCausalLM, with fewer experts than tokens."""
+"""`mixtral` matches transformers' MixtralForCausalLM, with fewer experts than tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""`perceiver` is transformers' PerceiverForMaskedLM and PerceiverForSequenceClassification, from the files that they save."""
+"""`perceiver` matches transformers' PerceiverForMaskedLM and
+PerceiverForSequenceClassification.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

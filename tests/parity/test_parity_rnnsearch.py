@@ -1,4 +1,4 @@
-"""`rnnsearch` is the paper's equations in NumPy, float64.
+"""`rnnsearch` matches the paper's equations in NumPy, float64.
 
 Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices
 are drawn under the paper's names, each by itself; `by_our_names` stacks them as the

@@ -1,4 +1,4 @@
-"""`rwkv` is transformers' RwkvForCausalLM, each text by itself."""
+"""`rwkv` matches transformers' RwkvForCausalLM, one sequence at a time."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`seq2seq` is two of torch's nn.LSTM, the first over reversed words, states handed on;
-or one for both.
+"""`seq2seq` matches two `torch.nn.LSTM`s, the first over the reversed source, with the state
+passed on; or one for both.
 """
 
 from collections.abc import Mapping

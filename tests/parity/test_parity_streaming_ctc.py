@@ -1,5 +1,5 @@
-"""`streaming_ctc` is the same written out in PyTorch with kept buffers, each piece of sound by
-itself, and whole by `torch.nn.functional`.
+"""`streaming_ctc` matches a PyTorch implementation with explicit buffers, chunk by chunk, and
+`torch.nn.functional` on the whole input.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""`swin` is transformers' SwinForImageClassification, with windows that fit and windows
-that are padded, from the files that it saves.
+"""`swin` matches transformers' SwinForImageClassification, with and without padding of the last
+windows.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`t5` is each of transformers' T5 and MT5 classes, as it was and with the gated networks
+"""`t5` matches transformers' T5 and MT5 classes, in the original form and with the gated MLPs
 of version 1.1.
 """
 

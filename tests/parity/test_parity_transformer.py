@@ -1,5 +1,5 @@
-"""`transformer` is torch's Transformer layers between the paper's embeddings and its
-shared output, in all that its config lets choose.
+"""`transformer` matches torch's Transformer layers with the paper's embeddings and tied output,
+for all config options.
 """
 
 from collections.abc import Mapping

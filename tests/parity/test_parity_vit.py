@@ -1,6 +1,4 @@
-"""`vit` is transformers' ViTForImageClassification, at several patch sizes, from the
-files that it saves.
-"""
+"""`vit` matches transformers' ViTForImageClassification, at several patch sizes."""
 
 from collections.abc import Mapping
 from pathlib import Path

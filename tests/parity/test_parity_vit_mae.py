@@ -1,4 +1,4 @@
-"""`vit_mae` is transformers' ViTMAEForPreTraining, given the same noise."""
+"""`vit_mae` matches transformers' ViTMAEForPreTraining, given the same noise."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`vit_segmenter` is transformers' ViTModel, a linear map of its patch tokens, and
+"""`vit_segmenter` matches transformers' ViTModel, a linear layer on its patch tokens, and
 torch's bilinear resize.
 """
 

@@ -1,6 +1,4 @@
-"""`wav2vec2` is transformers' Wav2Vec2 and Hubert classes with every head, from the files
-that they save.
-"""
+"""`wav2vec2` matches transformers' Wav2Vec2 and Hubert classes with every head."""
 
 from collections.abc import Mapping
 from pathlib import Path

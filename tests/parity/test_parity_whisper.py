@@ -1,6 +1,4 @@
-"""`whisper` is transformers' Whisper classes with every head, from the files that they
-save.
-"""
+"""`whisper` matches transformers' Whisper classes with every head."""
 
 from collections.abc import Mapping
 from pathlib import Path
