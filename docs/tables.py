@@ -104,12 +104,11 @@ def render_model_row(name: str, path: Path) -> str:
     file = read_spec_file(path, path.name)
     title, _, rest = extract_head_sentence(text.split("\n\n")[0]).partition(": ")
     paper, _, detail = rest.partition(": ")
-    detail = detail.partition(". ")[0]
     if not CITATION.search(paper):
         paper, detail = "", rest
     if file.extends:
         title, paper, detail = file.doc or title, "", f"instance of `{file.extends}`"
-    model = f"**{title}**" + (f": {detail}" if detail else "")
+    model = f"**{title}**" + (f": {link_arxiv(detail)}" if detail else "")
     classes = [c for item in file.items for c in getattr(item, "made_for", ())]
     link = f"[`{name}`](../specs/models/{path.name})"
     cells = [model, link, link_arxiv(paper), ", ".join(f"`{c}`" for c in dict.fromkeys(classes))]
