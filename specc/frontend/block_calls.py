@@ -55,13 +55,13 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
     at = call.expr.span if foreign else None
     config = _get_block_config(context, target, call)
     env = _make_block_env(target, call, config)
-    context.evaluator.expect(context.steps, block, module, config, call.expr.span)
+    context.evaluator.expect(context.used.steps, block, module, config, call.expr.span)
     bind_arguments(context, block, _collect_arguments(target, call), env)
     enter_block(context, block, call.expr)
     try:
         with (
             context.called(call.expr.span, standard=module.standard),
-            context.sharing.step(call.expr, call.own_scope),
+            context.weights.sharing.step(call.expr, call.own_scope),
             show_call_in_errors(context, at, call.expr.function.path),
         ):
             if target.base is None and foreign:

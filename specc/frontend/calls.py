@@ -135,7 +135,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
     by_place = [values.pop(name) for name in leading if name in values]
     by_name = {_make_python_name(k): v for k, v in values.items()}
     try:
-        with context.sharing.step(expr, call.own_scope):
+        with context.weights.sharing.step(expr, call.own_scope):
             return word.make(site, *by_place, *rest, **by_name)
     except DimLimitError as error:
         raise_error("E0309", f"`{word.name}`: {error}", expr.span)

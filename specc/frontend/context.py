@@ -11,12 +11,18 @@ from typing import NoReturn, Protocol, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
+from specc.frontend.elaboration_state import (
+    ErrorLog,
+    LengthSymbols,
+    ResourceUse,
+    ValueFacts,
+    WeightNames,
+)
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_values import EvalResult, Function, NeedsValue, Record, SpecValue, Tensor
 from specc.frontend.step_budget import BUDGET_EXCEEDED, StepBudget, count_nested_items
-from specc.frontend.weight_sharing import ExpertStack, WeightSharing
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Value
+from specc.ir.graph import Builder
 from specc.syntax import ast
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
@@ -192,70 +198,47 @@ Counted = TypeVar("Counted", tuple[SpecValue, ...], Record)
 
 @dataclass(kw_only=True)
 class Context:
-    """State of one elaboration. `evaluator` ties the knot between the modules here.
-    `weighed` is how many numbers each weight of known size holds, `weight` their sum,
-    `items` how many list items have been made, `steps` the work that was done, `holes`
-    what stands in the holes of texts, `fixed` the values that follow from the spec
-    alone, whatever inputs and weights are, `sharing` which call has which weight.
-    `lengths` are the symbols that only an input tells; others stand for config values.
-    `opaque` has the names of whole numbers made of those, such as `int((0.25 * d))`.
-    `caller` is the user's text whose call is worked out in the standard library,
-    `normalizer` the name of one whose weights are being made.
-    `stacks` are the experts whose block is being elaborated, the innermost last.
-    `numbers` are the row numbers that masks were asked for, of queries and of keys, by
-    the lengths of both; `sorted` are lengths along which rows have been put into another
-    order, and may be ranks.
-    `longest` is how long texts may be where that decides how positions turn, or 0.
+    """The state of one elaboration.
+
+    `evaluator` breaks the import cycle between the modules of this package. `calls` are the blocks
+    being called, the innermost last; `scope` is the scope of the node being added.
     """
 
     library: Library
     evaluator: Evaluator
     builder: Builder = field(default_factory=Builder)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    dropped_errors: int = 0
+    errors: ErrorLog = field(default_factory=ErrorLog)
+    symbols: LengthSymbols = field(default_factory=LengthSymbols)
+    used: ResourceUse = field(default_factory=ResourceUse)
+    weights: WeightNames = field(default_factory=WeightNames)
+    facts: ValueFacts = field(default_factory=ValueFacts)
     calls: list[str] = field(default_factory=list)
-    symbolic: bool = False
-    lengths: frozenset[str] = frozenset()
     scope: str = ""
-    weight_sizes: dict[str, int] = field(default_factory=dict)
-    weight: int = 0
-    items: int = 0
-    steps: StepBudget = field(default_factory=StepBudget)
-    parsed_placeholders: dict[str, ast.Expr] = field(default_factory=dict)
-    fixed: set[Value] = field(default_factory=set)
-    sharing: WeightSharing = field(default_factory=WeightSharing)
-    symbol_names: dict[Value, str] = field(default_factory=dict)
-    caller: Span | None = None
-    normalizer: str = ""
-    longest: int = 0
-    expert_stacks: list[ExpertStack] = field(default_factory=list)
-    numbers: dict[tuple[str, Dim | None, Dim], Tensor] = field(default_factory=dict)
-    sorted: set[Dim] = field(default_factory=set)
 
     @contextmanager
     def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:
         """While what is called at `at` runs: in the standard library, where every fault
         is shown at the user's text first, or in a file of the user.
         """
-        outer = self.caller
-        self.caller = (outer or at) if standard else None
+        outer = self.errors.caller
+        self.errors.caller = (outer or at) if standard else None
         try:
             yield
         except Failed as failed:
             raise Failed(*map(self.placed, failed.diagnostics)) from None
         finally:
-            self.caller = outer
+            self.errors.caller = outer
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """While the body of a loop or of an expert is read: what outside has it may
         use, what it makes is its own.
         """
-        outside, self.numbers = self.numbers, dict(self.numbers)
+        outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
             yield
         finally:
-            self.numbers = outside
+            self.facts.position_ids = outside
 
     def at(self, span: Span | None) -> Span | None:
         """A place in the library with the user's text that led there, and one in a
@@ -263,11 +246,11 @@ class Context:
         """
         if span is None:
             return span
-        if self.normalizer and not span.normalizer:
-            span = replace(span, normalizer=self.normalizer)
-        if self.caller is None or span.source is self.caller.source:
+        if self.errors.normalizer and not span.normalizer:
+            span = replace(span, normalizer=self.errors.normalizer)
+        if self.errors.caller is None or span.source is self.errors.caller.source:
             return span
-        return span if span.caller else replace(span, caller=self.caller)
+        return span if span.caller else replace(span, caller=self.errors.caller)
 
     def placed(self, fault: Diagnostic) -> Diagnostic:
         """A fault in the library at the user's text that led there."""
@@ -279,11 +262,11 @@ class Context:
 
     def late(self, symbols: frozenset[str]) -> bool:
         """Whether these symbols have a value only when the model runs."""
-        return bool(symbols) and (not self.symbolic or bool(symbols & self.lengths))
+        return bool(symbols) and (not self.symbols.symbolic or bool(symbols & self.symbols.runtime))
 
     def work(self, span: Span | None, count: int = 1) -> None:
         """Count steps that are about to be done. E0223 past a limit."""
-        self.steps.take(count, span)
+        self.used.steps.take(count, span)
 
     def counted(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
         """A list or record just made, what it holds counted: lists of lists are as long
@@ -296,8 +279,8 @@ class Context:
 
     def count_list_items(self, count: int, span: Span | None) -> None:
         """Count list items that are made. E0216 past a limit, before they take memory."""
-        self.items += count
-        if self.items > MAX_GRAPH_NODES:
+        self.used.list_items += count
+        if self.used.list_items > MAX_GRAPH_NODES:
             raise_error(
                 "E0216", f"the lists of this spec hold more than {MAX_GRAPH_NODES} items", span
             )
@@ -307,10 +290,10 @@ class Context:
         for fault in map(self.placed, faults):
             if self._known(fault):
                 continue
-            if len(self.diagnostics) >= MAX_ERRORS:
-                self.dropped_errors += 1
+            if len(self.errors.diagnostics) >= MAX_ERRORS:
+                self.errors.dropped += 1
             else:
-                self.diagnostics.append(fault)
+                self.errors.diagnostics.append(fault)
 
     def _known(self, fault: Diagnostic) -> bool:
         """Whether a fault says nothing new: the same code at the same place. A budget
@@ -319,7 +302,9 @@ class Context:
         if fault.primary is None:
             return False
         # by code and place: turns of a loop meet the same fault with other numbers
-        places = [d.primary.span for d in self.diagnostics if d.code == fault.code and d.primary]
+        places = [
+            d.primary.span for d in self.errors.diagnostics if d.code == fault.code and d.primary
+        ]
         spent = bool(places) and fault.code == BUDGET_EXCEEDED
         return spent or fault.primary.span in places
 

@@ -228,7 +228,7 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
         # each turn copies the names in sight, which a long block has many of
         context.work(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner = replace(env, names={**env.names, expr.variable: item})
-        with context.sharing.step(expr):
+        with context.weights.sharing.step(expr):
             made.append(evaluate_value(context, expr.item, inner))
     return context.counted(tuple(made), expr.span, count)
 

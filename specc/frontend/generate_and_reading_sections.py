@@ -172,7 +172,7 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
     try:
         return expression_to_data(context, expr, env)
     except NeedsValue:
-        if not context.symbolic:
+        if not context.symbols.symbolic:
             raise
         return None
 
@@ -188,7 +188,7 @@ def evaluate_generation(
             return None, ()
         _check_names(block, item)
         # nothing is written of a symbolic reading; names and plain values are checked
-        if context.symbolic:
+        if context.symbols.symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.growing, item.source), ()
         vocabulary = get_vocabulary_sizes(made, item.growing, item.source)

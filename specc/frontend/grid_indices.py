@@ -45,11 +45,13 @@ def _make_position_ids(
     looked through once.
     """
     length = x.shape[axis]
-    if length.number is not None or length in context.sorted:
+    if length.number is not None or length in context.facts.reordered:
         return node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
-    if role not in context.numbers:
-        context.numbers[role] = node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
-    return context.numbers[role]
+    if role not in context.facts.position_ids:
+        context.facts.position_ids[role] = node_builder.add_node_with_one_result(
+            context, ops.Extent(axis), x
+        )
+    return context.facts.position_ids[role]
 
 
 def is_grid_read(expr: ast.Index, env: Env) -> bool:

@@ -75,7 +75,7 @@ def bind_definition(
     )
     held = replace(target, given=given, weights=where, span=expr.span)
     if where:
-        context.sharing.hold(held, env.under(where.text).scope)
+        context.weights.sharing.hold(held, env.under(where.text).scope)
     return held
 
 
@@ -95,7 +95,7 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
     """While a definition is being expanded. E0210 for one that comes back to itself without end."""
     name = held.definition.name
     context.evaluator.expect(
-        context.steps, held.definition, held.module, _get_definition_config(held), held.span
+        context.used.steps, held.definition, held.module, _get_definition_config(held), held.span
     )
     context.work(held.span, EXPANSION_COST + len(context.calls) // 8)
     chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {name}"]
@@ -113,7 +113,7 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
         # one bias use one table, and no `share` is due for that
         with (
             context.called(held.span, standard=held.module.standard),
-            context.sharing.expanding(held),
+            context.weights.sharing.expanding(held),
         ):
             yield
     except Failed as failed:

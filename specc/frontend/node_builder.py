@@ -52,12 +52,12 @@ def check_weight_size(context: Context, shape: Sequence[Dim], name: str, at: Spa
         return
     count = prod(d.number or 0 for d in shape)
     # a weight that calls share counts once; a name that is asked for again replaces
-    context.weight += count - context.weight_sizes.get(name, 0)
-    context.weight_sizes[name] = count
+    context.used.weights += count - context.used.weight_sizes.get(name, 0)
+    context.used.weight_sizes[name] = count
     if count >= MAX_DIM_INTEGER:
         shown = " × ".join(str(d) for d in shape)
         raise_error("E0308", f"the weight `{name}` would hold {shown} numbers, 2^53 or more", at)
-    if context.weight >= MAX_DIM_INTEGER:
+    if context.used.weights >= MAX_DIM_INTEGER:
         raise_error(
             "E0308",
             "the weights of this model would hold 2^53 numbers or more",
@@ -283,17 +283,17 @@ def add_node(
     try:
         results = context.builder.add(op, *values, scope=under, span=context.at(span))
     except ShapeError as error:
-        meeting = FailedOperation(op, operands, at or span, called, context.lengths)
+        meeting = FailedOperation(op, operands, at or span, called, context.symbols.runtime)
         raise Failed(explain_shape_mismatch(error, meeting)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{called}`: {error}", span)
     _check_lengths(results, called, span)
     if isinstance(op, ops.Sort):
-        context.sorted.add(results[0].type.shape[op.axis])
+        context.facts.reordered.add(results[0].type.shape[op.axis])
     # what is made of nothing but constants follows from the spec alone: it may be
     # worked out while compiling, and then takes memory there
-    if all(v is None or v in context.fixed for v in values):
-        context.fixed.update(results)
+    if all(v is None or v in context.facts.constant for v in values):
+        context.facts.constant.update(results)
         for value in results:
             check_constant_size(value.type.shape, called, span)
     return tuple(Tensor(v, span) for v in results)

@@ -137,7 +137,7 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     near = sorted(divisors, key=lambda n: abs(n - part))[:2]
     helps = [f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}"]
     # what the library writes is not the user's to change
-    return helps if context.caller else [*helps, "to round down write `//`"]
+    return helps if context.errors.caller else [*helps, "to round down write `//`"]
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:

@@ -179,7 +179,7 @@ def _add_computed_number(
     whole = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbolic and not context.late(hangs):
+    if fn == "pow" and context.symbols.symbolic and not context.late(hangs):
         # a power of whole config values; a negative exponent shows with numbers
         whole = all(map(is_integer_number, args))
     return _make_symbol(
@@ -196,7 +196,7 @@ def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
     """A whole number that config values decide is a length of its own while they are symbols."""
     if not made.whole or context.late(made.symbols):
         return made
-    names = context.symbol_names
+    names = context.symbols.opaque
     if made.value not in names:
         # two numbers may look alike where a text was cut: then they are counted
         clash = "…" in made.text or made.text in names.values()

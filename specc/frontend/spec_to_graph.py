@@ -17,6 +17,7 @@ from specc.frontend.declared_types import (
     match_tensor_type,
     resolve_input_type,
 )
+from specc.frontend.elaboration_state import LengthSymbols, ResourceUse
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.generate_and_reading_sections import (
     evaluate_generation,
@@ -71,10 +72,8 @@ def create_context(
     return Context(
         library=library,
         evaluator=_SpecEvaluator(library),
-        symbolic=reader.symbolic,
-        steps=reader.steps,
-        lengths=lengths,
-        longest=reader.longest,
+        symbols=LengthSymbols(symbolic=reader.symbolic, runtime=lengths, max_length=reader.longest),
+        used=ResourceUse(steps=reader.steps),
     )
 
 
@@ -113,8 +112,8 @@ def _elaborate_graph(
         register_share_rules(context, rules, env, lent=True)
     block = _find_graph(program, graph)
     built = _build_graph(context, program, block, config, reader)
-    if context.diagnostics:
-        raise Failed(*context.diagnostics, *_report_dropped_errors(context))
+    if context.errors.diagnostics:
+        raise Failed(*context.errors.diagnostics, *_report_dropped_errors(context))
     env = Env(module=program.module, config=config)
     defaults = _build_defaults_graph(library, program, block, config, reader)
     generation, warnings = evaluate_generation(context, program, block, env, built)
@@ -125,7 +124,7 @@ def _elaborate_graph(
         defaults=defaults,
         generation=generation,
         streaming=evaluate_streaming(program, block, generation),
-        shares=context.sharing.needed,
+        shares=context.weights.sharing.needed,
         warnings=warnings,
     )
     if reader.symbolic:  # a manifest is written of numbers alone
@@ -139,9 +138,9 @@ def _elaborate_graph(
 
 
 def _report_dropped_errors(context: Context) -> list[Diagnostic]:
-    if not context.dropped_errors:
+    if not context.errors.dropped:
         return []
-    return [Diagnostic("E0100", f"{context.dropped_errors} more errors are not shown")]
+    return [Diagnostic("E0100", f"{context.errors.dropped} more errors are not shown")]
 
 
 def evaluate_and_check_config(
@@ -161,10 +160,10 @@ def evaluate_and_check_config(
         # it hangs on symbols: then it is taken as a fact about them
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
-    if context.diagnostics:
+    if context.errors.diagnostics:
         # What else is wrong of values that the spec forbids is no fault of its own.
-        forbidden = [d for d in context.diagnostics if d.code == "E0404"]
-        raise Failed(*(forbidden or context.diagnostics))
+        forbidden = [d for d in context.errors.diagnostics if d.code == "E0404"]
+        raise Failed(*(forbidden or context.errors.diagnostics))
     return config
 
 
@@ -233,15 +232,15 @@ def _build_graph(
     env = Env(module=program.module, config=config, raw=reader.raw)
     env.dims.update(read_equations(context, block, env))
     _add_inputs(context, block, env)
-    if context.diagnostics:
-        raise Failed(*context.diagnostics)
+    if context.errors.diagnostics:
+        raise Failed(*context.errors.diagnostics)
     results = Results(())
     with context.collect_errors():
-        context.evaluator.expect(context.steps, block, program.module, config)
+        context.evaluator.expect(context.used.steps, block, program.module, config)
         context.calls.append(f"{block.name}@{block.name_span}")
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
-    if context.diagnostics:
-        raise Failed(*context.diagnostics, *_report_dropped_errors(context))
+    if context.errors.diagnostics:
+        raise Failed(*context.errors.diagnostics, *_report_dropped_errors(context))
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     facts = {e.name: env.dims[e.name] for e in block.where}
     least = {n: m for n, m in program.module.dims.items() if m}
@@ -294,8 +293,8 @@ def _build_defaults_graph(
             place = ValueContext(f"the default of `{param.name}`", param.default.span)
             tensor = match_tensor_type(context, param.type, value, env, place)
             outputs[param.name] = tensor.value
-    if context.diagnostics:
-        raise Failed(*context.diagnostics)
+    if context.errors.diagnostics:
+        raise Failed(*context.errors.diagnostics)
     graph = context.builder.finish(DEFAULTS_GRAPH_NAME, outputs)
     if name := find_circular_default(graph):
         span = next((p.default.span for p in absent if p.name == name and p.default), None)
@@ -339,14 +338,14 @@ def _configure_used_spec(
     if isinstance(given, Record):
         flat: dict[str, SpecValue] = {}
         _flatten_values("", given, flat)
-        reader = ConfigReader(fixed=flat, longest=context.longest)
+        reader = ConfigReader(fixed=flat, longest=context.symbols.max_length)
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
         known = {f.name for f in program.fields()}
         if unknown := [k for k in flat if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
             raise_error("E0201", title, span)
         return values
-    reader = ConfigReader(longest=context.longest)
+    reader = ConfigReader(longest=context.symbols.max_length)
     if isinstance(given, RawConfig):
         reader.raw, reader.published = given.data, context.library.published
     return _evaluate_config_values(context, program, reader)

@@ -32,14 +32,14 @@ def show_call_in_errors(context: Context, span: Span | None, name: str) -> Itera
     """While a block of a used file runs, which is called at `span`; what it notes and
     goes on behind is shown with that place as well.
     """
-    before, said = len(context.diagnostics), f"`{name}` is called here"
+    before, said = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
     except Failed as failed:
         raise Failed(*[add_origin_label(d, span, said) for d in failed.diagnostics]) from None
     finally:
-        noted = context.diagnostics[before:]
-        context.diagnostics[before:] = [add_origin_label(d, span, said) for d in noted]
+        noted = context.errors.diagnostics[before:]
+        context.errors.diagnostics[before:] = [add_origin_label(d, span, said) for d in noted]
 
 
 def add_origin_label(fault: Diagnostic, span: Span | None, said: str) -> Diagnostic:

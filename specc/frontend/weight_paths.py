@@ -28,7 +28,7 @@ def register_share_rules(
                     or take_first_result(context.evaluator.evaluate(context, condition, env))
                     is True
                 ):
-                    context.sharing.say(rule.name.text, env.scope, lent=lent)
+                    context.weights.sharing.say(rule.name.text, env.scope, lent=lent)
 
 
 MAX_PATH_LENGTH = 10_000
@@ -67,11 +67,11 @@ def fill_placeholders(
     def fill(hole: "re.Match[str]") -> str:
         inner = hole.group(1).strip()
         # a layer's names are filled once a turn: their text is parsed once
-        if inner not in context.parsed_placeholders:
+        if inner not in context.weights.placeholders:
             context.work(span, PARSE_COST + len(inner))
-            context.parsed_placeholders[inner] = parse_expression(Source("<weight name>", inner))
+            context.weights.placeholders[inner] = parse_expression(Source("<weight name>", inner))
         value = take_first_result(
-            context.evaluator.evaluate(context, context.parsed_placeholders[inner], env)
+            context.evaluator.evaluate(context, context.weights.placeholders[inner], env)
         )
         # no floats: `0.1` in a name of a file would be a guess at how it is written
         match value:

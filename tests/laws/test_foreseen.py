@@ -65,17 +65,17 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
         expect(self, steps, item, *rest)
 
     def called(context: Any, target: Any, *rest: Any) -> Any:
-        before, at = context.steps.taken, len(foreseen)
+        before, at = context.used.steps.taken, len(foreseen)
         made = call_block(context, target, *rest)
-        found.append((target.name, foreseen[at], context.steps.taken - before))
+        found.append((target.name, foreseen[at], context.used.steps.taken - before))
         return made
 
     @contextmanager
     def expanded(context: Any, held: Any) -> Iterator[None]:
-        before, at = context.steps.taken, len(foreseen)
+        before, at = context.used.steps.taken, len(foreseen)
         with inside(context, held):
             yield
-        found.append((held.name, foreseen[at], context.steps.taken - before))
+        found.append((held.name, foreseen[at], context.used.steps.taken - before))
 
     with monkeypatch.context() as patch:
         patch.setattr(StepEstimator, "expect", noting)

@@ -11,6 +11,7 @@ from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import NameTable
 from specc_onnx.lower.onnx_targets import get_target
 from support.onnx_runtime import open_quietly
 
@@ -29,7 +30,12 @@ class Piece:
         inputs: Mapping[str, tuple[str, int]],
         opset: int = onnx_targets.DEFAULT_OPSET,
     ) -> None:
-        g = Emitter(get_target("onnx"), opset, LengthResolver({}), set(inputs))
+        g = Emitter(
+            target=get_target("onnx"),
+            opset=opset,
+            lengths=LengthResolver({}),
+            names=NameTable(set(inputs)),
+        )
         results = list(write(g))
         outputs = [helper.make_tensor_value_info(n, ONNX_TYPE_CODES[t], None) for n, t in results]
         given = [
@@ -37,7 +43,7 @@ class Piece:
             for n, (t, r) in inputs.items()
         ]
         graph = helper.make_graph(
-            g.bodies[0].nodes, "piece", given, outputs, list(g.constants.values())
+            g.bodies.open[0].nodes, "piece", given, outputs, list(g.values.constants.values())
         )
         imports = [helper.make_opsetid("", opset)]
         model: ModelProto = helper.make_model(

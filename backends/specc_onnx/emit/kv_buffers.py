@@ -23,7 +23,8 @@ from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import NameTable, Tensor
 from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.registry import lower_nodes
 
@@ -138,14 +139,19 @@ def build_kv_buffer_model(
     past = graph.inputs[model.caches[0].key].type.shape[2].name or ""
     types[PAST_LENGTH_INPUT] = Type("i64", ())
     lengths = LengthResolver(types, graph.facts, graph.least, {past: PAST_LENGTH_INPUT})
-    g = Emitter(target, opset, lengths, {*types, *graph.outputs}, home=graph.name)
+    g = Emitter(
+        target=target,
+        opset=opset,
+        lengths=lengths,
+        names=NameTable({*types, *graph.outputs}, graph=graph.name),
+    )
     for name, value in graph.inputs.items():
-        g.tensors[value] = Tensor(name, value.type, value)
-        g.padded[value] = graph.input_facts[name].keep
-    g.buffers.update(graph.inputs[n] for n in model.names)
+        g.values.tensors[value] = Tensor(name, value.type, value)
+        g.facts.padding_sides[value] = graph.input_facts[name].keep
+    g.values.buffers.update(graph.inputs[n] for n in model.names)
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
-    outputs = {n: g.tensors[v] for n, v in graph.outputs.items()}
+    outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     # The results are the buffers, as long as they were given.
     for cache in model.caches:
         for name in (cache.next_key, cache.next_value):

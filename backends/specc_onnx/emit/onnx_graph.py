@@ -27,12 +27,11 @@ from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
-    LoweringSite,
-    Tensor,
     list_value_infos,
     make_unique_name,
     make_value_info,
 )
+from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
 from specc_onnx.lower.liveness import find_live_nodes, iterate_node_bodies, iterate_node_inputs
 from specc_onnx.lower.registry import lower_nodes
 
@@ -155,20 +154,20 @@ def build_model(
     onnx_targets.check_opset(opset)
     types = {name: value.type for name, value in graph.inputs.items()}
     g = Emitter(
-        target,
-        opset,
-        LengthResolver(types, graph.facts, graph.least),
-        {*graph.inputs, *graph.outputs},
-        most={symbol: limit.most for symbol, limit in find_length_limits(graph).items()},
-        home=graph.name,
+        target=target,
+        opset=opset,
+        lengths=LengthResolver(types, graph.facts, graph.least),
+        names=NameTable({*graph.inputs, *graph.outputs}, graph=graph.name),
     )
+    limits = find_length_limits(graph)
+    g.facts.max_lengths = {symbol: limit.most for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
-        g.tensors[value] = Tensor(name, value.type, value)
-        g.padded[value] = graph.input_facts[name].keep
+        g.values.tensors[value] = Tensor(name, value.type, value)
+        g.facts.padding_sides[value] = graph.input_facts[name].keep
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
     return finish_model(
-        g, graph, types, {n: g.tensors[v] for n, v in graph.outputs.items()}, weights
+        g, graph, types, {n: g.values.tensors[v] for n, v in graph.outputs.items()}, weights
     )
 
 
@@ -183,24 +182,24 @@ def finish_model(
     what it was made from.
     """
     bearers = _name_outputs(g, inputs, outputs)
-    taken = {*inputs, *outputs, *g.constants, *(t.name for t in weights.values())}
+    taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
     names = _rename_values(g, bearers, taken)
-    nodes = g.bodies[0].nodes
+    nodes = g.bodies.open[0].nodes
     read = {name for node in nodes for name in iterate_node_inputs(node)}
-    constants = [t for name, t in g.constants.items() if name in read]
+    constants = [t for name, t in g.values.constants.items() if name in read]
     made = GraphProto(
         name=graph.name or "main",
         node=nodes,
         input=[make_value_info(n, t) for n, t in inputs.items()],
         output=[make_value_info(n, t.type) for n, t in outputs.items()],
         initializer=[*weights.values(), *constants],
-        value_info=list_value_infos(g.bodies[0], list(outputs)),
+        value_info=list_value_infos(g.bodies.open[0], list(outputs)),
     )
     model = _make_model_proto(made, g.opset)
     # a protobuf list copies what is put into it, so the initializers are those of the
     # model
     placed = dict(zip(weights, model.graph.initializer, strict=False))
-    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.stored}
+    types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored}
     return BuiltModel(
         model=model,
         graph=graph,
@@ -210,7 +209,7 @@ def finish_model(
         attentions=_collect_attention_notes(g, names),
         types=types,
         told=g.lengths.numbers,
-        beyond=g.beyond,
+        beyond=g.facts.branch_lengths,
     )
 
 
@@ -244,13 +243,13 @@ def add_parameters(
                 name=g.unique(own), data_type=ONNX_TYPE_CODES[dtype], dims=[d or 0 for d in sizes]
             )
         known = weights[own].name
-        g.stored[known] = Type(dtype, value.type.shape)
+        g.values.stored[known] = Type(dtype, value.type.shape)
         if dtype != value.type.dtype:
             # a weight is widened in the scope that it belongs to
             g.site = LoweringSite((name.rpartition(".")[0],))
             wide = g.node("Cast", known, to=ONNX_TYPE_CODES[value.type.dtype])
-            g.narrow[wide], known = known, wide
-        g.parameters[name] = g.tensors[value] = Tensor(known, value.type, value)
+            g.values.narrow[wide], known = known, wide
+        g.values.parameters[name] = g.values.tensors[value] = Tensor(known, value.type, value)
     return weights
 
 
@@ -260,7 +259,7 @@ def _name_outputs(
     """Which values are to bear the outputs' names. Where there is no node of its own,
     one is made.
     """
-    own = {name for node in g.bodies[0].nodes for name in node.output}
+    own = {name for node in g.bodies.open[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
     for name, tensor in outputs.items():
@@ -276,9 +275,9 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> d
     """Drop what nobody reads and give the rest its final names; gives them by the names
     of before.
     """
-    main = g.bodies[0]
+    main = g.bodies.open[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
-    names = assign_final_names(main.nodes, outputs, g.wishes, taken)
+    names = assign_final_names(main.nodes, outputs, g.names.preferred, taken)
     apply_value_names(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names

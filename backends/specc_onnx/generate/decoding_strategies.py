@@ -25,7 +25,8 @@ from specc_onnx.generate.generation_context import (
 )
 from specc_onnx.generate.history import emit_banned_tokens
 from specc_onnx.generate.onnx_sampling import check_sampling_opset
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_slice, emit_unsqueeze, make_typed_tensor
 
 FORBIDDEN_SCORE = float("-inf")

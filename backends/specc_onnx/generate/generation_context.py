@@ -9,7 +9,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 
 MAX_TOKENS_INPUT = "max_tokens"
 """i64[]: how many tokens are made at most; an input of every model that decodes."""
@@ -204,10 +205,10 @@ class GenerationContext:
             # An input that nothing reads need not be known: `encode` lists those of the
             # whole spec, of which the caller gives only some.
             if name in tensors or value in read:
-                g.tensors[value] = Tensor(tensors[name].name, value.type, value)
-                g.padded[value] = graph.input_facts[name].keep
+                g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
+                g.facts.padding_sides[value] = graph.input_facts[name].keep
         for name, value in graph.parameters.items():
-            g.tensors[value] = g.parameters[name]
+            g.values.tensors[value] = g.values.parameters[name]
 
     def spread(self, x: Tensor, axis: int | None = None) -> str:
         """`x` with each row of the batch as often as steps have it."""

@@ -22,7 +22,8 @@ from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
 from specc_onnx.generate.generation_context import GenerationContext
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
 
@@ -42,7 +43,7 @@ def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor])
     # the same: its `batch` is all rows of all beams.
     before = g.lengths
     g.lengths = LengthResolver(inputs, step.facts, work.whole.graph.least)
-    types, earlier = g.bodies[0].types, set(g.bodies[0].types)
+    types, earlier = g.bodies.open[0].types, set(g.bodies.open[0].types)
     lower_nodes(g, step, fixed)
     for name in types.keys() - earlier:
         # the step's batch is all rows, which out here have a length of their own
@@ -205,7 +206,7 @@ def emit_first_logits(
     some = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
     with g.body() as body:
         logits = _emit_step(work, turn)
-        made = [logits, *(g.tensors[value].name for value in afters)]
+        made = [logits, *(g.values.tensors[value].name for value in afters)]
         types = [row, *(value.type for value in afters)]
         stepped = make_body_graph("stepped", body, _copy_results(g, made), types)
     with g.body() as body:
@@ -215,7 +216,7 @@ def emit_first_logits(
     g.site = LoweringSite(("start",))
     logits, *after = g.nodes("If", len(types), some, then_branch=stepped, else_branch=waiting)
     for value, name in zip(afters, after, strict=True):
-        g.tensors[value] = Tensor(name, value.type, value)
+        g.values.tensors[value] = Tensor(name, value.type, value)
     if turn.empty is None:
         return logits
     # Some texts of the batch may have a prompt and others none.
@@ -231,7 +232,7 @@ def emit_first_logits(
 
 def _emit_newest_logits(work: GenerationContext) -> str:
     """The newest row's, f32[rows, vocabulary]."""
-    tensor, g = work.g.tensors[work.derived.step.outputs[work.decoding.source]], work.g
+    tensor, g = work.g.values.tensors[work.derived.step.outputs[work.decoding.source]], work.g
     # A step gives the logits of its last row, with that axis of length 1 or without it.
     one_row = tensor.type.rank == 2
     name = tensor.name if one_row else g.node("Squeeze", tensor.name, g.vector(1))
@@ -283,13 +284,13 @@ def _emit_next_mask(
         newest = g.node("Expand", g.constant(True, "bool"), row)
     else:
         value = each.inputs[work.derived.growing]
-        g.tensors[value] = Tensor(token, value.type)
+        g.values.tensors[value] = Tensor(token, value.type)
         # Types that would be noted are not true here: beams fan out, and `batch` is not
         # what it was.
-        types, g.bodies[-1].types = g.bodies[-1].types, {}
+        types, g.bodies.open[-1].types = g.bodies.open[-1].types, {}
         lower_nodes(g, each)
-        g.bodies[-1].types = types
-        newest = g.tensors[each.outputs[name]].name
+        g.bodies.open[-1].types = types
+        newest = g.values.tensors[each.outputs[name]].name
     # Some inputs cover all rows that there are, others only those of this step.
     if name in work.derived.whole:
         return g.node("Concat", known, newest, axis=at)
@@ -297,7 +298,7 @@ def _emit_next_mask(
 
 
 def _emit_next_state(work: GenerationContext, state: DecodeState, decision: TokenDecision) -> str:
-    name = work.g.tensors[work.derived.step.outputs[state.next]].name
+    name = work.g.values.tensors[work.derived.step.outputs[state.next]].name
     # A beam goes on with the cache of the one it continues. A state without a batch is
     # the same for all of them.
     if decision.parents is None or state.batch is None:
@@ -313,7 +314,7 @@ def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
 
 def _copy_results(g: Emitter, results: Sequence[str]) -> list[str]:
     """Results under names that the body itself makes, each once, as ONNX wants them."""
-    made = {name for node in g.bodies[-1].nodes for name in node.output}
+    made = {name for node in g.bodies.open[-1].nodes for name in node.output}
     found: list[str] = []
     for name in results:
         # A carry that is handed on unchanged, or a value of the main graph, may not be

@@ -39,7 +39,8 @@ from specc_onnx.generate.prefill import (
 )
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor, make_unique_name
+from specc_onnx.lower.emitter import Emitter, make_unique_name
+from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
 from specc_onnx.lower.tensor_helpers import emit_cast
 
 
@@ -105,7 +106,12 @@ def _make_generation_context(
     fixed = any(batch in t.shape for t in handed)
     return GenerationContext(
         whole=whole,
-        g=Emitter(target, opset, lengths, {*types, *scalars.values()}, home=graph.name),
+        g=Emitter(
+            target=target,
+            opset=opset,
+            lengths=lengths,
+            names=NameTable({*types, *scalars.values()}, graph=graph.name),
+        ),
         types=types,
         scalars=scalars,
         outer={n: Tensor(n, t) for n, t in types.items()},

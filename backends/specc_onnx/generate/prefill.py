@@ -12,7 +12,7 @@ from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import LoopCarry
 from specc_onnx.generate.generation_context import GenerationContext
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
-from specc_onnx.lower.emitter import LoweringSite, Tensor
+from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 from specc_onnx.lower.index_checks import emit_indices_without_padding
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full, make_typed_tensor
@@ -29,7 +29,7 @@ def lower_encoder(work: GenerationContext) -> None:
         work.enter(graph, work.outer)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
-            tensor = g.tensors[value]
+            tensor = g.values.tensors[value]
             if begun and name in whole.keeps:
                 # the first row exists, even if it is the pad's token
                 either = g.node("Or", tensor.name, begun)
@@ -88,7 +88,7 @@ def _emit_optional_input(work: GenerationContext, name: str) -> str:
     # An initializer of an input's name is that input's default in ONNX, which a caller
     # may leave out then. Its batch of 1 is expanded to the real one.
     code = ONNX_TYPE_CODES[work.types[name].dtype]
-    g.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
+    g.values.constants[name] = TensorProto(name=name, data_type=code, dims=[1, 0])
     shape = g.node("Concat", g.shape([work.batch]), g.vector(1), axis=0)
     return g.node("Expand", name, shape)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc.ir.graph import Value
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.index_checks import (
     VALUE_PRESERVING_OPS,
     is_nonnegative_value,

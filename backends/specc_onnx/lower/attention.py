@@ -10,7 +10,8 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     emit_result_per_head,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor, record_attention_note
+from specc_onnx.lower.emitter import Emitter, record_attention_note
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
 from specc_onnx.lower.registry import lower
 
@@ -61,13 +62,13 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
         return "queries and keys are rows of two axes, or of a step"
     if parts.grid[1].number is None or parts.v.type.shape[3].number is None:
         return "how wide it is, or how many heads it has, only an input tells"
-    padded = [value for value, side in g.padded.items() if side]
+    padded = [value for value, side in g.facts.padding_sides.items() if side]
     mask = parts.mask.value if parts.mask else None
     found = plan_mask_blocks(mask, queries, keys, padded)
     if found is None:
         return "its mask shows keys that are far away"
     # A table of positions may be too short for that many rows.
-    most = g.most.get(queries.name or "", inf)
+    most = g.facts.max_lengths.get(queries.name or "", inf)
     if most <= found.above:
         return f"blocks pay above {found.above} rows, and there are at most {most}"
     return found

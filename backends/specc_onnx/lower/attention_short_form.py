@@ -14,7 +14,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, emit_combined_mask
-from specc_onnx.lower.emitter import Emitter, GraphBody, Tensor, make_body_graph
+from specc_onnx.lower.emitter import Emitter, make_body_graph
+from specc_onnx.lower.emitter_state import GraphBody, Tensor
 from specc_onnx.lower.grid_slices import lower_grid_slice, make_grid_slice
 from specc_onnx.lower.tensor_helpers import emit_full
 
@@ -76,8 +77,8 @@ class ShortForm:
     def _hoisted(self, key: tuple[Value | None, ...], make: Callable[[], Tensor]) -> str:
         """What `make` makes where it is short; one number, for nobody, where it is not."""
         g, known = self.g, (self.long, *key)
-        if known in g.hoisted:
-            return g.hoisted[known]
+        if known in g.layouts.hoisted:
+            return g.layouts.hoisted[known]
         with g.body(apart=True) as short:
             made = make()
             otherwise = make_if_branch(g, short, "short", made.name, made.type)
@@ -87,8 +88,8 @@ class ShortForm:
             then = make_if_branch(g, nothing, "unused", filled, one)
         result = g.node("If", self.long, then_branch=then, else_branch=otherwise)
         # What stands in a loop's body is seen there alone.
-        if len(g.bodies) == 1:
-            g.hoisted[known] = result
+        if len(g.bodies.open) == 1:
+            g.layouts.hoisted[known] = result
         return result
 
 

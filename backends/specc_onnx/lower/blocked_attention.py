@@ -29,7 +29,8 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.grid_slices import PositionSpan, slice_attention_parts
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
 
@@ -99,7 +100,9 @@ def emit_is_long_enough(
     empty batch has none.
     """
     if rows.name is not None:
-        g.beyond[rows.name] = max(local.above, g.beyond.get(rows.name, 0))
+        g.facts.branch_lengths[rows.name] = max(
+            local.above, g.facts.branch_lengths.get(rows.name, 0)
+        )
     with g.outside("lengths"):
         long = g.node("Greater", g.dim(rows), g.constant(local.above, "i64"))
         if not g.lengths.positive(batch):
@@ -117,7 +120,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
     """The rows at which one of some conditions holds for any text or head, i64[n]."""
     found = ""
     for alone in conditions:
-        x = g.tensors[alone.value]
+        x = g.values.tensors[alone.value]
         name = g.node("Not", x.name) if alone.negated else x.name
         others = [axis for axis in range(x.type.rank) if axis != alone.axis]
         if others:

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.onnx_targets import BF16_CONV_SINCE
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (

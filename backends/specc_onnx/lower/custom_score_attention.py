@@ -14,7 +14,8 @@ from specc_onnx.lower.blocked_attention import (
     emit_is_long_enough,
     set_lengths_nonempty,
 )
-from specc_onnx.lower.emitter import Emitter, Tensor, record_attention_note
+from specc_onnx.lower.emitter import Emitter, record_attention_note
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.grid_slices import (
     GridAxes,
     GridSlice,
@@ -60,9 +61,9 @@ class _WeightedSumBlock:
         g, type = self.g, self.g.site.types[0]
 
         def cut(value: Value, axes: GridAxes) -> Value:
-            x = slice_positions(g, g.tensors[value], axes, (queries, keys))
+            x = slice_positions(g, g.values.tensors[value], axes, (queries, keys))
             made = Value(x.type)
-            g.tensors[made] = replace(x, value=made)
+            g.values.tensors[made] = replace(x, value=made)
             return made
 
         lengths = (queries.length, keys.length)
@@ -78,7 +79,7 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     if value is None or width is None or not g.target.blocks:
         return None
     # Leading axes of the two may differ, by a 1 that is repeated.
-    if g.readers.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
+    if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
         return None
     local = plan_weight_blocks(value)
     if local is None:
@@ -113,7 +114,7 @@ def _recompute_weights(
     site = g.site
     lower_nodes(g, portion.graph(value))
     g.site = site
-    return g.tensors[value]
+    return g.values.tensors[value]
 
 
 @lower(ops.MaskedSoftmax)

@@ -14,7 +14,8 @@ from typing import Any
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph
+from specc_onnx.lower.emitter import Emitter, make_body_graph
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.tensor_helpers import (
     emit_expand,
@@ -93,7 +94,7 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
     last = -1 if width.number is None else width.number
     split = g.node("Reshape", made.result, g.vector(0, 0, heads.number or 0, last))
     result = g.node("Transpose", split, perm=[0, 2, 1, 3])
-    g.packed[result] = made.result
+    g.layouts.packed[result] = made.result
     return result
 
 
@@ -182,7 +183,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
     """The operands as `[b, t, h·d]`, where all three exist so and the kernel reads them."""
-    q, k, v = (g.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
+    q, k, v = (g.layouts.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
     known = parts.grid[1].number and parts.groups.number
     if not g.target.packed_heads or not known or q is None or k is None or v is None:
         return None

@@ -9,115 +9,50 @@ computed outside (`specc_onnx.lower.dynamic_shapes`).
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from specc.ir.array import Array
 from specc.ir.dim import DimLike
-from specc.ir.graph import Value
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.element_types import NUMPY_DTYPES, ONNX_TYPE_CODES
+from specc_onnx.lower.emitter_state import (
+    BodyStack,
+    GraphBody,
+    GraphFacts,
+    LayoutCache,
+    LoweringSite,
+    NameTable,
+    ValueTable,
+)
 from specc_onnx.lower.liveness import find_live_nodes
-
-if TYPE_CHECKING:
-    from specc_onnx.lower.predictive_local_attention import NearKeys
 
 CONTRIB_DOMAIN = "com.microsoft"
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A value by the name it has in the ONNX graph. `value` is the IR's, for rules that
-    look behind it.
-    """
-
-    name: str
-    type: Type
-    value: Value | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoweringSite:
-    """The IR node being lowered: its scope paths, the types of its results, and which are read."""
-
-    scopes: tuple[str, ...] = ()
-    types: tuple[Type, ...] = ()
-    wanted: tuple[bool, ...] = ()
-
-    @property
-    def scope(self) -> str:
-        """The path it was first built under."""
-        return self.scopes[0] if self.scopes else ""
-
-
-@dataclass(slots=True)
-class GraphBody:
-    """The nodes of one ONNX graph (the main one or a loop's), what they were made from,
-    and known types.
-
-    The types are written down: ONNX's own inference forgets lengths on the way, and
-    they are worth seeing.
-    """
-
-    nodes: list[NodeProto] = field(default_factory=list)
-    known: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
-    types: dict[str, Type] = field(default_factory=dict)
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Emitter:
-    """Writes nodes for one target at one opset.
+    """Write nodes for one target at one opset.
 
-    `wishes` holds what names would be if none were taken (`specc_onnx.emit.onnx_graph`).
-    `packed` maps a `[b, h, t, d]` tensor to the same numbers as `[b, t, h·d]`, where
-    they exist. `rows` maps a recurrent layer's result to what says which rows exist,
-    and to the same numbers with time in front and those rows first, as the next layer
-    takes them. `padded` tells, for each input that says which rows exist, on which side
-    some may be missing. `attentions` notes, per attention, its scope, the node that
-    computes it and where its weights are. `stored` holds the types of weights as they
-    lie in a file, by their names in the model, `narrow` the names of those that are
-    widened, by the names of what is made of them. `buffers` are inputs that attention
-    writes into, at their end (`specc_onnx.emit.kv_buffers`). `root` is the body in which
-    lengths are known: 0, the main graph, or that of a loop around a whole graph.
-    Nodes written before into bodies outside of number `apart` are written again.
-    `hoisted` are values that an `If` makes for several attentions, by what they are.
-    `readers` says how often a value is read, `tiled` where pieces of its axes end;
-    `near` tells of weights outside of which keys they are zeros. `most` bounds lengths
-    from above; beyond what `beyond` notes the model goes another way. `home` is the name
-    of the graph, under which nodes stand that no scope has.
+    `lengths` computes dynamic lengths; `site` is the IR node being lowered, set by `lower_nodes`.
+    `attentions` notes for each attention its scope, its node and the name of its weights.
     """
 
     target: Target
     opset: int
     lengths: LengthResolver
-    taken: set[str]
-    wishes: dict[str, str] = field(default_factory=dict)
-    tensors: dict[Value, Tensor] = field(default_factory=dict)
-    constants: dict[str, TensorProto] = field(default_factory=dict)
-    packed: dict[str, str] = field(default_factory=dict)
-    rows: dict[str, tuple[str, str]] = field(default_factory=dict)
-    padded: dict[Value, str] = field(default_factory=dict)
-    attentions: list[dict[str, str]] = field(default_factory=list)
-    parameters: dict[str, Tensor] = field(default_factory=dict)
+    names: NameTable
+    values: ValueTable = field(default_factory=ValueTable)
+    bodies: BodyStack = field(default_factory=BodyStack)
+    layouts: LayoutCache = field(default_factory=LayoutCache)
+    facts: GraphFacts = field(default_factory=GraphFacts)
     site: LoweringSite = field(default_factory=LoweringSite)
-    bodies: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
-    stored: dict[str, Type] = field(default_factory=dict)
-    narrow: dict[str, str] = field(default_factory=dict)
-    buffers: set[Value] = field(default_factory=set)
-    root: int = 0
-    apart: int = 0
-    hoisted: dict[Hashable, str] = field(default_factory=dict)
-    readers: dict[Value, int] = field(default_factory=dict)
-    tiled: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
-    near: dict[str, "NearKeys"] = field(default_factory=dict)
-    beyond: dict[str, int] = field(default_factory=dict)
-    most: Mapping[str, int] = field(default_factory=dict)
-    home: str = ""
+    attentions: list[dict[str, str]] = field(default_factory=list)
 
     def has(self, kind: str) -> bool:
         """Whether the fused operator `kind` is to be used."""
@@ -146,13 +81,13 @@ class Emitter:
             tuple(given),
             tuple((k, _make_hashable(v)) for k, v in kept.items()),
         )
-        for body in self.bodies[self.apart :]:
+        for body in self.bodies.open[self.bodies.isolated :]:
             if (known := body.known.get(key)) is not None:
                 return known
         name = self.unique(self.place(kind))
         names = (name, *(self.unique(f"{name}:{n}") for n in range(1, results)))
-        self.bodies[-1].nodes.append(make_node(kind, name, given, names, domain, kept))
-        self.bodies[-1].known[key] = names
+        self.bodies.open[-1].nodes.append(make_node(kind, name, given, names, domain, kept))
+        self.bodies.open[-1].known[key] = names
         return names
 
     def place(self, word: str) -> str:
@@ -163,18 +98,18 @@ class Emitter:
     def folder(self) -> str:
         """The scope of what is being lowered as names have it; every node is in one."""
         parts = [*filter(None, self.site.scope.split("."))]
-        return "/".join(parts) or self.home or "main"
+        return "/".join(parts) or self.names.graph or "main"
 
     def alias(self, name: str, wish: str) -> str:
         """A value again under a name of its own, in the innermost body."""
         result = self.unique(wish)
-        self.bodies[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
+        self.bodies.open[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
         return result
 
     def unique(self, wish: str) -> str:
         """`wish`, or `wish_2` and so on where it is taken."""
-        name = make_unique_name(wish, self.taken)
-        self.wishes[name] = wish
+        name = make_unique_name(wish, self.names.taken)
+        self.names.preferred[name] = wish
         return name
 
     @contextmanager
@@ -182,55 +117,55 @@ class Emitter:
         """A loop's body: what is written meanwhile goes into it; with `apart` also what
         was written outside before.
         """
-        site, opened, before = self.site, GraphBody(), self.apart
-        self.bodies.append(opened)
+        site, opened, before = self.site, GraphBody(), self.bodies.isolated
+        self.bodies.open.append(opened)
         if apart:
-            self.apart = len(self.bodies) - 1
+            self.bodies.isolated = len(self.bodies.open) - 1
         try:
             yield opened
         finally:
-            self.bodies.pop()
-            self.site, self.apart = site, before
+            self.bodies.open.pop()
+            self.site, self.bodies.isolated = site, before
 
     @contextmanager
     def rooted(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a graph of its own into the innermost body, whose inputs tell its `lengths`."""
-        before, root = self.lengths, self.root
-        self.lengths, self.root = lengths, len(self.bodies) - 1
+        before, root = self.lengths, self.bodies.root
+        self.lengths, self.bodies.root = lengths, len(self.bodies.open) - 1
         try:
             yield
         finally:
-            self.lengths, self.root = before, root
+            self.lengths, self.bodies.root = before, root
 
     @contextmanager
     def outside(self, scope: str, *, level: int | None = None) -> Iterator[None]:
         """Write where lengths are known, whatever body is open; with `level` 0 into the
         main graph.
         """
-        bodies, site, apart = self.bodies, self.site, self.apart
-        self.bodies, self.site, self.apart = (
-            bodies[: (self.root if level is None else level) + 1],
+        bodies, site, apart = self.bodies.open, self.site, self.bodies.isolated
+        self.bodies.open, self.site, self.bodies.isolated = (
+            bodies[: (self.bodies.root if level is None else level) + 1],
             LoweringSite((scope,)),
             0,
         )
         try:
             yield
         finally:
-            self.bodies, self.site, self.apart = bodies, site, apart
+            self.bodies.open, self.site, self.bodies.isolated = bodies, site, apart
 
     def constant(self, value: object, dtype: str) -> str:
         """A constant tensor, shared by all that use the same one."""
         array = np.asarray(value).astype(NUMPY_DTYPES[dtype])
         base, n = _suggest_constant_name(array, dtype), 1
         name = base
-        while name in self.taken:
+        while name in self.names.taken:
             # the name may be that of another constant of this shape, or of a value
-            if (known := self.constants.get(name)) and _is_same_constant(known, array):
+            if (known := self.values.constants.get(name)) and _is_same_constant(known, array):
                 return name
             n += 1
             name = f"{base}_{n}"
-        self.constants[name] = make_tensor_proto(name, array, dtype)
-        self.taken.add(name)
+        self.values.constants[name] = make_tensor_proto(name, array, dtype)
+        self.names.taken.add(name)
         return name
 
     def dim(self, length: DimLike) -> str:
@@ -374,7 +309,7 @@ def _make_hashable(value: Any) -> Hashable:
 
 def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
     """Remember where the weights of this attention can be read; inside a loop they cannot."""
-    if len(g.bodies) == 1:
+    if len(g.bodies.open) == 1:
         g.attentions += (
             {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
         )

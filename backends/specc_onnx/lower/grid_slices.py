@@ -20,7 +20,8 @@ from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import ShapeError, Type
 from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, find_packed_heads
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower_nodes
 
 GridAxes: TypeAlias = tuple[int | None, int | None]
@@ -203,10 +204,10 @@ def slice_attention_parts(
     """The operands of an attention of some queries over some keys, or over all."""
 
     def leaf(value: Value, axes: GridAxes) -> Value:
-        x = slice_positions(g, g.tensors[value], axes, (queries, keys))
+        x = slice_positions(g, g.values.tensors[value], axes, (queries, keys))
         # What has no value yet is another tensor than the one that was given.
         made = value if x.value is value else Value(x.type)
-        g.tensors[made] = replace(x, value=made)
+        g.values.tensors[made] = replace(x, value=made)
         return made
 
     length = keys.length if keys else parts.grid[3]
@@ -249,7 +250,7 @@ def lower_grid_slice(g: Emitter, portion: GridSlice, x: Tensor) -> Tensor:
     site = g.site
     lower_nodes(g, portion.graph(value))
     g.site = site
-    return g.tensors[value]
+    return g.values.tensors[value]
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
@@ -270,7 +271,7 @@ def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str |
     b, h, t, d = x.type.shape
     rows = slice_positions(g, Tensor(packed, Type(x.type.dtype, (b, t, h * d))), (1,), (span,))
     name = g.unique(g.place("heads"))
-    g.packed[name] = rows.name
+    g.layouts.packed[name] = rows.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))
 
 
@@ -294,7 +295,7 @@ def slice_positions(
         type = _set_axis_length(type, axis, span.length)
         if span.others:
             name = _gather_positions(g, name, axis, span)
-    g.bodies[-1].types[name] = type
+    g.bodies.open[-1].types[name] = type
     return Tensor(name, type)
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from specc.ir import ops
 from specc.ir.dim_bounds import is_never_negative
 from specc.ir.graph import Node, Value
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 
 MAX_SIGN_SEARCH_DEPTH = 48
 """Operations that are looked back through."""

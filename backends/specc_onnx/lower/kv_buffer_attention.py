@@ -11,7 +11,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor, make_body_graph
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, make_body_graph
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
@@ -57,8 +58,8 @@ class _AppendedBuffer:
         past, fresh = _get_two_operands(joined)
         if scale is not None:
             fresh, _ = _get_two_operands(fresh)
-        units = None if scale is None else g.tensors[scale]
-        return cls(joined, g.tensors[past], g.tensors[fresh], units)
+        units = None if scale is None else g.values.tensors[scale]
+        return cls(joined, g.values.tensors[past], g.values.tensors[fresh], units)
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
@@ -68,7 +69,7 @@ def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
     if x.value is None:
         return False
     node = _split_scale(x.value)[1].node
-    return node is not None and bool(node.args) and node.args[0] in g.buffers
+    return node is not None and bool(node.args) and node.args[0] in g.values.buffers
 
 
 def _split_scale(value: Value) -> tuple[Value | None, Value]:
@@ -130,7 +131,7 @@ def emit_kv_buffer_attention(
         bias = _emit_attention_bias(g, q.type.dtype, (count, whole), mask, add)
         result, *written = call.written(g, bias)
     for each, name in zip(grown, written, strict=True):
-        g.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
+        g.values.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
     if fewer:
         result = emit_slice(g, result, 1, count - asked, count)
     if mask is not None and masked:
@@ -224,13 +225,13 @@ def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str
     """`[b, t, h·d]` as `[b, h, t, d]`; whoever wants it packed finds it so."""
     shape = g.vector(0, 0, heads.number or 0, width.number or 0)
     turned = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
-    g.packed[turned] = packed
+    g.layouts.packed[turned] = packed
     return turned
 
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     """`[b, h, t, d]` as `[b, t, h·d]`."""
-    if (known := g.packed.get(x.name)) is not None:
+    if (known := g.layouts.packed.get(x.name)) is not None:
         return known
     _, h, _, d = x.type.shape
     turned = g.node("Transpose", x.name, perm=[0, 2, 1, 3])

@@ -12,7 +12,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Value, collect_needed_nodes
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
@@ -133,8 +134,8 @@ def _build_scan_body(
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
     """An input of a body, by a name of its own."""
-    g.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
-    return g.tensors[value]
+    g.values.tensors[value] = Tensor(g.unique(g.place(name)), value.type, value)
+    return g.values.tensors[value]
 
 
 def lower_scan_body(
@@ -143,16 +144,16 @@ def lower_scan_body(
     """Lower the body, whose rows and carries are known; gives what a turn gives."""
     inputs = list(op.body.inputs.values())
     outer = inputs[op.scanned + op.carries :]
-    g.tensors.update(zip(outer, captured, strict=True))
+    g.values.tensors.update(zip(outer, captured, strict=True))
     for name, value in op.body.parameters.items():
-        g.tensors[value] = g.parameters[name]
+        g.values.tensors[value] = g.values.parameters[name]
     site = g.site
     # Nodes of the body set the site to their own.
     if op.lasting:
         made = _lower_lasting_body(op, g)
     else:
         lower_nodes(g, op.body)
-        made = [g.tensors[value].name for value in op.body.outputs.values()]
+        made = [g.values.tensors[value].name for value in op.body.outputs.values()]
     g.site = site
     return _emit_iteration_results(op, g, made, kept)
 
@@ -166,19 +167,19 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     always = collect_needed_nodes(values[len(ending) :])
     lower_nodes(g, op.body, always)
     starts = op.inner().starts
-    left = _emit_any_unfinished(g, g.tensors[starts[op.until]].name)
+    left = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
     types = [v.type for v in ending]
     with g.body() as going:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
         # A branch gives only what is made in it.
-        turned = [g.alias(g.tensors[v].name, g.place("turned")) for v in ending]
+        turned = [g.alias(g.values.tensors[v].name, g.place("turned")) for v in ending]
     then = make_body_graph(g.place("going"), going, turned, types)
     with g.body() as over:
-        same = [g.alias(g.tensors[v].name, g.place("same")) for v in starts]
+        same = [g.alias(g.values.tensors[v].name, g.place("same")) for v in starts]
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
     otherwise = make_body_graph(g.place("over"), over, [*same, *zeros], types)
     results = g.nodes("If", len(ending), left, then_branch=then, else_branch=otherwise)
-    return [*results, *(g.tensors[v].name for v in values[len(ending) :])]
+    return [*results, *(g.values.tensors[v].name for v in values[len(ending) :])]
 
 
 def _emit_iteration_results(
@@ -191,10 +192,10 @@ def _emit_iteration_results(
     for n, (value, result) in enumerate(zip(body.outputs.values(), made, strict=True)):
         if kept is not None:
             dtype, carried = value.type.dtype, n < op.carries
-            old = g.tensors[before[n]].name if carried else g.constant(0, dtype)
+            old = g.values.tensors[before[n]].name if carried else g.constant(0, dtype)
             result = emit_where(g, dtype, _emit_broadcast_keep(g, kept, value.type), result, old)
         names.append(result)
-    own = {name for node in g.bodies[-1].nodes for name in node.output}
+    own = {name for node in g.bodies.open[-1].nodes for name in node.output}
     for n, name in enumerate(names):
         # A carry that is handed on unchanged, or a value from outside, is no result of
         # the body under its own name; nor is one value two results.
@@ -243,7 +244,7 @@ def _build_loop_body(op: ops.Scan, g: Emitter, given: Loop[Tensor], turns: str) 
             at = g.node("Sub", last, at)
         for (_, value), x in zip(inner, given.rows, strict=False):
             row = g.node("Gather", x.name, at, axis=op.axis)
-            g.tensors[value] = Tensor(row, value.type, value)
+            g.values.tensors[value] = Tensor(row, value.type, value)
         kept = None
         if given.keep is not None:
             name = g.node("Gather", given.keep.name, at, axis=1)

@@ -6,7 +6,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
 from specc.ir.graph import Node, Value
 from specc_onnx.lower.conv import emit_convolution
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.index_checks import emit_checked_indices
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
@@ -43,7 +44,7 @@ def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
     """
     match w.value:
         case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as lying,))):
-            return g.tensors[lying], False
+            return g.values.tensors[lying], False
     return w, True
 
 
@@ -58,7 +59,7 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
     if not turned:
         return g.node("MatMul", x.name, w.name)
     name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB_DOMAIN, transB=1)
-    g.bodies[-1].types[name] = g.site.types[0]
+    g.bodies.open[-1].types[name] = g.site.types[0]
     return name
 
 
@@ -99,10 +100,10 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
         return x.name
     match value.node:
         # one that is read again the runtime leaves alone, and one that repeats an operand
-        case Node(ops.Arith(fn="add"), args) if g.readers[value] == 1:
+        case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
             terms = [a for a in args if a is not None and a.type == value.type]
             if len(terms) == 2:
-                return g.node("Sum", *(g.tensors[a].name for a in terms))
+                return g.node("Sum", *(g.values.tensors[a].name for a in terms))
     return x.name
 
 

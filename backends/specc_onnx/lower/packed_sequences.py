@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
@@ -33,7 +34,7 @@ class PackedSequence:
         if self.keep is None:
             return True
         value = self.keep.value
-        return value is not None and self.g.padded.get(value) == "right"
+        return value is not None and self.g.facts.padding_sides.get(value) == "right"
 
     @property
     def kept(self) -> str:
@@ -133,14 +134,18 @@ def _find_packed_operand(steps: PackedSequence, x: Tensor) -> str | None:
     were put in their places.
     """
     g = steps.g
-    kept, known = g.rows.get(x.name, ("", ""))
+    kept, known = g.layouts.recurrent.get(x.name, ("", ""))
     if known:
         # Rows that were moved by another mask stand in other places.
         return known if kept == steps.kept else None
     node = x.value.node if x.value else None
     if node is None or node.op != ops.Concat(2):
         return None
-    sides = [g.rows.get(g.tensors[a].name, ("", "")) for a in node.args if a in g.tensors]
+    sides = [
+        g.layouts.recurrent.get(g.values.tensors[a].name, ("", ""))
+        for a in node.args
+        if a in g.values.tensors
+    ]
     if len(sides) < len(node.args):
         return None
     if any(kept != steps.kept or not known for kept, known in sides):

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc_onnx.lower.arithmetic import INTEGER_DTYPES, emit_integer_sign
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast
 

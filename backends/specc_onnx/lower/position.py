@@ -12,7 +12,8 @@ import numpy as np
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_expand, emit_slice, emit_unsqueeze
 
@@ -99,10 +100,10 @@ def _emit_rotary_embedding(
     result = g.node("RotaryEmbedding", x.name, *tables, **options)
     # An attention may want heads side by side, as they came from their projection:
     # turned in that form as well, the transposes to heads and back have no reader left.
-    packed = g.packed.get(x.name)
+    packed = g.layouts.packed.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        g.packed[result] = g.node("RotaryEmbedding", packed, *tables, **options)
+        g.layouts.packed[result] = g.node("RotaryEmbedding", packed, *tables, **options)
     return result
 
 

@@ -17,7 +17,8 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
 from specc_onnx.lower.attention_short_form import make_if_branch
-from specc_onnx.lower.emitter import Emitter, GraphBody, Tensor, make_body_graph
+from specc_onnx.lower.emitter import Emitter, make_body_graph
+from specc_onnx.lower.emitter_state import GraphBody, Tensor
 from specc_onnx.lower.grid_slices import (
     GridAxes,
     GridSlice,
@@ -110,8 +111,8 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
 
 def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
     """What a loop's body captures, as it is known outside."""
-    while value is not None and value.node is None and value in g.tensors:
-        known = g.tensors[value].value
+    while value is not None and value.node is None and value in g.values.tensors:
+        known = g.values.tensors[value].value
         if known is None or known is value:
             break
         value = known
@@ -144,7 +145,7 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
 
 def _emit_extreme(g: Emitter, value: Value, kind: str, none: str | int) -> str:
     """The least or the greatest number of a value, as f32[]."""
-    x = g.tensors[value]
+    x = g.values.tensors[value]
     numbers = g.node("Reshape", emit_cast(g, x.name, x.type.dtype, "f32"), g.vector(-1))
     other = g.constant(float(none), "f32") if isinstance(none, int) else none
     other = g.node("Unsqueeze", other, g.vector(0))
@@ -177,7 +178,7 @@ def emit_near_weights(
             "few", body, [_copy_branch_result(g, body, n) for n in told], types
         )
     result, start, stop, few = g.nodes("If", 4, many, then_branch=then, else_branch=otherwise)
-    g.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
+    g.layouts.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
     return result
 
 
@@ -196,9 +197,9 @@ def _emit_few_key_weights(
     last = type.rank - 1
 
     def cut(value: Value, axes: GridAxes) -> Value:
-        x = slice_positions(g, g.tensors[value], axes, (None, near.keys))
+        x = slice_positions(g, g.values.tensors[value], axes, (None, near.keys))
         made = Value(x.type)
-        g.tensors[made] = replace(x, value=made)
+        g.values.tensors[made] = replace(x, value=made)
         return made
 
     with g.body() as body, _set_near_count_known(g, near):
@@ -228,7 +229,7 @@ def _recompute_operands(
         assert x.value is not None, "an operand of the graph has a value"
         value = portion.of(x.value, (None, x.type.rank - 1))
         lower_nodes(g, portion.graph(value))
-        found.append(g.tensors[value])
+        found.append(g.values.tensors[value])
     g.site = site
     return found
 
@@ -253,9 +254,9 @@ def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
     todo = [value]
     while todo:
         value = todo.pop()
-        if value is None or value not in g.tensors:
+        if value is None or value not in g.values.tensors:
             continue
-        if (near := g.near.get(g.tensors[value].name)) is not None:
+        if (near := g.layouts.near.get(g.values.tensors[value].name)) is not None:
             return near
         match value.node:
             case Node(ops.Arith(fn="mul"), both):

@@ -14,7 +14,8 @@ from specc.ir.dim import multiply_dims as multiplied
 from specc.ir.ops.quantized import count_groups
 from specc.ir.types import Type
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.index_checks import emit_checked_indices
 from specc_onnx.lower.nn import emit_unflatten
 from specc_onnx.lower.registry import lower
@@ -96,7 +97,7 @@ def _emit_matmul_nbits(
         block_size=op.block,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies[-1].types[name] = make_typed_tensor(name, x.type.dtype, made).type
+    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.type.dtype, made).type
     return name
 
 
@@ -117,7 +118,7 @@ def _emit_integer_product(
         given = (flat, one, middle, w.name, one, none)
         product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiplied(made[:-1]), made[-1]))
-        g.bodies[-1].types[product] = flat_type
+        g.bodies.open[-1].types[product] = flat_type
         sums = product if len(made) == 2 else emit_unflatten(g, product, made)
     else:
         turned = w.name
@@ -250,7 +251,7 @@ def _emit_gather_block_quantized(
     )
     *lead, wide = g.site.types[0].shape
     full = count * op.block
-    g.bodies[-1].types[made] = Type(scales.type.dtype, (*lead, full))
+    g.bodies.open[-1].types[made] = Type(scales.type.dtype, (*lead, full))
     return made if full == wide else emit_slice(g, made, len(lead), Dim.of(0), wide)
 
 

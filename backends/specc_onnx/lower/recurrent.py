@@ -16,7 +16,8 @@ from specc.ir import ops
 from specc.ir.dim import divide_dims_exactly
 from specc.ir.graph import Builder, Input
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.packed_sequences import PackedSequence
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_unsqueeze
@@ -40,7 +41,7 @@ def emit_ordered_weights(
     """`W`, `U` and both biases in a row, the gates of matrices along `axis`. Put in order
     outside of any loop, so that it is done but once.
     """
-    own = {t.name for t in g.parameters.values()}
+    own = {t.name for t in g.values.parameters.values()}
     # Weights that were computed inside a loop's body are not to be seen outside of it.
     if all(w.name in own for w in (*weights, *biases) if w):
         with g.outside(g.site.scope, level=0):
@@ -261,7 +262,7 @@ def _emit_fused_layer(
     out = steps.back(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer takes the rows as they are, with time in front: two transposes and
     # two moves between layers would undo each other.
-    g.rows[out] = steps.kept, stacked
+    g.layouts.recurrent[out] = steps.kept, stacked
     cut = [steps.cut(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends]
     finished = (
         steps.end(end, start, lengths, layer.x.type.dtype)
@@ -296,6 +297,6 @@ def _lower_as_loop(layer: _LoweredLayer) -> tuple[str, ...]:
     inner = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(layer.args)]
     results = expand_to_scan(b, layer.op, inner, g.site.scope)
     # A graph of its own is lowered into the open one: its inputs are the operands.
-    g.tensors.update((v, t) for v, t in zip(inner, layer.args, strict=True) if v and t)
+    g.values.tensors.update((v, t) for v, t in zip(inner, layer.args, strict=True) if v and t)
     lower_nodes(g, b.finish("layer", {f"y{n}": v for n, v in enumerate(results)}))
-    return tuple(g.tensors[v].name for v in results)
+    return tuple(g.values.tensors[v].name for v in results)

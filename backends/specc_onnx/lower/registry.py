@@ -16,7 +16,8 @@ from specc.diagnostics.object_repr import extract_docstring_summary
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import OpRuleTable
-from specc_onnx.lower.emitter import Emitter, LoweringSite, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 
 LoweredNames: TypeAlias = str | tuple[str, ...]
 LoweringRule: TypeAlias = Callable[..., LoweredNames]
@@ -31,8 +32,8 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
     """
     used = _count_users(graph)
     # What was counted for a whole graph stands, also where a portion of it is made again.
-    g.readers.update({v: n for v, n in used.items() if v not in g.readers})
-    g.tiled.update(_find_tilings(graph))
+    g.facts.use_counts.update({v: n for v, n in used.items() if v not in g.facts.use_counts})
+    g.facts.pieces.update(_find_tilings(graph))
     for node, results in graph.nodes:
         if only is not None and node not in only:
             continue
@@ -41,10 +42,10 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         g.site = LoweringSite(
             scopes, tuple(r.type for r in results), tuple(r in used for r in results)
         )
-        nodes = g.bodies[-1].nodes
+        nodes = g.bodies.open[-1].nodes
         before = len(nodes)
         names = lower[node.op](
-            node.op, g, *(None if a is None else g.tensors[a] for a in node.args)
+            node.op, g, *(None if a is None else g.values.tensors[a] for a in node.args)
         )
         if node.op.heavy:
             _add_doc_string(
@@ -53,8 +54,8 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         for result, name in zip(
             results, (names,) if isinstance(names, str) else names, strict=True
         ):
-            g.tensors[result] = Tensor(name, result.type, result)
-            g.bodies[-1].types[name] = result.type
+            g.values.tensors[result] = Tensor(name, result.type, result)
+            g.bodies.open[-1].types[name] = result.type
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:

@@ -26,7 +26,8 @@ from specc.ir.ops.route import Routed
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.element_types import HALF_DTYPES
-from specc_onnx.lower.emitter import Emitter, Tensor, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
@@ -77,7 +78,7 @@ def route(op: ops.Route, g: Emitter, *operands: Tensor) -> str:
 
 def _can_inline_experts(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> bool:
     """Whether experts are few and small, and their weights are weights of the model."""
-    stored = {t.name for t in g.parameters.values()} | {*g.narrow.values()}
+    stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow.values()}
     held = sum(multiply_dims(t.type.shape).number or MAX_INLINE_ELEMENTS for t in given.stacked)
     many = op.experts.number
     return (
@@ -209,12 +210,12 @@ class _ExpertEmitter:
         ones = value.type.rank - 2
         name = g.node("Gather", self.rows, at, axis=0)
         x = Tensor(emit_unsqueeze(g, name, *range(ones)), value.type, value)
-        g.tensors[value] = x
-        g.tensors.update(zip(others, [*own, *self.given.captured], strict=True))
+        g.values.tensors[value] = x
+        g.values.tensors.update(zip(others, [*own, *self.given.captured], strict=True))
         # the rows are counted in here, and there is at least one
         with g.rooted(LengthResolver({x.name: x.type}, {}, {op.rows: 1})):
             lower_nodes(g, op.body)
-        made = g.tensors[op.result()]
+        made = g.values.tensors[op.result()]
         if not ones:
             return made.name
         return g.node("Squeeze", made.name, g.vector(*range(ones)))
@@ -225,7 +226,7 @@ class _ExpertEmitter:
         again and again.
         """
         g, type = self.g, stacked.type
-        stored = g.narrow.get(stacked.name)
+        stored = g.values.narrow.get(stacked.name)
         found = []
         with g.outside(g.site.scope, level=0):
             ones = g.vector(*[1] * count)
@@ -233,7 +234,7 @@ class _ExpertEmitter:
             for name in names:
                 part = g.node("Squeeze", name, g.vector(0))
                 if stored is not None:
-                    part = emit_cast(g, part, g.stored[stored].dtype, type.dtype)
+                    part = emit_cast(g, part, g.values.stored[stored].dtype, type.dtype)
                 found.append(Tensor(part, Type(type.dtype, type.shape[1:])))
         return found
 
@@ -242,8 +243,8 @@ class _ExpertEmitter:
         stored in fewer bits than it is computed with, the part alone is widened.
         """
         g, type = self.g, stacked.type
-        stored = g.narrow.get(stacked.name)
+        stored = g.values.narrow.get(stacked.name)
         name = g.node("Gather", stored or stacked.name, expert, axis=0)
         if stored is not None:
-            name = emit_cast(g, name, g.stored[stored].dtype, type.dtype)
+            name = emit_cast(g, name, g.values.stored[stored].dtype, type.dtype)
         return Tensor(name, Type(type.dtype, type.shape[1:]))

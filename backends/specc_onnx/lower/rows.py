@@ -2,7 +2,8 @@
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims, multiply_dims
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_full,

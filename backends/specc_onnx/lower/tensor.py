@@ -6,7 +6,8 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc_onnx.lower.arithmetic import INTEGER_DTYPES, emit_float_to_integer, emit_integer_sum
 from specc_onnx.lower.element_types import FLOAT_DTYPES
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.index_checks import emit_checked_indices
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
@@ -92,8 +93,8 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """The values in another element type."""
     before = x.type.dtype
     # A weight that is stored so was widened for whoever reads it otherwise.
-    stored = g.narrow.get(x.name)
-    if stored is not None and g.stored[stored].dtype == op.to:
+    stored = g.values.narrow.get(x.name)
+    if stored is not None and g.values.stored[stored].dtype == op.to:
         return stored
     if op.to in INTEGER_DTYPES and before in FLOAT_DTYPES:
         return emit_float_to_integer(g, x.name, before, op.to)
@@ -110,7 +111,7 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
         match node.op:
             case ops.Split(axis=2) if node.args[0].type.rank == 3:
-                g.packed[result] = g.tensors[node.args[0]].name
+                g.layouts.packed[result] = g.values.tensors[node.args[0]].name
     return result
 
 
@@ -128,7 +129,7 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     if joins_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
         inner = node.args[0]
         assert inner is not None
-        if (packed := g.packed.get(g.tensors[inner].name)) is not None:
+        if (packed := g.layouts.packed.get(g.values.tensors[inner].name)) is not None:
             return packed
     return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
 
@@ -159,7 +160,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     that reads both.
     """
     # a name that no node makes: whoever reads it asks the attention for the buffer
-    if parts[0].value in g.buffers:
+    if parts[0].value in g.values.buffers:
         return g.unique(g.place("buffer"))
     if len(parts) == 1:
         return parts[0].name
@@ -171,7 +172,7 @@ def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
     """Some neighboring rows."""
     if op.start == 0 and op.stop == x.type.shape[op.axis]:
         return x.name
-    ends = g.tiled.get(x.value, {}).get(op.axis) if x.value else None
+    ends = g.facts.pieces.get(x.value, {}).get(op.axis) if x.value else None
     if ends:
         return _emit_split_piece(op, g, x, ends)
     length = x.type.shape[op.axis]

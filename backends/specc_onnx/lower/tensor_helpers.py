@@ -11,7 +11,8 @@ from specc.ir.dim import Dim, multiply_dims
 from specc.ir.types import Type
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
-from specc_onnx.lower.emitter import Emitter, Tensor
+from specc_onnx.lower.emitter import Emitter
+from specc_onnx.lower.emitter_state import Tensor
 
 
 def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]) -> str:

@@ -188,11 +188,11 @@ def _apply_definition(
         site.fail("E0608", title, "normalize", helps=helps)
     given = replace(made, given={**made.given, params[0].name: scores})
     context = site.context
-    outer, context.normalizer = context.normalizer, made.name
+    outer, context.errors.normalizer = context.errors.normalizer, made.name
     try:
         value = expand_definition(context, given, rows, {}, get_definition_scope(site, made))
     finally:
-        context.normalizer = outer
+        context.errors.normalizer = outer
     if not isinstance(value, Tensor) or value.type != scores.type:
         title = (
             f"the normalizer `{made.name}` gives {describe_value(value)} of scores "

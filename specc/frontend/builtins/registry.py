@@ -176,7 +176,7 @@ class CallSite:
             dim = Dim.of(length)
             check_weight_length(self.context, dim, name, at or self.span)
             dims.append(dim.since(origin) if origin else dim)
-        stacks = self.context.expert_stacks
+        stacks = self.context.weights.expert_stacks
         whole = get_stacked_shape(stacks, dims)
         check_weight_size(self.context, whole, name, self.span)
         wanted = Parameter(
@@ -190,7 +190,7 @@ class CallSite:
         # checked before sharing: calls with different shapes cannot share one weight
         if known and known.type.shape != whole:
             _raise_shape_conflict(known, replace(wanted, type=Type("f32", whole)))
-        self.context.sharing.claim(name)
+        self.context.weights.sharing.claim(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, wanted), self.span)
 
     def count(self, value: Dim, option: str) -> int:

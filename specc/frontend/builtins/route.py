@@ -229,7 +229,7 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
 
 def _make_length_name(site: CallSite, x: Tensor) -> str:
     """Return a symbol for the number of tokens that no dimension in scope uses."""
-    name, lengths = ROUTED_LENGTH, site.context.lengths
+    name, lengths = ROUTED_LENGTH, site.context.symbols.runtime
     taken: Sequence[str] = [*site.env.module.dims, *site.env.dims, *lengths]
     while name in taken or any(name in d.symbols() for d in x.shape):
         name += "_again"
@@ -264,8 +264,8 @@ def _elaborate_expert(
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
     (length,) = rows.type.shape[-2].symbols()
-    before, context.lengths = context.lengths, context.lengths | {length}
-    context.expert_stacks.append(stack)
+    before, context.symbols.runtime = context.symbols.runtime, context.symbols.runtime | {length}
+    context.weights.expert_stacks.append(stack)
     try:
         there = replace(site.env, names=names, lengths=lengths)
         with context.apart():
@@ -274,8 +274,8 @@ def _elaborate_expert(
         shown = format_type(rows.type)
         raise Failed(*(_add_expert_note(d, shown) for d in failed.diagnostics)) from None
     finally:
-        context.expert_stacks.pop()
-        context.lengths = before
+        context.weights.expert_stacks.pop()
+        context.symbols.runtime = before
     if made is POISON:
         raise AlreadyReported
     if not isinstance(made, Tensor) or made.shape[:-1] != rows.type.shape[:-1]:

@@ -6,6 +6,7 @@ from onnx import GraphProto
 
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, make_unique_name
+from specc_onnx.lower.emitter_state import NameTable
 from specc_onnx.lower.onnx_targets import get_target
 
 
@@ -41,7 +42,9 @@ def test_a_name_that_is_taken_out_of_turn_is_not_given_again() -> None:
 
 def test_branches_that_come_one_after_the_other_are_not_the_same() -> None:
     """Each is gone when the next one is made, and may lie where it lay."""
-    g = Emitter(get_target("onnx"), 23, LengthResolver({}), {"long"})
+    g = Emitter(
+        target=get_target("onnx"), opset=23, lengths=LengthResolver({}), names=NameTable({"long"})
+    )
     made = [
         g.node(
             "If", "long", then_branch=GraphProto(name=f"a{n}"), else_branch=GraphProto(name=f"b{n}")

@@ -1,0 +1,83 @@
+"""What an elaboration knows besides its graph: errors, symbols, resource use, weights, facts."""
+
+from dataclasses import dataclass, field
+
+from specc.diagnostics.diagnostic import Diagnostic
+from specc.diagnostics.source import Span
+from specc.frontend.spec_values import Tensor
+from specc.frontend.step_budget import StepBudget
+from specc.frontend.weight_sharing import ExpertStack, WeightSharing
+from specc.ir.dim import Dim
+from specc.ir.graph import Value
+from specc.syntax import ast
+
+
+@dataclass(kw_only=True, slots=True)
+class ErrorLog:
+    """Diagnostics so far, and how spans are reported.
+
+    `dropped` counts errors beyond the limit. `caller` is the user's text whose call is being
+    evaluated in the standard library, `normalizer` the name of the normalizer whose weights are
+    being computed; both are added to the spans of errors (`Context.at`).
+    """
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    dropped: int = 0
+    caller: Span | None = None
+    normalizer: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class LengthSymbols:
+    """What the symbols in lengths stand for.
+
+    With `symbolic` config values are symbols, too; `runtime` are the symbols that only an input
+    determines. `opaque` names integers computed from config symbols, such as `int(0.25 * d)`.
+    `max_length` is the sequence length that rotary frequencies depend on (`--context`), or 0.
+    """
+
+    symbolic: bool = False
+    runtime: frozenset[str] = frozenset()
+    opaque: dict[Value, str] = field(default_factory=dict)
+    max_length: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class ResourceUse:
+    """What this elaboration has made, for the limits E0216 and E0223.
+
+    `weight_sizes` are the elements of each weight of known size, `weights` their sum,
+    `list_items` the items of all lists, `steps` the work done.
+    """
+
+    weight_sizes: dict[str, int] = field(default_factory=dict)
+    weights: int = 0
+    list_items: int = 0
+    steps: StepBudget = field(default_factory=StepBudget)
+
+
+@dataclass(kw_only=True, slots=True)
+class WeightNames:
+    """Names and sharing of weights.
+
+    `placeholders` are parsed placeholders of weight paths, `sharing` which call uses which weight,
+    `expert_stacks` the experts whose block is being elaborated, the innermost last.
+    """
+
+    placeholders: dict[str, ast.Expr] = field(default_factory=dict)
+    sharing: WeightSharing = field(default_factory=WeightSharing)
+    expert_stacks: list[ExpertStack] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
+class ValueFacts:
+    """Facts about values under construction.
+
+    `constant` are values that follow from the spec alone, whatever inputs and weights are.
+    `position_ids` are those made for masks, by role and the lengths of queries and keys.
+    `reordered` are lengths along which positions were sorted, so that they may be ranks.
+    """
+
+    constant: set[Value] = field(default_factory=set)
+    position_ids: dict[tuple[str, Dim | None, Dim], Tensor] = field(default_factory=dict)
+    reordered: set[Dim] = field(default_factory=set)
