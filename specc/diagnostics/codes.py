@@ -335,6 +335,7 @@ CODE_SUMMARIES = {
     "E0985": "what stands among the words of a vocabulary is no text",
     "E0986": "a mistake in specc itself",
     "E0990": "a picture is larger than the frame that it lies in",
+    "W0202": "a name that nothing uses",
     "W0418": "keys of a config.json that nothing reads",
     "W0436": "positions beyond the original context need --context",
     "W0504": "tied weights differ in the checkpoint",

@@ -33,6 +33,7 @@ from specc.frontend.spec_modules import Program, assign_config_values, build_pro
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unread_config_keys import find_limited_contexts, find_unread_keys
+from specc.frontend.unused_names import find_unused_names
 from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     choose_used_specs,
@@ -282,14 +283,14 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
         missing = [d for d in failed.diagnostics if d.code == "E0401"]
         if len(missing) < len(failed.diagnostics):
             raise
-        warnings = (*spec.warnings, *_unshared(spec, trials))
+        warnings = (*spec.warnings, *_unshared(spec, trials), *find_unused_names(spec.program))
         return CheckedSpec(trials, None, tuple(missing), warnings, spec.remarks)
     _check_beside(spec, model)
     check_quantize_request(
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
     )
     _check_longest(spec, model)
-    unneeded = _unshared(spec, trials, model)
+    unneeded = (*_unshared(spec, trials, model), *find_unused_names(spec.program))
     warnings = (*spec.warnings, *unneeded, *model.warnings, *_unreached(spec, model))
     return CheckedSpec(trials, model, (), warnings, spec.remarks)
 
@@ -368,7 +369,8 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
     _check_beside(spec, model)
     _check_longest(spec, model)
     _unshared(spec, trials, model)
-    told = replace(model, warnings=(*model.warnings, *_unreached(spec, model)))
+    unused = find_unused_names(spec.program)
+    told = replace(model, warnings=(*unused, *model.warnings, *_unreached(spec, model)))
     return mark_ties(spec.program, spec.library, spec.reader, told)
 
 

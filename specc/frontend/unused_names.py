@@ -1,0 +1,270 @@
+"""Warn about values, parameters, inputs, blocks and config fields that nothing uses (W0202)."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specc.diagnostics.diagnostic import Diagnostic, Label
+from specc.diagnostics.source import Span
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.frontend.spec_inheritance import list_config_items
+from specc.frontend.spec_modules import Program, collect_field_paths
+from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
+
+PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def find_unused_names(program: Program) -> list[Diagnostic]:
+    """W0202 for each name that a spec, or a spec of the user that it extends, defines and
+    nothing uses.
+
+    Leaves out names that begin with `_`, padding masks of graphs, and inputs that alone
+    determine a length that is used.
+    """
+    own = {id(module.file) for module in program.chain if not module.shipped}
+    if not own:
+        return []
+    found = find_unused_in_files([m.file for m in program.chain], FIELDS_OF_EXPORTS)
+    return [d for file, d in found if id(file) in own]
+
+
+FIELDS_OF_EXPORTS = frozenset({"context"})
+"""Config fields that `specc export` reads by their name."""
+
+
+def find_unused_in_files(
+    files: Sequence[ast.File], elsewhere: Iterable[str]
+) -> list[tuple[ast.File, Diagnostic]]:
+    """Return W0202 for each unused name of files that extend each other, with its file.
+
+    `elsewhere`: names that are read outside these files.
+    """
+    items = {item.name: item for file in files for item in _list_items(file)}
+    bodies = {name: read_item(item) for name, item in items.items()}
+    outside = set(elsewhere).union(*map(_collect_names_outside_items, files))
+    read = outside.union(*(body.free for body in bodies.values()))
+    unused = items.keys() - _reach_items(items, bodies, outside)
+    found: list[tuple[ast.File, Diagnostic]] = []
+    for file in files:
+        warnings = [*_find_unused_fields(file, read)]
+        for item in _list_items(file):
+            if item.name not in unused:
+                warnings += bodies[item.name].unused
+            elif item.name[0] != "_":
+                warnings.append(_warn_unused_item(item, read))
+        found += [(file, d) for d in sorted(warnings, key=_get_offset)]
+    return found
+
+
+def _list_items(file: ast.File) -> list[ast.Block | ast.Definition]:
+    return [i for i in file.items if isinstance(i, ast.Block | ast.Definition)]
+
+
+def _collect_names_outside_items(file: ast.File) -> set[str]:
+    """Return the names that the config, the weights and the other sections read."""
+    return collect_names(*(i for i in file.items if not isinstance(i, ast.Block | ast.Definition)))
+
+
+def _get_offset(warning: Diagnostic) -> int:
+    span = warning.primary.span if warning.primary else None
+    return span.start if span else 0
+
+
+def collect_names(*nodes: ast.Node | None) -> set[str]:
+    """Return the dotted names that trees mention, those in the placeholders of texts too."""
+    found: set[str] = set()
+    for node in nodes:
+        for inner in walk_tree(node) if node else ():
+            match inner:
+                case ast.Name(path=path):
+                    found.add(path)
+                case ast.TextLiteral(value=text) | ast.WeightName(text=text):
+                    for hole in PLACEHOLDER.findall(text):
+                        found.update(DOTTED_NAME.findall(hole))
+    return found
+
+
+def _without(paths: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Return the paths that do not begin with one of the names."""
+    bound = set(names)
+    return {p for p in paths if p.partition(".")[0] not in bound}
+
+
+def _is_read(name: str, paths: Iterable[str]) -> bool:
+    """Whether a path begins with the name, or the name says that nothing has to."""
+    return name[0] == "_" or any(p.partition(".")[0] == name for p in paths)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemNames:
+    """The names of one block or definition: `free` are those that it reads from outside."""
+
+    free: set[str]
+    unused: list[Diagnostic]
+
+
+def read_item(item: ast.Block | ast.Definition) -> ItemNames:
+    """Return the names that an item reads from outside, and W0202 for its own unused ones."""
+    params = item.params or ()
+    unused: list[Diagnostic] = []
+    if isinstance(item, ast.Definition):
+        body = collect_names(item.value)
+    else:
+        values = LiveValues(item)
+        body = values.before_body(item.body, set())
+        body |= collect_names(*item.where, *(r.type for r in item.results))
+        unused += values.unused.values()
+    defaults = collect_names(*(p.default for p in params))
+    declared = collect_names(*(p.type for p in params))
+    free = _without(body | declared | defaults, (p.name for p in params))
+    return ItemNames(free, [*unused, *_find_unused_parameters(item, body, defaults)])
+
+
+def _find_unused_parameters(
+    item: ast.Block | ast.Definition, body: set[str], defaults: set[str]
+) -> Iterator[Diagnostic]:
+    params = item.params or ()
+    names = {p.name for p in params}
+    is_graph = isinstance(item, ast.Block) and item.kind == "graph"
+    for param in params:
+        elsewhere = collect_names(*(p.type for p in params if p is not param))
+        # a padding mask says which positions exist, even if no operation reads it
+        is_mask = is_graph and param.type is not None and param.type.name == "keep"
+        # `x: float[batch, n]` may be there for the length `n` alone
+        dims = (collect_names(param.type) & body) - elsewhere - names
+        if is_mask or dims or _is_read(param.name, body | defaults | elsewhere):
+            continue
+        what = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
+        remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
+        yield make_unused_warning(what, param.name, param.span, body - names, remedy)
+
+
+@dataclass
+class LiveValues:
+    """Backward liveness of the values that one block assigns.
+
+    `unused` has a warning for each assignment whose value no later statement reads, by the
+    place of the name.
+    """
+
+    block: ast.Block
+    unused: dict[Span | None, Diagnostic] = field(default_factory=dict)
+
+    def before_body(self, body: Sequence[ast.Statement], after: set[str]) -> set[str]:
+        """Return the names that statements read before assigning them, given those read after."""
+        for statement in reversed(body):
+            after = self._before(statement, after)
+        return after
+
+    def _before(self, statement: ast.Statement, after: set[str]) -> set[str]:
+        match statement:
+            case ast.Let():
+                return self._before_assignment(statement, after)
+            case ast.Return(values=values):
+                return collect_names(*values)
+            case ast.Require(condition=condition):
+                return after | collect_names(condition)
+            case ast.When(condition=condition):
+                taken = self.before_body(statement.body, after)
+                other = self.before_body(statement.otherwise, after)
+                return taken | other | collect_names(condition)
+            case ast.Repeat():
+                return self._before_repeat(statement, after)
+            case ast.Scan():
+                return self._before_scan(statement, after)
+
+    def _before_assignment(self, statement: ast.Let, after: set[str]) -> set[str]:
+        used = collect_names(statement.value, *(t.type for t in statement.targets))
+        for target in statement.targets:
+            if _is_read(target.name, after):
+                self.unused.pop(target.span, None)
+                continue
+            self.unused[target.span] = make_unused_warning(
+                f"value `{target.name}` of `{self.block.name}`",
+                target.name,
+                target.span,
+                after | used,
+                "remove it, or assign it to `_`",
+            )
+        return _without(after, (t.name for t in statement.targets)) | used
+
+    def _before_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
+        inside = after | set(statement.collect)
+        # an iteration reads what the iteration before assigned
+        first = self.before_body(statement.body, inside)
+        entry = self.before_body(statement.body, inside | first)
+        outside = _without(after, statement.collect)
+        over = collect_names(statement.over, statement.under)
+        return _without(entry, [statement.variable]) | outside | over
+
+    def _before_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
+        results = {*statement.carry, *statement.collect}
+        entry = self.before_body(statement.body, results | collect_names(statement.until))
+        over = collect_names(*statement.over, statement.along, statement.keep)
+        return (
+            _without(entry, statement.variables)
+            | _without(after, results)
+            | set(statement.carry)
+            | over
+        )
+
+
+def _reach_items(
+    items: dict[str, ast.Block | ast.Definition], bodies: dict[str, ItemNames], outside: set[str]
+) -> set[str]:
+    """Return the items that graphs and the other sections of a spec lead to."""
+    graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
+    heads = {p.partition(".")[0] for p in outside}
+    # a file without a graph is there for others to use
+    stack = [*graphs, *(heads & items.keys())] if graphs else [*items]
+    reached: set[str] = set()
+    while stack:
+        name = stack.pop()
+        if name not in reached:
+            reached.add(name)
+            stack += {p.partition(".")[0] for p in bodies[name].free} & items.keys()
+    return reached
+
+
+def _warn_unused_item(item: ast.Block | ast.Definition, read: set[str]) -> Diagnostic:
+    remedy = "remove it; what other specs use belongs in a file without a graph"
+    return make_unused_warning(
+        f"{item.kind} `{item.name}`", item.name, item.name_span, read, remedy
+    )
+
+
+def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
+    used = {p.removeprefix("config.") for p in read}
+    entries = [e for c in list_config_items(file) for e in c.entries if isinstance(e, ast.Field)]
+    fields = collect_field_paths(tuple(entries))
+    for path, entry in fields.items():
+        if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
+            continue
+        keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
+        ignored = f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
+        yield make_unused_warning(
+            f"config field `{path}`", entry.name, entry.span, used, f"remove it{ignored}"
+        )
+
+
+def _is_field_read(path: str, used: set[str]) -> bool:
+    """Whether a field, a record that it is in, or a member of it is read."""
+    parts = path.split(".")
+    above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
+    return bool(above & used) or any(p.startswith(f"{path}.") for p in used)
+
+
+def make_unused_warning(
+    what: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
+) -> Diagnostic:
+    """Return W0202 with the nearest name among those that are read in the same place."""
+    near = did_you_mean(name, sorted(set(candidates) - {name}))
+    return Diagnostic(
+        "W0202",
+        f"{what} is never used",
+        Label(span, "nothing reads this") if span else None,
+        helps=(*([format_suggestion(near)] if near else ()), remedy),
+        severity="warning",
+    )
