@@ -61,11 +61,11 @@ class AffineIndex:
         )
 
     def minus(self, other: "AffineIndex") -> "AffineIndex":
-        """The difference."""
+        """Return the difference."""
         return self.plus(other.times(-ONE))
 
     def plus(self, other: "AffineIndex") -> "AffineIndex":
-        """The sum."""
+        """Return the sum."""
         over = lcm(self.over, other.over)
         return AffineIndex(
             query=self.query + other.query,
@@ -78,7 +78,7 @@ class AffineIndex:
 
     @property
     def number(self) -> Fraction | None:
-        """The number that it is, where it is the same at all rows."""
+        """Return the constant value, or None if the value varies between positions."""
         alike = self.query == self.key == 0 and self.far == 0
         return self.low if alike and self.low == self.high else None
 
@@ -90,13 +90,13 @@ AffineIndexSearch: TypeAlias = Generator[QueryKeyGrid, MaybeAffineIndex, MaybeAf
 
 
 def make_affine_length(length: Dim) -> AffineIndex:
-    """A length, as its number and the rest."""
+    """Split a length into its constant and the rest."""
     number = dict(length.terms).get((), 0)
     return AffineIndex(low=Fraction(number), high=Fraction(number), far=length - number)
 
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
-    """Where `difference <= 0` (or `< 0`) can hold, as an interval of `t - u`."""
+    """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
     # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: where that is more
     # the greater the other, which is at least 0, it is left out.
     if difference.query + difference.key < 0 or not _is_nonnegative(difference, grid):
@@ -112,8 +112,8 @@ def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyG
 
 
 def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
-    """Whether the lengths in it are surely not below 0, so that to leave them out is to
-    let it hold more often.
+    """Return True if the lengths in `difference` are never negative, so that dropping them only
+    makes the comparison hold more often.
     """
     if difference.far == 0:
         return True
@@ -121,7 +121,9 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
 
 
 def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
-    """The value as a linear function of the two times, if it is seen to be one."""
+    """Return the value as a linear function of query and key time, or None if it is not recognized
+    as one.
+    """
     node = grid.value.node
     match node:
         case Node(ops.Constant(value=int() | float() as number)):
@@ -147,7 +149,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
 
 
 def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
-    """Whether a length is the same in every step."""
+    """Return True if the length is the same in every decode step."""
     return grid.clock is None or not length.symbols() & grid.clock.related
 
 
@@ -164,7 +166,7 @@ def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
 
 
 def _match_constant(number: float) -> AffineIndex | None:
-    """A whole number; a fraction may be rounded in the model's own arithmetic."""
+    """Match an integer below 2**53; other numbers may be rounded by the model's own arithmetic."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
     return AffineIndex(low=Fraction(number), high=Fraction(number))

@@ -39,7 +39,7 @@ class AxisCausality:
     fields: Mapping[str, Interval]
 
     def line(self) -> str:
-        """What `specc check` says."""
+        """Return the line that `specc check` prints."""
         if self.causal is None:
             return f"every result reads all of {self.symbol}"
         if self.causal:
@@ -48,8 +48,8 @@ class AxisCausality:
 
 
 def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[AxisCausality]:
-    """The facts for each run-time length that an input has, in the order of the inputs,
-    `besides` some.
+    """Yield the causality of each dynamic length of an input, in input order, except those in
+    `besides`.
     """
     lengths = [
         dim.name
@@ -62,7 +62,7 @@ def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[A
 
 
 def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
-    """The fact for one axis."""
+    """Return the causality along one axis."""
     found = trace_time_dataflow(graph, symbol)
     fields = compute_receptive_fields(graph, found)
     if not fields:
@@ -79,7 +79,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
 
 
 def compute_receptive_fields(graph: Graph, found: TimeFlow) -> dict[str, Interval]:
-    """How far back the rows of each output look; of a map of attention, its queries."""
+    """Return how far back the positions of each output look; for attention maps, their queries."""
     axes = {name: found.state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
@@ -120,7 +120,7 @@ class AnalysisReport:
     warnings: tuple[Diagnostic, ...] = field(default=())
 
     def lines(self) -> list[str]:
-        """What `specc check` prints, one fact a line."""
+        """Return the lines that `specc check` prints, one fact per line."""
         said = []
         if self.growing and self.causal:
             said += self._causal_lines()
@@ -133,7 +133,7 @@ class AnalysisReport:
         return said
 
     def _causal_lines(self) -> list[str]:
-        """That it is causal, and how far back each result looks."""
+        """Return the lines on causality and the receptive field of each output."""
         by = f", in chunks of {self.chunk} rows" if self.chunk > 1 else ""
         back = _format_reach if self.chunk == 1 else _format_reach_in_chunks
         reaches = self.fields.items()
@@ -150,10 +150,10 @@ def analyze_graph(
     defaults: Graph | None = None,
     streamed: Sequence[str] = (),
 ) -> AnalysisReport:
-    """What is proved of `graph`, whose inputs have these `defaults`.
+    """Run all analyses on `graph`, whose inputs have these `defaults`.
 
-    `growing` names the input that grows, `source` the output drawn from; of a stream
-    `streamed` names the outputs that are made as its rows come.
+    `growing` is the input with the time axis, `source` the output that tokens are chosen from; for
+    a streaming model `streamed` are the outputs computed as input arrives.
     """
     symbol = find_time_symbol(graph, growing) if growing else None
     proved = _TimeAxisFacts()
@@ -191,7 +191,7 @@ class _TimeAxisFacts:
 def _check_time_axis(
     graph: Graph, growing: str, wanted: Sequence[str], streamed: bool
 ) -> _TimeAxisFacts:
-    """Whether results can be drawn from, or made while rows come: of whole chunks."""
+    """Check whether the model can generate or stream along the time axis of `growing`."""
     symbol = find_time_symbol(graph, growing)
     if symbol is None:
         return _TimeAxisFacts(errors=[_report_no_time_axis(graph, growing)])
@@ -209,7 +209,7 @@ def _check_time_axis(
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
-    """The graph with what follows from other inputs inside, but for what says which rows exist."""
+    """Return the graph with inputs that follow from other inputs inlined, except padding masks."""
     names = (
         [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].keep]
         if defaults

@@ -25,16 +25,14 @@ from specc.ir.time_axis import collect_related_symbols
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
-    """The symbol that is the first axis of every input that has axes; None where there
-    is no such one.
-    """
+    """Return the symbol of the first axis of every input that has axes, or None if they differ."""
     names = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
     return names.pop() if len(names) == 1 else None
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """A warning W0602 for each op that mixes the rows of the axis `symbol`, in the
-    graph's order.
+    """Return a warning W0602 for each op that mixes elements along the axis `symbol`, in graph
+    order.
     """
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.facts, symbol))
     spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
@@ -49,11 +47,13 @@ class _BatchAxis:
     related: frozenset[str]
 
     def said(self, length: Dim) -> bool:
-        """Whether a length says that of the batch."""
+        """Return True if a length contains the batch size."""
         return bool(length.symbols() & self.related)
 
     def blocks(self, length: Dim) -> bool:
-        """Whether a length is a whole number of rows for each example, whatever the batch."""
+        """Return True if a length is an integer number of positions per batch element, for every
+        batch size.
+        """
         try:
             return self.length.name not in divide_dims_exactly(
                 length, self.length
@@ -65,12 +65,12 @@ class _BatchAxis:
         return bool(length.symbols() & (self.related - {self.length.name}))
 
     def input_apart(self, value: Value) -> bool:
-        """Whether an input holds the batch on one axis, a row for each example, or not at all."""
+        """Return True if an input has the batch as one whole axis, or not at all."""
         said = [d for d in value.type.shape if self.said(d)]
         return not said or said == [self.length]
 
     def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
-        """The nodes that mix, with the graph or body they stand in; one cause is named once."""
+        """Yield the nodes that mix batch elements, with their graph or loop body; each cause once."""
         for node, results in graph.nodes:
             if any(a in spoilt for a in node.args if a):
                 spoilt.update(results)
@@ -85,8 +85,8 @@ class _BatchAxis:
                 yield inside or (graph, node)
 
     def _mixes(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Whether a node gives rows of an example what another example holds, or how
-        many there are.
+        """Return True if a node passes values from one batch element to another, or its result
+        depends on the batch size.
         """
         for result in results:
             said = [d for d in result.type.shape if self.said(d)]
@@ -109,13 +109,15 @@ class _BatchAxis:
         return self._says(attributes) or self._crosses(node, results)
 
     def _says(self, value: object) -> bool:
-        """Whether an attribute is a length made of the batch's, or holds one."""
+        """Return True if an attribute is or contains a length with the batch size."""
         if isinstance(value, Dim):
             return self.said(value)
         return isinstance(value, tuple) and any(map(self._says, value))
 
     def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Whether an axis of the batch is read other than row for row, or made of nothing."""
+        """Return True if the batch axis is read other than element by element, or not derived from
+        an operand.
+        """
         made = {
             (r, n)
             for r, v in enumerate(results)
@@ -132,8 +134,8 @@ class _BatchAxis:
         return False
 
     def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
-        """Whether a loop runs from example to example, passes over rows of others, or
-        turns for one as long as another needs it; its body is seen elsewhere.
+        """Return True if a loop runs along the batch, skips elements that others need, or runs
+        longer for one element because of another. The loop body is checked separately.
         """
         if self.said(op.row(node).type.shape[op.axis]) or not is_early_exit_safe(node, op):
             return True
@@ -145,8 +147,8 @@ class _BatchAxis:
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
-    """Whether a loop that ends early leaves what is done as it is: to turn once more,
-    because another row is not done, then changes nothing.
+    """Return True if finished batch elements of a loop with early exit keep their values, so that
+    further iterations for other elements change nothing.
     """
     if op.until == -1:
         return True
@@ -162,7 +164,9 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_value_when_done(value: Value, done: Value) -> Value | None:
-    """What a value is where `done` is true, if that is said of it row by row."""
+    """Return the value selected where `done` is true, or None if no elementwise `where` selects
+    it.
+    """
     match value.node:
         case Node(ops.Where(), (Value() as mask, yes, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):

@@ -43,7 +43,7 @@ def find_position_constants(graph: Graph) -> dict[str, int]:
 
 
 def _find_position_symbols(node: Node, known: dict[Value, frozenset[str]]) -> frozenset[str]:
-    """The symbols along which the results of a node count positions."""
+    """Return the symbols of the axes whose positions the results of a node count."""
     match node.op:
         case ops.Range(length=length):
             return frozenset(length.symbols())
@@ -56,7 +56,7 @@ def _find_position_symbols(node: Node, known: dict[Value, frozenset[str]]) -> fr
 
 
 def _iterate_constants(node: Node) -> Iterator[float]:
-    """The constants among the operands of a sum, product or comparison."""
+    """Yield the constant operands of a sum, product or comparison."""
     if isinstance(node.op, ops.Arith | ops.Compare):
         for value in node.args:
             while (
@@ -69,7 +69,7 @@ def _iterate_constants(node: Node) -> Iterator[float]:
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
-    """The numbers in minima and maxima of a length."""
+    """Yield the constants in minima and maxima of a length."""
     for monomial, _ in length.terms:
         for atom, _ in monomial:
             if isinstance(atom, DimFunction) and atom.fn in ("min", "max"):

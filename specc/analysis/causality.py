@@ -85,7 +85,7 @@ def check_causality(
 def check_streaming_causality(
     graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int
 ) -> list[Diagnostic]:
-    """The same, said of outputs that are made while the rows of an input come."""
+    """Check causality of outputs that are computed while input arrives."""
     return [
         replace(fault, title=fault.title.replace(CANNOT_GENERATE, "cannot be streamed along"))
         for fault in check_causality(graph, symbol, growing, outputs, chunk)
@@ -96,7 +96,7 @@ CANNOT_GENERATE = "cannot be generated along"
 
 
 def _deduplicate_errors(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """One error for each place: what is written in a loop leaks in each of its turns."""
+    """Keep one error per location: a statement in a loop leaks in each iteration."""
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
     for fault in faults:
         known = first.setdefault((fault.code, fault.title, fault.primary), fault)
@@ -108,7 +108,7 @@ def _deduplicate_errors(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def find_node_span(graph: Graph, node: Node | None) -> Span | None:
-    """The first text that asked for a node; where none is known, that of something it reads."""
+    """Return the first source span of a node, or of the nearest operand that has one."""
     todo, seen = [node], set()
     while todo:
         here = todo.pop(0)
@@ -123,7 +123,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 
 def format_op_name(op: Op) -> str:
-    """What an op is called in a message: its function where it has several, else its name."""
+    """Return the name of an op in messages: its function if it has several, else its own name."""
     fn = op.attributes().get("fn")
     return fn if isinstance(fn, str) else op.name
 
@@ -231,7 +231,9 @@ def _make_diagnostic(
 def make_leak_labels(
     graph: Graph, leak: Leak, found: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Where a leak is, and where the rows come from that are read; inside a loop, in its body."""
+    """Return the label of a leak (inside a loop, of the node in its body) and the label of the
+    operand that it reads.
+    """
     place, at = graph, leak
     while at.inside:
         place, at = at.inside
@@ -257,7 +259,7 @@ LATER_DELAY_NOTE = (
 
 
 def _is_compensated_later(found: TimeFlow, output: Value | None) -> bool:
-    """Whether the accumulated reach is causal although one op is not."""
+    """Return True if the accumulated receptive field is causal although one op is not."""
     if output is None:
         return False
     axes = found.state(output).axes.values()
@@ -265,8 +267,8 @@ def _is_compensated_later(found: TimeFlow, output: Value | None) -> bool:
 
 
 def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
-    """The symbol of the axis along which an input grows: the axis behind the batch,
-    else the first. With a `chunk` it is so many times as long.
+    """Return the symbol of the time axis of an input: the axis after the batch, else the first.
+    With `chunk` the axis is that many times as long.
     """
     value = graph.inputs[growing]
     axis = 1 if value.type.rank > 1 else 0
@@ -276,8 +278,8 @@ def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, growing: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """An error E0718 for each default that `outputs` read and that would change along
-    the axis `symbol`.
+    """Return an error E0718 for each default that `outputs` read and that would change as the axis
+    `symbol` grows.
     """
     if defaults is None:
         return []
@@ -298,7 +300,7 @@ def check_default_causality(
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
-    """Where what grows is declared."""
+    """Return the label of the declaration of the time axis."""
     if facts is None or facts.span is None:
         return ()
     return (Label(facts.span, f"`{symbol}` grows here"),)
@@ -307,7 +309,7 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 def _iterate_default_errors(
     defaults: Graph, used: Iterable[str], symbol: str, growing: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
-    """The first fault of each default, with the node at fault, so that one cause is told once."""
+    """Yield the first error of each default with its node, so that one cause is reported once."""
     found = trace_time_dataflow(defaults, symbol)
     grows = _make_time_axis_labels(defaults.input_facts.get(growing), symbol)
     for name in used:

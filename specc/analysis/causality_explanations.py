@@ -61,7 +61,7 @@ def zero_later_keys(rank: int, keys: int) -> str:
 
 
 def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
-    """What is said of an op that a normalizer is made of: E0723 in its name."""
+    """Turn the message of an op inside a normalizer into E0723, which names the normalizer."""
     name = at.span.normalizer if at else ""
     if not name:
         return said
@@ -74,7 +74,7 @@ def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
 
 
 def describe_row_op(op: Op, reads: str) -> LeakMessage:
-    """The words for an op of `specc.ir.ops.rows` along an axis that grows; for others
+    """Return the message for an op of `specc.ir.ops.rows` along the time axis; for other ops say
     what it `reads`.
     """
     match op:
@@ -124,8 +124,9 @@ def describe_window(
     every: bool,
     chunk: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """What is wrong, and the helps: it reads some rows `ahead`, or, as its rows are not
-    those of the axis, `every` one. A stream comes in chunks of more than one row.
+    """Return the error text and the fixes for a window: it reads some positions `ahead`, or with
+    `every` its output length differs from the time axis. A stream has chunks of more than one
+    position.
     """
     mend = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
@@ -149,7 +150,9 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """What is said, with the mend; None where the op reads no keys of a grid."""
+    """Return the message and fix for a reduction over keys; None for an op that does not reduce
+    over the keys of a grid.
+    """
     node = leak.node
     x = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
@@ -180,7 +183,7 @@ def _make_reduction_message(what: str, mend: str) -> LeakMessage:
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
-    """What the op is called, and what it skips; nothing for other ops."""
+    """Return the name of a reduction and its neutral element; an empty name for other ops."""
     match node.op:
         case ops.Reduce(fn=fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
@@ -196,7 +199,7 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
 
 
 def _find_masked_number(x: Value, found: TimeFlow) -> float | None:
-    """The number that hidden keys hold, where none is shown that comes later."""
+    """Return the value at masked keys if no later key is visible, else None."""
     times = sorted(found.state(x).axes)
     for query in times:
         for key in times:
@@ -208,7 +211,7 @@ def _find_masked_number(x: Value, found: TimeFlow) -> float | None:
 
 
 def _format_literal(number: float, x: Value) -> str:
-    """A number as a spec writes it."""
+    """Format a number as a spec literal."""
     if x.type.dtype == "bool":
         return "true" if number else "false"
     return f"{number:g}" if number else "0.0"
@@ -232,8 +235,8 @@ class MaskDoubt:
 
 
 def explain_mask_doubt(node: Node, operand: int, clock: TimeAxis) -> MaskDoubt | None:
-    """What leaves it open whether `operand`, a mask or weights, hides later positions;
-    None where comparisons of row numbers say that it does not.
+    """Return the part of `operand`, a mask or attention weights, that is not proved to hide later
+    positions; None if comparisons of position ids show that it does not.
     """
     grid = _find_gate_grid(node, operand, clock)
     if grid is None:
@@ -252,15 +255,15 @@ def explain_mask_doubt(node: Node, operand: int, clock: TimeAxis) -> MaskDoubt |
 
 
 def has_different_rates(node: Node, operand: int, clock: TimeAxis) -> bool:
-    """Whether keys come with other chunks than queries do, so that row numbers of the
-    two tell nothing of what is there.
+    """Return True if keys and queries have a different number of positions per chunk, so that
+    their position ids cannot be compared.
     """
     grid = _find_gate_grid(node, operand, clock)
     return grid is not None and not has_equal_rates(grid.value, grid.query, grid.key, clock)
 
 
 def find_visible_prefix(node: Node, operand: int, clock: TimeAxis) -> Dim | None:
-    """The rows of the head, if they alone are shown later positions."""
+    """Return the prefix length if prefix positions alone see later positions."""
     grid = _find_gate_grid(node, operand, clock)
     if grid is None or grid.query is None or find_side_band(grid).lo >= 0:
         return None
@@ -270,7 +273,7 @@ def find_visible_prefix(node: Node, operand: int, clock: TimeAxis) -> Dim | None
 
 
 def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid | None:
-    """The grid of a mask, or of weights, by which keys are read."""
+    """Return the query-key grid of a mask, or of the weights that select keys."""
     mask = node.args[operand]
     if mask is None:
         return None
@@ -292,7 +295,9 @@ class _UnprovedPart(NamedTuple):
 def _solve_unproved_part(
     grid: QueryKeyGrid,
 ) -> Generator[QueryKeyGrid, _UnprovedPart, _UnprovedPart]:
-    """Of a mask whose parts compare nothing the whole is named, `pre[i] & pre[j]`."""
+    """Return the part of a mask that compares no positions; the whole if no part does, as in
+    `pre[i] & pre[j]`.
+    """
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None
     if inside is None:
@@ -307,8 +312,8 @@ def _solve_unproved_part(
 
 
 def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
-    """What a part is made of; nothing where it compares row numbers, None where it does
-    not and is made of nothing that is followed.
+    """Return the operands of a mask that are searched; an empty list for a comparison of position
+    ids, None for anything else.
     """
     if (inner := follow_view(grid)) is not None:
         return [inner]
@@ -333,7 +338,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
 
 
 def get_source_text(graph: Graph, value: Value) -> str:
-    """The user's text for a value, on one line; empty where none is known."""
+    """Return the source text of a value on one line; empty if unknown."""
     made = graph.made.get(value.node) if value.node else None
     if made and made.spans:
         text = " ".join(made.spans[0].text.split())

@@ -61,7 +61,7 @@ BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were looked at".replace(",", " ")
 
 
 def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
-    """The words for a leak in a graph; those for the op inside, where it is in a loop."""
+    """Return the message for a leak in a graph; for a loop, that of the op in its body."""
     # What the user can mend is the op in the body, not the loop.
     if leak.inside:
         return describe_leak(*leak.inside, found)
@@ -108,7 +108,7 @@ def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
 
 
 def _is_initial_value(leak: Leak) -> bool:
-    """Whether a loop begins with what it must not, rather than takes it from outside."""
+    """Return True if the leak is in the initial value of a loop, not in a capture."""
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
@@ -143,7 +143,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
 
 
 def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
-    """The words for an op that reads rows ahead."""
+    """Return the message for an op that reads later positions."""
     ahead, every = _format_position_count(leak.reach), leak.why == "all"
     match leak.node.op:
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
@@ -175,7 +175,9 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
 
 
 def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """The words for rows that are put beside what grows, or picked from it by number."""
+    """Return the message for positions concatenated to the time axis, or selected from it by
+    index.
+    """
     symbol, clock, node = found.symbol, found.clock, leak.node
     x = node.args[leak.operand or 0]
     match node.op:
@@ -214,7 +216,7 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
 
 
 def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
-    """An attention whose mask is absent or too wide, or of which nothing is proved."""
+    """Return the message for attention whose mask is missing, too wide, or not understood."""
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return LeakMessage(
@@ -255,7 +257,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
 
 
 def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
-    """A sum of products of which nothing shows that later positions are left out."""
+    """Return the message for a sum of products that is not proved to exclude later positions."""
     helps = _list_masking_helps(leak, found)
     gate = GATE_OPERANDS.get(type(leak.node.op))
     if gate and has_different_rates(leak.node, gate.place, found.clock):
@@ -275,7 +277,7 @@ EARLIER_SUM_HELPS = (
 
 
 def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
-    """What sets the weights of later keys to 0, as the rank of the weights has it."""
+    """Return fixes that set the weights of later keys to zero, for the rank of the weights."""
     grids = [a for a in leak.node.args if a and len(found.state(a).axes) > 1]
     if not grids:
         return EARLIER_SUM_HELPS

@@ -59,8 +59,8 @@ def _conv(op: ops.Conv, t: list[Type]) -> Dim:
 
 
 def _count_window_products(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
-    """Every number that is made is a sum over one filter. The first axis of the weights
-    counts filters; each has the input channels of its group alone.
+    """Count one dot product with a filter per output element. The weight's first axis counts
+    filters; each has the input channels of its group.
     """
     (made, *_) = op.infer(*t[:2], None)
     return multiply_dims(made.shape) * multiply_dims(t[1].shape[1:])
@@ -86,7 +86,7 @@ def _scan(op: ops.Scan, t: list[Type]) -> Dim:
 
 
 def _route(op: ops.Route, t: list[Type]) -> Dim:
-    """Every row is worked on by as many experts as it names."""
+    """Count each token once per expert that it selects."""
     sent = multiply_dims(op.parts(t).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return inside.substitute({op.rows: sent})
@@ -136,7 +136,7 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 
 
 def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
-    """The multiply-adds of an attention that is done in blocks."""
+    """Return the multiply-adds of blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).type.shape
     keys = node.op.key(node).type.shape[2]
@@ -145,13 +145,13 @@ def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
 
 
 def count_multiply_adds(node: Node) -> Dim:
-    """The multiply-adds of one node; 0 of what is not heavy."""
+    """Return the multiply-adds of one node; 0 for cheap ops."""
     cost = COST_FUNCTIONS.get(type(node.op))
     return cost(node.op, [a.type for a in node.args if a]) if cost else Dim.of(0)
 
 
 def count_parameters(graph: Graph) -> Dim:
-    """How many numbers the graph's weights hold."""
+    """Return the number of parameters (elements of all weights) of the graph."""
     return sum_dims(multiply_dims(f.type.shape) for f in graph.parameter_facts.values())
 
 
@@ -178,7 +178,7 @@ def format_type_at(type: Type, at: Mapping[str, int]) -> str:
 
 
 def evaluate_dim_at(dim: Dim, at: Mapping[str, int]) -> Dim:
-    """A dim with numbers for lengths. E0407 where they do not fit."""
+    """Substitute numbers for lengths. Raise E0407 if they do not fit the model."""
     try:
         return dim.substitute(at)
     except DimError as error:
@@ -186,7 +186,9 @@ def evaluate_dim_at(dim: Dim, at: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, at: Mapping[str, int]) -> str:
-    """A dim as mathematics writes it: `2·batch·seq²·768`, or a number where all is known."""
+    """Format a length in mathematical notation, `2·batch·seq²·768`, or as a number if all lengths
+    are known.
+    """
     dim = evaluate_dim_at(dim, at)
     if dim.number is not None:
         return group_digits(dim.number)

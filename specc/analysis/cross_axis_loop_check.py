@@ -32,7 +32,7 @@ class UnsupportedLoop:
 def find_unsupported_loops(
     graph: Graph, found: TimeFlow, live: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Each of `live` that is at fault, or has such a node inside; of a loop the first."""
+    """Yield each unsupported node of `live`; for a loop, the first one in its body."""
     for node, _ in graph.nodes:
         if node not in live:
             continue
@@ -57,8 +57,8 @@ def _explain_running_sum(node: Node, found: TimeFlow) -> str:
 
 
 def _is_sum_over_keys(node: Node, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
-    """Whether a running sum has one time axis, or goes over the keys of a grid whose
-    mask shows none behind the query: it is then done again in each step.
+    """Return True if a running sum has one time axis, or runs over grid keys of which the mask
+    shows none after the query; it is then recomputed in each step.
     """
     x = node.first
     assert x is not None
@@ -70,7 +70,7 @@ def _is_sum_over_keys(node: Node, times: Iterable[int], axis: int, clock: TimeAx
 
 
 def _find_in_body(loop: Node, found: TimeFlow) -> UnsupportedLoop | None:
-    """What the body of a loop over another axis cannot go on with from states of its own."""
+    """Return the node in a loop body that cannot resume from cached states, or None."""
     op, body = loop.op, found.inside[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
@@ -95,7 +95,7 @@ def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found:
 
 
 def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
-    """Whether a node numbers the rows that grow."""
+    """Return True if a node makes position ids of the time axis."""
     match node:
         case Node(ops.Range(length=counted)):
             return clock.head(counted) is not None

@@ -47,7 +47,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _is_biased(node: Node) -> bool:
-    """Whether a bias is added, which is not zero where the factors are."""
+    """Return True if the op adds a bias, so that zero operands do not give a zero result."""
     op = node.op
     return isinstance(op, ops.Linear | ops.Conv) and op.bias(node) is not None
 
@@ -61,7 +61,7 @@ MAX_GRIDS = 5_000
 
 
 def find_uniform_value(value: Value) -> float | None:
-    """The number, or the truth, that a value is at every row."""
+    """Return the number or truth value that a value has at every position, or None."""
     if value.type.dtype != "bool":
         return find_constant_value(value)
     while value.node and value.node.op.view and value.node.first:
@@ -73,7 +73,7 @@ def find_uniform_value(value: Value) -> float | None:
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
-    """Whether no infinity that was written down can stand at some key and not at others."""
+    """Return True if no infinite constant can occur at some keys only."""
     return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_GRIDS), False)
 
 
@@ -100,7 +100,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
 
 
 def _solve_all_finite(grids: list[QueryKeyGrid]) -> Generator[QueryKeyGrid, bool, bool]:
-    """Whether all of them are finite."""
+    """Return True if all grids are finite."""
     for grid in grids:
         if not (yield grid):
             return False
@@ -108,7 +108,7 @@ def _solve_all_finite(grids: list[QueryKeyGrid]) -> Generator[QueryKeyGrid, bool
 
 
 def _has_infinity_constant(value: Value | None) -> bool:
-    """Whether a value is made, at first sight, with an infinity that was written down."""
+    """Return True if an infinite constant is among the operands that are inspected."""
     todo, seen = [value], set()
     while todo:
         here = todo.pop()
@@ -129,7 +129,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
 
 
 def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
-    """Whether it divides by what may be zero at some key."""
+    """Return True if the value divides by something that may be zero at some key."""
     node = grid.value.node
     if node is None:
         return False
@@ -157,7 +157,7 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
 
 
 def can_be_zero(grid: QueryKeyGrid) -> bool:
-    """Whether a divisor varies from key to key and is not seen to stay away from zero."""
+    """Return True if a divisor varies from key to key and may be zero."""
     inner: QueryKeyGrid | None = grid
     while inner is not None:
         if inner.key is None:

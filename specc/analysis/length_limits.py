@@ -50,7 +50,7 @@ def format_limit_reason(table: str, most: int) -> str:
 
 
 def find_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """The tightest limit of each symbol, whatever other lengths are."""
+    """Return the tightest limit of each symbol, whatever the other lengths are."""
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
@@ -76,7 +76,7 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
-    """The quotients in a length, those in parts of it as well."""
+    """Yield the quotients in a length, nested ones included."""
     for monomial, _ in length.terms:
         for atom, _ in monomial:
             if isinstance(atom, DimFunction):
@@ -86,9 +86,7 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 
 
 def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
-    """The greatest `symbol` with which a length is at most `most`, where `others` are
-    known; 0 where there is none.
-    """
+    """Return the largest `symbol` for which `length` is at most `most`, given `others`; 0 if none."""
     # Lengths that limits are of never shrink as a symbol grows (`_is_monotone`), so the first
     # one that is too long is found by halves.
     above = bisect_left(
@@ -98,7 +96,7 @@ def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most
 
 
 def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
-    """The limits of several lengths together, `m + seq`, by the text of the length."""
+    """Return limits on sums of several lengths, such as `m + seq`, by the text of the length."""
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         tighter = found.get(limit.symbol, limit).most >= limit.most
@@ -108,7 +106,7 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 
 
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
-    """Each limit of a length that more rows never make shorter, and that length."""
+    """Yield each limit of a length that is monotone in its symbols, with that length."""
     names = {value: name for name, value in graph.parameters.items()}
     for room in iterate_table_limits(graph):
         if not _is_monotone(room.length):
@@ -123,7 +121,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Whether a length is a sum of symbols, or of quotients of them by numbers."""
+    """Return True if a length is a sum of symbols and of floor quotients of symbols by constants."""
     for monomial, c in length.terms:
         for atom, _ in monomial:
             if isinstance(atom, DimFunction) and not (
@@ -151,8 +149,8 @@ def find_attention_thresholds(graph: Graph) -> dict[str, int]:
 
 
 def find_min_lengths(graph: Graph) -> dict[str, int]:
-    """The least length of each symbol with which every row is there that a slice or an
-    index takes, and a window fits.
+    """Return the smallest value of each symbol at which all slices and indices are in range and
+    all windows fit.
     """
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
@@ -166,8 +164,8 @@ def find_min_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
-    """The least length of each symbol at which every window fits, behind all strides;
-    of none where windows fit into no rows as well, and then give none.
+    """Return the smallest value of each symbol at which every window fits after all strides.
+    Symbols for which a window over an empty axis gives an empty result are left out.
     """
     found: dict[str, int] = {}
     refused: set[str] = set()
@@ -187,8 +185,8 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
-    """The first value of its only symbol at which a length is not below 0: a longer text
-    never has fewer windows.
+    """Return the smallest value of the only symbol at which `length` is not negative. A longer
+    sequence never has fewer windows.
     """
     return bisect_left(
         range(MAX_WINDOW_LENGTH), True, key=lambda n: not _is_below_zero(length, symbol, n)
@@ -196,7 +194,7 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
 
 
 def _is_below_zero(length: Dim, symbol: str, rows: int) -> bool:
-    """Whether a length of one symbol is below 0; of several it is not known."""
+    """Return True if a length of one symbol is negative; False for several symbols."""
     return length.symbols() == {symbol} and length.at({symbol: rows}) < 0
 
 

@@ -66,7 +66,7 @@ class MaskParts:
 
     @property
     def alone(self) -> int:
-        """How many parts there are beside the band."""
+        """The number of global-token conditions besides the band."""
         return len(self.keys) + len(self.queries)
 
     @property
@@ -80,9 +80,9 @@ class MaskParts:
 
 
 def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value] = ()) -> MaskParts:
-    """The parts of a mask whose queries are its axis `query`, its keys its axis `key`.
+    """Decompose a mask with query axis `query` and key axis `key` into a band and global tokens.
 
-    `padded` are the inputs that say which rows exist: most do, so they are no parts.
+    `padded` are padding masks; most positions are visible there, so they are not global tokens.
     """
     asked = _PartsQuestion(make_grid(value, query, key), False)
     return solve_memoized(
@@ -102,7 +102,7 @@ class _MaskSplitter:
     padded: Collection[Value]
 
     def rule(self, asked: _PartsQuestion) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
-        """The parts of a grid, from those of its operands."""
+        """Return the parts of a grid from those of its operands."""
         grid, negated = asked
         node = grid.value.node
         if grid.query is None or grid.key is None:
@@ -130,7 +130,7 @@ class _MaskSplitter:
         return MaskParts(find_grid_band(grid, negated=negated))
 
     def _alone(self, grid: QueryKeyGrid, negated: bool) -> MaskParts:
-        """A condition that does not compare queries with keys."""
+        """Return the parts of a condition that does not compare queries with keys."""
         inner: QueryKeyGrid | None = grid
         while inner is not None and not negated:
             if inner.value in self.padded:
@@ -188,13 +188,13 @@ class LocalAttention:
 
     @property
     def window(self) -> int | None:
-        """How many keys a query may see; None where that grows with the text."""
+        """The number of keys that a query can see; None if it grows with the sequence."""
         span = self.band.hi - self.band.lo + 1
         return None if span == inf else int(span)
 
     def reads(self, rows: Dim) -> Dim:
-        """How many keys a query is compared with, on average, where there are so many
-        rows; keys and queries that stand apart are not counted.
+        """Return the average number of keys per query for a sequence of `rows` positions, global
+        tokens not counted.
         """
         if self.band.empty:
             return Dim.of(0)
@@ -204,7 +204,7 @@ class LocalAttention:
         return Dim.of(self.block + self.window - 1)
 
     def __str__(self) -> str:
-        """How it is done, and why, for people."""
+        """Describe the block layout for users."""
         if self.band.empty:
             return f"above {self.above} rows some queries alone, for no other sees a key"
         seen = f"a query sees {self.window} keys"
@@ -215,9 +215,8 @@ class LocalAttention:
 
 
 def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAttention | None:
-    """How an attention is computed in blocks; None where it looks at everything, or at
-    as many rows as it would be faster without. `padded` are inputs that say which rows
-    exist.
+    """Return the block layout of an attention; None for full attention and where blocks would be
+    slower. `padded` are padding masks.
     """
     match node.op:
         case ops.Attend():
@@ -229,7 +228,7 @@ def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAtt
 def plan_mask_blocks(
     mask: Value | None, queries: Dim, keys: Dim, padded: Collection[Value] = ()
 ) -> LocalAttention | None:
-    """The blocks for a mask `[b, h, q, k]` over axes of these lengths."""
+    """Return the block layout for a mask `[b, h, q, k]` over axes of these lengths, or None."""
     # Rows of a step follow others, whose numbers begin elsewhere; its caches keep no
     # more than the window as it is.
     if mask is None or queries != keys:
@@ -247,7 +246,9 @@ def plan_mask_blocks(
 
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
-    """The blocks for weights `[…, q, k]` by any score, which are zero outside a band."""
+    """Return the block layout for attention weights `[…, q, k]` that are zero outside a band, or
+    None.
+    """
     queries, keys = weights.type.shape[-2:]
     last = weights.type.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
@@ -257,7 +258,7 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
 
 
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
-    """A mask that has no band as a whole."""
+    """Plan blocks for a mask that has a band only after its global tokens are removed."""
     if parts.band.empty and parts.queries:
         # Nothing is seen but by some queries, which are done by themselves.
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)

@@ -89,8 +89,8 @@ class MaskBand:
 def find_mask_band(
     value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
 ) -> MaskBand:
-    """Where `t - u` must lie for `value` to be true or non-zero at time `t` of one axis
-    and `u` of another; without a clock, at rows of these numbers.
+    """Return the interval of `t - u` in which `value` can be true or nonzero at query time `t` and
+    key time `u`; without a clock, at these positions.
     """
     if not has_equal_rates(value, query, key, clock):
         return MaskBand(FULL_INTERVAL)
@@ -100,22 +100,22 @@ def find_mask_band(
 def find_band_interval(
     value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
 ) -> Interval:
-    """The interval of `find_mask_band`."""
+    """Return the interval of `find_mask_band`."""
     return find_mask_band(value, query, key, clock).interval
 
 
 def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
-    """The same of a grid, or of its opposite."""
+    """Return the band of a grid, or of its negation."""
     return _search_band(grid, negated).interval
 
 
 def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
-    """What the grid's own side says of it."""
+    """Return the band that holds for the side of the axes that `grid` describes."""
     return _BandSearch().holds(grid, negated)
 
 
 def can_be_nan(grid: QueryKeyGrid) -> bool:
-    """Whether it may be no number where another factor is zero."""
+    """Return True if the grid may be NaN or infinite where another factor is zero."""
     return _BandSearch().breaks(grid)
 
 
@@ -128,13 +128,13 @@ def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
 
 
 def merge_side_bands(keys: Interval, queries: Interval, clock: TimeAxis | None) -> Interval:
-    """What both sides say together."""
+    """Return the intersection of the bands of both sides."""
     # Without a head what is left out of sight on one side is not there.
     return keys & queries if clock is None else _intersect_sides(keys, queries)
 
 
 def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> Interval:
-    """Where both can hold. Of two that share no time, rows of a head may still be read."""
+    """Return where both bands hold. If they share no time, prefix positions may still be read."""
     both = one & other
     if clock is None or not both.empty or one.empty or other.empty:
         return both
@@ -144,8 +144,8 @@ def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> I
 
 
 def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
-    """What both sides say: how far ahead keys of time 0 and above are read, and how far
-    back queries of time 0 and above look.
+    """Combine both sides: how far ahead keys of time >= 0 are read, and how far back queries of
+    time >= 0 look.
     """
     if queries.empty:
         # Only rows of a head read anything. To see what grows they would look ahead.
@@ -186,16 +186,16 @@ class _BandSearch:
     breaking: dict[QueryKeyGrid, bool] = field(default_factory=dict)
 
     def holds(self, grid: QueryKeyGrid, negated: bool) -> Interval:
-        """Where the grid, or its opposite, can be true."""
+        """Return where the grid, or its negation, can be true."""
         asked = _NonZeroQuestion(grid, negated)
         return solve_memoized(asked, self._rule, self.intervals, self.budget, FULL_INTERVAL)
 
     def affine(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
-        """The grid as a linear function of times."""
+        """Return the grid as a linear function of times."""
         return solve_memoized(grid, find_affine_index, self.functions, self.budget, None)
 
     def breaks(self, grid: QueryKeyGrid) -> bool:
-        """Whether it may be no number where another factor is zero."""
+        """Return True if the grid may be NaN where another factor is zero."""
         return solve_memoized(grid, solve_zero_divisor, self.breaking, self.budget, True)
 
     def _rule(self, question: _BandQuestion) -> _BandSolver:
@@ -244,7 +244,7 @@ class _BandSearch:
     def _non_zero(
         self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
     ) -> _BandSolver:
-        """Where numbers can be other than zero."""
+        """Return where values can be nonzero."""
         match node.op:
             case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
                 return (
@@ -273,14 +273,16 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _product(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
-        """A product is zero where either factor is, unless the other is no number."""
+        """Return where a product can be nonzero: where both factors are, unless a zero factor
+        meets NaN or infinity.
+        """
         pairs = (one, other), (other, one)
         hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.breaks(b)]
         return (yield from _solve_all(hiding))
 
 
 def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
-    """Where any of them can hold."""
+    """Return the union of the bands."""
     found = EMPTY_INTERVAL
     for question in questions:
         found |= yield question
@@ -288,7 +290,7 @@ def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
 
 
 def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
-    """Where all of them can hold."""
+    """Return the intersection of the bands."""
     found = FULL_INTERVAL
     for question in questions:
         found &= yield question
@@ -298,7 +300,7 @@ def _solve_all(questions: Iterable[_BandQuestion]) -> _BandSolver:
 def _solve_logical(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid], negated: bool
 ) -> Generator[_BandQuestion, Interval, Interval | None]:
-    """The band of an op that has an opposite; None for other ops."""
+    """Return the band of a logical op or its negation; None for other ops."""
     match node.op:
         case ops.Constant(value=number):
             return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL

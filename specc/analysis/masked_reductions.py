@@ -37,7 +37,7 @@ VisibleKeys = tuple[int, Interval]
 def iterate_neutral_reads(
     node: Node, link: Dependence, clock: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
-    """The axes of the result along which what is hidden does not count."""
+    """Yield the result axes along which masked keys have no effect."""
     x = node.args[link.operand]
     if x is None or link.kind != "all":
         return
@@ -61,7 +61,7 @@ def _to_result_axis(node: Node, query: int, key: int) -> int:
 def _find_relevant_keys(
     node: Node, link: Dependence, pairs: MaskedValues, clock: TimeAxis | None
 ) -> Interval:
-    """Which keys matter to an op, of a grid that holds these numbers elsewhere."""
+    """Return the keys that affect an op, given the constants that its grid holds at the others."""
     if not pairs:
         return FULL_INTERVAL
     ordinary = [i for n, i in pairs.items() if _is_neutral_number(node, n)]
@@ -85,7 +85,7 @@ def _find_relevant_keys(
 
 
 def _is_neutral_number(node: Node, number: float) -> bool:
-    """Whether more of a number leaves a result as it is."""
+    """Return True if further elements equal to `number` leave the reduction unchanged."""
     least, most = find_value_range(node.first)
     match node.op:
         case ops.Reduce(fn="sum" | "any"):
@@ -107,7 +107,7 @@ def _is_neutral_number(node: Node, number: float) -> bool:
 
 
 def _skip_index_views(ids: Value | None) -> Value | None:
-    """The row numbers behind views that only move them about."""
+    """Return the position ids behind views that only reshape them."""
     while ids and ids.node and ids.node.op.view and ids.node.first:
         if isinstance(ids.node.op, ops.Extent):
             break
@@ -116,7 +116,9 @@ def _skip_index_views(ids: Value | None) -> Value | None:
 
 
 def _are_indices_in_range(node: Node) -> bool:
-    """Whether what a gather picks are numbers of rows of an axis as long as its own."""
+    """Return True if a gather's indices are in range of an axis of the same length, as ranks and
+    position ids are.
+    """
     op, table = node.op, node.first
     assert isinstance(op, ops.Gather)
     ids = _skip_index_views(ops.Gather.ids(node))

@@ -34,7 +34,7 @@ ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 
 def is_low_at_padding(standing: PaddedResult, axis: int) -> bool:
-    """Whether a result is very low where `axis` is padded."""
+    """Return True if a result is very low where `axis` is padded."""
     fallen = standing.at("low", axis)
     match standing.node.op:
         case ops.Where():
@@ -53,15 +53,17 @@ def is_low_at_padding(standing: PaddedResult, axis: int) -> bool:
 
 
 def _get_fill_number(standing: PaddedResult) -> float:
-    """The number that a `where` puts where its condition is false; infinity, which is
-    not low, where none is seen.
+    """Return the constant that a `where` selects if its condition is false; infinity, which is not
+    low, if it is not constant.
     """
     number = find_constant_value(ops.Where.no(standing.node))
     return float("inf") if number is None else number
 
 
 def _is_ordinary(standing: PaddedResult, n: int, axis: int) -> bool:
-    """Whether an operand holds ordinary numbers, where `axis` is padded too."""
+    """Return True if an operand holds ordinary values (no mask constants), also where `axis` is
+    padded.
+    """
     rows = standing.given[n]
     if rows.wild or rows.broken:
         return False
@@ -69,8 +71,8 @@ def _is_ordinary(standing: PaddedResult, n: int, axis: int) -> bool:
 
 
 def is_lowest_at_padding(standing: PaddedResult, axis: int) -> bool:
-    """Whether what stands where `axis` is padded is less than at every row that
-    exists, or equal to what hides.
+    """Return True if values at padded positions of `axis` are less than all others, or equal to
+    the mask constant.
     """
     if not isinstance(standing.node.op, ops.Where):
         return standing.node.op.view and any(standing.at("floor", axis))
@@ -112,7 +114,7 @@ def _iterate_visible_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
 
 
 def is_where_always_taken(standing: PaddedResult) -> bool:
-    """Whether a result is what a `where` takes at every row that exists."""
+    """Return True if a result is the first branch of a `where` at every valid position."""
     is_where = isinstance(standing.node.op, ops.Where)
     return is_where and _is_condition_true(standing, None, None)
 
@@ -124,8 +126,8 @@ def _is_condition_true(standing: PaddedResult, query: int | None, key: int | Non
 
 
 def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
-    """Whether a mask is surely true at rows that exist, between a row and itself if
-    it compares rows.
+    """Return True if a mask is true at valid positions; for a mask that compares positions,
+    between each position and itself.
     """
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
@@ -159,8 +161,8 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
 
 
 def _is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
-    """Whether two sides are one value, seen at the query's row and at the key's: of
-    `segment[:, i] == segment[:, j]` a row and itself have the same.
+    """Return True if both sides are the same value at the query's and the key's position, as in
+    `segment[:, i] == segment[:, j]`: equal for a position and itself.
     """
     a, b = _follow_grid_views(left), _follow_grid_views(right)
     apart = (a.query is None) != (a.key is None)
@@ -174,7 +176,7 @@ def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
 
 
 def can_hold_low_scores(standing: PaddedResult) -> bool:
-    """Whether rows that exist may hold numbers that are low on purpose."""
+    """Return True if valid positions may hold mask constants."""
     given = standing.given
     match standing.node.op:
         case ops.Where():
@@ -190,14 +192,14 @@ def can_hold_low_scores(standing: PaddedResult) -> bool:
 
 
 def can_hold_low_values(standing: PaddedResult) -> bool:
-    """Whether any row may hold such numbers."""
+    """Return True if any position may hold mask constants."""
     if _is_low_constant(standing.node):
         return True
     return not _is_ordinary_result(standing.node) and any(r.stained for r in standing.given)
 
 
 def _is_low_constant(node: Node) -> bool:
-    """Whether a number is written down that is low, or would be with a minus before it."""
+    """Return True for a constant that is very low, or whose negation is."""
     return isinstance(node.op, ops.Constant) and abs(node.op.value) >= -LOW_SCORE
 
 

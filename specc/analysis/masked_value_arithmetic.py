@@ -21,7 +21,7 @@ NO_MASKED_VALUES: MaskedValues = {}
 def map_masked_values(
     function: Callable[[float], float] | None, given: MaskedValues
 ) -> MaskedValues:
-    """The numbers that a function makes of numbers."""
+    """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
     # One by one, for several numbers may become the same: then it stands wherever any
@@ -33,7 +33,7 @@ def map_masked_values(
 def combine_masked_values(
     function: Callable[[float, float], float], one: MaskedValues, other: MaskedValues
 ) -> MaskedValues:
-    """The numbers that a function makes of two, outside of both intervals."""
+    """Return the constants after a binary function, outside of both intervals."""
     return intersect_masked_values(
         {made: i | j}
         for n, i in one.items()
@@ -43,7 +43,7 @@ def combine_masked_values(
 
 
 def intersect_masked_values(found: Iterable[MaskedValues]) -> MaskedValues:
-    """What several pairs say together: a number holds outside of each interval."""
+    """Merge several facts: a constant holds outside of the intersection of its intervals."""
     joined: dict[float, Interval] = {}
     for pairs in found:
         for number, reach in pairs.items():
@@ -52,7 +52,7 @@ def intersect_masked_values(found: Iterable[MaskedValues]) -> MaskedValues:
 
 
 def find_common_values(parts: list[MaskedValues]) -> MaskedValues:
-    """What all parts of a value hold."""
+    """Return the constants that all parts of a value hold."""
     if not parts:
         return NO_MASKED_VALUES
     common = reduce(and_, (set(p) for p in parts))
@@ -61,8 +61,8 @@ def find_common_values(parts: list[MaskedValues]) -> MaskedValues:
 
 
 def is_reduction_fixed_point(fn: str, number: float, length: int) -> bool:
-    """Whether a reduction over so many of a number gives it; 0 for a length not known,
-    which may be nothing.
+    """Return True if reducing `length` elements equal to `number` gives `number`; length 0 stands
+    for an unknown length, which may be empty.
     """
     nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(fn)
     if number == nothing:
@@ -72,12 +72,12 @@ def is_reduction_fixed_point(fn: str, number: float, length: int) -> bool:
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
-    """Whether every element type holds them as they are."""
+    """Return True if every dtype represents the numbers exactly."""
     return all(isinf(n) or (n.is_integer() and abs(n) <= 256) for n in numbers)
 
 
 def truncate_masked_value(number: float) -> float:
-    """A fraction as a whole number; infinity is none."""
+    """Truncate a float to an integer; infinity gives NaN."""
     return nan if isinf(number) else float(int(number))
 
 

@@ -94,8 +94,8 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
 def find_masked_values(
     value: Value, query: int, key: int, clock: TimeAxis | None = None
 ) -> MaskedValues:
-    """The numbers that `value` is seen to hold outside of intervals of `q - k`, in time
-    where a clock is given.
+    """Return the constants that `value` holds outside of intervals of `q - k`; with a clock, in
+    time.
     """
     if not has_equal_rates(value, query, key, clock):
         return NO_MASKED_VALUES
@@ -109,20 +109,20 @@ def find_masked_values(
 
 
 def _find_side_values(grid: QueryKeyGrid) -> MaskedValues:
-    """The pairs on one side (`specc.analysis.mask_bands`)."""
+    """Return the constants for one side (`specc.analysis.mask_bands`)."""
     return solve_memoized(grid, _find_grid_values, {}, TraversalBudget(MAX_GRIDS), NO_MASKED_VALUES)
 
 
 def find_nonzero_interval(
     value: Value, query: int, key: int, clock: TimeAxis | None = None
 ) -> Interval:
-    """Where `q - k` must lie for `value` to be true or other than zero."""
+    """Return the interval of `q - k` in which `value` can be true or nonzero."""
     other = find_masked_values(value, query, key, clock).get(0.0, FULL_INTERVAL)
     return intersect_bands(find_band_interval(value, query, key, clock), other, clock)
 
 
 def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
-    """The pairs of a grid, from those of its operands."""
+    """Return the constants of a grid from those of its operands."""
     number = find_uniform_value(grid.value)
     node = grid.value.node
     if number is not None:
@@ -148,7 +148,7 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
 
 
 def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """The pairs of an op that works on the rows of an axis."""
+    """Return the constants of an op that works along an axis."""
     x = node.first
     if (factors := split_product_factors(grid)) is not None:
         return (yield from _find_product_values(factors))
@@ -185,8 +185,8 @@ def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
 
 
 def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
-    """The pairs of what is put together: along another axis one part stands behind the
-    other; along one that grows rows of a head stand in front.
+    """Return the constants of a concatenation. Along the time axis only prefix positions come
+    before the others.
     """
     found = split_concat(grid)
     if op.axis not in (grid.query, grid.key):
@@ -198,7 +198,7 @@ def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> Maske
 
 
 def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
-    """The pairs behind an op that gives each row of an axis from others of it."""
+    """Return the constants after an op that reads other positions along the key axis."""
     match node.op:
         case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
             return {0.0: given[-inf]}
@@ -212,8 +212,8 @@ def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> M
 
 
 def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
-    """The pairs behind an op that works along neither of the two axes: what all rows
-    hold is held by whatever is picked of them.
+    """Return the constants after an op along an axis that is neither query nor key: a constant
+    held at all its positions is kept.
     """
     match node.op:
         case ops.CumSum(axis=axis):
@@ -233,7 +233,7 @@ def bound_visible_ranks(reach: Interval) -> Interval:
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
-    """Whether a sort puts a number behind all that it is given, or behind its equals."""
+    """Return True if a sort puts `number` after all other values, or after equal ones."""
     least, most = find_value_range(node.first)
     match node.op:
         case ops.Sort(descending=descending):
@@ -242,9 +242,7 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 
 def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Where the condition can be true, what one side holds; where it can be false, the
-    other.
-    """
+    """Return the constants of a `where`: of each branch where the condition can select it."""
     condition = yield operands[0]
     yes = yield operands[1]
     no = yield operands[2]
@@ -258,7 +256,7 @@ def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
 def _find_boolean_values(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
 ) -> MaskedValueRule:
-    """The pairs of true and false: by row numbers, or by numbers that are known."""
+    """Return where a boolean is constant, by comparing position ids or known constants."""
     given: list[MaskedValues] = []
     for operand in operands:
         given.append((yield operand))
@@ -279,7 +277,9 @@ def _find_boolean_values(
 
 
 def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """The pairs of two numbers, and of one that decides whatever the other is."""
+    """Return the constants of arithmetic on two constants, or on one that absorbs any other
+    operand.
+    """
     given: list[MaskedValues] = []
     for operand in operands:
         given.append((yield operand))
@@ -302,9 +302,9 @@ def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValu
 
 
 def compute_absorbed_result(fn: str, number: float, least: float, turned: bool) -> float | None:
-    """What a number and any other make, if the other does not count: `-inf - x`.
+    """Return the result of `number` and any other operand if that has no effect, as in `-inf - x`.
 
-    `turned`: the number is the right one. `least`: the other is not below.
+    `turned`: `number` is the right operand. `least`: a lower bound of the other.
     """
     match fn:
         case "add" if isinf(number):

@@ -27,7 +27,7 @@ class TraversalBudget:
 
     @property
     def spent(self) -> bool:
-        """Whether more was to be looked at than may be."""
+        """True once more values were requested than the budget allows."""
         return self.steps < 0
 
     def take(self) -> bool:
@@ -39,8 +39,8 @@ class TraversalBudget:
 def solve_memoized(
     question: Q, rule: TraversalRule[Q, A], known: dict[Q, A], budget: TraversalBudget, otherwise: A
 ) -> A:
-    """The answer to a question, and into `known` those to all that it asked; what the
-    budget does not reach is answered `otherwise`, which must hold of everything.
+    """Return the answer to a question, and store in `known` the answers to all questions it asked.
+    Beyond the budget the answer is `otherwise`, which must hold of every value.
     """
     if question in known:
         return known[question]

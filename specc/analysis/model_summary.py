@@ -48,8 +48,8 @@ class SummaryNode:
         return (self.spared + sum_dims(p.all_spared() for p in self.parts.values())) * self.times
 
     def shape_of_it(self) -> tuple[object, ...]:
-        """What must agree for two parts to be shown as one: everything but the order of
-        what is inside, which is that of the text that asked first.
+        """Return what must be equal for two scopes to be shown as one; the order of inner scopes
+        does not count.
         """
         inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
         own = (self.weights, self.work, self.spared, self.times)
@@ -57,14 +57,14 @@ class SummaryNode:
 
 
 def _get_parameter_scope(parameter: str) -> str:
-    """The scope that a weight is counted for."""
+    """Return the scope that a parameter is counted for."""
     scope, _, leaf = parameter.rpartition(".")
     return scope if leaf in ("weight", "bias") else parameter
 
 
 def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> SummaryNode:
-    """The tree of a graph, its root named after it. Where `at` says how long an axis
-    is, attentions are done in blocks only if it is long enough.
+    """Return the tree of scopes of a graph. With lengths in `at`, attention counts as blocked only
+    if the sequence is long enough.
     """
     root = SummaryNode(name=graph.name)
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
@@ -100,7 +100,7 @@ def _order_parts(graph: Graph, root: SummaryNode) -> None:
 
 
 def _get_node_scope(graph: Graph, node: Node) -> str:
-    """The path that a node was first built under."""
+    """Return the scope that a node was first built under."""
     scopes = graph.made[node].scopes if node in graph.made else ()
     return scopes[0] if scopes else ""
 
@@ -117,7 +117,7 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
 
 
 def _count_saved_work(node: Node, padded: Collection[Value], most: Mapping[str, int]) -> Dim:
-    """What a node does not do of its work because it is done in blocks."""
+    """Return the multiply-adds that blocked attention saves at a node."""
     local = _find_local_attention(node, padded, most)
     return (
         count_multiply_adds(node) - count_blocked_multiply_adds(node, local) if local else Dim.of(0)

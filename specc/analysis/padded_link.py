@@ -37,47 +37,47 @@ class PaddedRead:
 
     @property
     def fill(self) -> float | None:
-        """The number at padded positions and at those added beside them."""
+        """The constant at padded positions and at positions added next to them, or None."""
         return self.read.fill.get(self.link.operand_axis)
 
     @property
     def read(self) -> PaddingFacts:
-        """What is known of the operand that is read."""
+        """The facts of the operand that is read."""
         return self.given[self.link.operand]
 
     @property
     def after(self) -> bool:
-        """Whether padding stands after all positions that exist."""
+        """True if padding comes after all valid positions."""
         return self.side == "right" and not self.apart
 
     @property
     def may_be_left(self) -> bool:
-        """Whether padding may stand before positions that exist."""
+        """True if padding may come before valid positions."""
         return self.side != "right"
 
     @property
     def may_be_right(self) -> bool:
-        """Whether padding may stand after positions that exist."""
+        """True if padding may come after valid positions."""
         return self.side != "left"
 
     @property
     def zero(self) -> bool:
-        """Whether what is read is zero where it is padded."""
+        """True if the operand is zero at padded positions."""
         return self.link.operand_axis in self.read.zero
 
     @property
     def held(self) -> float | None:
-        """The number that is read wherever a row is padded, if it is one."""
+        """The constant at padded positions, or None."""
         return self.read.at_padded(self.link.operand_axis)
 
     @property
     def finite(self) -> bool:
-        """Whether what is read at padded positions is finite."""
+        """True if the operand is finite at padded positions."""
         if self.held is not None:
             return isfinite(self.held)
         return self.read.finite
 
     @property
     def shifted(self) -> bool:
-        """Whether padding on the left decides which rows a stride takes."""
+        """True if left padding decides which positions a stride selects."""
         return self.link.kind == "strided" and self.link.stride > 1 and self.side != "right"

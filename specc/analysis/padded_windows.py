@@ -18,7 +18,7 @@ from specc.ir.interval import SAME_POSITION
 
 
 def can_keep_padding_facts(reading: PaddedRead) -> bool:
-    """Whether what is known of padded positions holds of those of the result."""
+    """Return True if the facts of padded positions of the operand hold for those of the result."""
     if reading.link.kind == "same":
         return True
     match reading.node.op:
@@ -36,8 +36,8 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
 
 
 def is_window_unaffected(reading: PaddedRead) -> bool:
-    """Whether an op whose result has the same length keeps padding out: it reads what
-    stands at the end of an axis, too.
+    """Return True if an op with a result of the same length gives the same values with padding,
+    including those at the ends of the axis.
     """
     if reading.link.reach == SAME_POSITION:
         return True
@@ -52,9 +52,7 @@ def is_window_unaffected(reading: PaddedRead) -> bool:
 
 
 def _is_same_at_ends(reading: PaddedRead) -> bool:
-    """Whether a window that reads padded positions gives what it gives at the end of
-    the axis.
-    """
+    """Return True if a window over padded positions gives the same as at the end of the axis."""
     match reading.node.op:
         case ops.Conv() | ops.AveragePool(counted=True):
             return reading.fill == 0
@@ -67,8 +65,8 @@ def _is_same_at_ends(reading: PaddedRead) -> bool:
 
 
 def is_shift_unaffected(reading: PaddedRead) -> bool:
-    """Whether a window, a slice or added positions keep padding out, where the result
-    has another length.
+    """Return True if a window, slice or pad whose result has another length is unaffected by
+    padding.
     """
     op = reading.node.op
     if reading.shifted or reading.into_apart:
@@ -90,22 +88,20 @@ def is_shift_unaffected(reading: PaddedRead) -> bool:
 
 
 def _is_one_sided_slice(reading: PaddedRead) -> bool:
-    """Whether a slice leaves no position that always exists on the other side of
-    padding.
-    """
+    """Return True if a slice keeps no always-valid position on the far side of the padding."""
     dropped = _dropped_positions(reading, inf)
     return not reading.apart or all(over >= 0 for over in dropped)
 
 
 def _is_reading_ends(reading: PaddedRead, op: ops.Sliding) -> bool:
-    """Whether windows reach over an end of the axis where padding may stand."""
+    """Return True if windows reach over an end of the axis that may be padded."""
     n = reading.link.operand_axis - len(op.kernel)
     over = reading.may_be_right and op.ends[n] > 0
     return over or (reading.may_be_left and op.before[n] > 0)
 
 
 def _is_fill_matching(reading: PaddedRead) -> bool:
-    """Whether the positions that are added where padding may stand hold its number."""
+    """Return True if positions added next to padding hold the same constant as the padding."""
     op, place = reading.node.op, reading.link.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad):
@@ -134,8 +130,8 @@ def _dropped_positions(reading: PaddedRead, otherwise: float = 0) -> Iterator[fl
 
 
 def is_slice_to_end(node: Node) -> bool:
-    """Whether a node takes every so many rows up to the last: then as many come out as
-    windows that reach so far would give, and its rows exist where theirs do.
+    """Return True if a strided slice goes to the end of the axis: then its positions correspond to
+    those of windows with that stride.
     """
     op, x = node.op, node.first
     return isinstance(op, ops.Stride) and x is not None and op.stop == x.type.shape[op.axis]

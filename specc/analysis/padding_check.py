@@ -75,8 +75,8 @@ from specc.ir.graph import Graph, Node, Value
 
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
-    """A warning W0601 for each op that lets padded positions reach an output, in the
-    graph's order.
+    """Return a warning W0601 for each op through which padded positions reach an output, in graph
+    order.
     """
     faults: dict[tuple[Node, str], Diagnostic] = {}
     for name in graph.input_facts:
@@ -101,16 +101,14 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
 
 
 def can_padding_reach(graph: Graph, name: str, outputs: Collection[str]) -> bool:
-    """Whether positions that do not exist, by the keep input `name`, may reach any of
-    `outputs`.
-    """
+    """Return True if positions masked out by the padding mask `name` may reach any of `outputs`."""
     states = _infer_states(graph, name)
     return any(output in outputs for output, _ in _iterate_reached_outputs(graph, states))
 
 
 def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[Value, PaddingFacts]:
-    """What is known of every value along the axis of the input `name`, as if all were
-    `finite`; nothing for an input that says nothing of positions.
+    """Return the facts of every value along the axis of the padding mask `name`, with `finite` as
+    if all values were finite; empty if the input is no padding mask.
     """
     side, keep = graph.input_facts[name].keep, graph.inputs[name]
     if not side or not keep.type.rank or not keep.type.shape[-1].name:
@@ -121,7 +119,7 @@ def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[V
 def _iterate_reached_outputs(
     graph: Graph, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
-    """The outputs that padded positions may reach, each with the op that lets them in."""
+    """Yield the outputs that padded positions may reach, each with the op that reads them."""
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
         dirt = rows.dirt
@@ -133,15 +131,13 @@ def _iterate_reached_outputs(
 
 
 def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
-    """The walk along the axis of which `keep` says which rows exist."""
+    """Return the walk along the axis of the padding mask `keep`."""
     places = find_padding_offsets(graph, keep, side)
     return _PaddingWalk(keep, side, find_padded_lengths(graph, places), places)
 
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
-    """The lengths of padded axes: those that have a place, and those that windows and
-    slices make of them.
-    """
+    """Return the lengths of padded axes, including those that windows and slices derive from them."""
     found = {places.rows, *places.joined, *places.merged}
     for node, results in iterate_nodes_and_bodies(graph):
         for link in find_dependences(node, results):
@@ -169,7 +165,7 @@ class _PaddingWalk:
     finite: bool = False
 
     def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
-        """What is known of every value."""
+        """Return the facts of every value."""
         return self.states(
             graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.type.rank - 1}))}
         )
@@ -177,8 +173,8 @@ class _PaddingWalk:
     def states(
         self, graph: Graph, known: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """What is known of every value of a graph or of a loop's body, from what is
-        `known` of its inputs.
+        """Return the facts of every value of a graph or loop body, given those `known` of its
+        inputs.
         """
         states = dict(known)
         for node, results in graph.nodes:
@@ -195,7 +191,7 @@ class _PaddingWalk:
         return states
 
     def _along(self, node: Node, op: ops.Scan) -> bool:
-        """Whether a loop runs along the padded axis."""
+        """Return True if a loop runs along the padded axis."""
         return op.row(node).type.shape[op.axis] in self.lengths
 
     def _looped(
@@ -227,21 +223,21 @@ class _PaddingWalk:
 
     @property
     def length(self) -> Dim:
-        """The padded axis."""
+        """The length of the padded axis."""
         return self.keep.type.shape[-1]
 
     @property
     def _alike(self) -> bool:
-        """Whether ranks and rows end alike: padded ones stand behind all others."""
+        """True if ranks of valid positions equal their indices: padding comes last."""
         return self.side == "right" and not self.places.joined
 
     def padded(self, node: Node, link: Dependence) -> bool:
-        """Whether a link starts at the padded axis."""
+        """Return True if a link reads a padded axis."""
         operand = node.args[link.operand]
         return operand is not None and operand.type.shape[link.operand_axis] in self.lengths
 
     def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
-        """How a link reads padded rows."""
+        """Return how a link reads padded positions."""
         operand = node.args[link.operand]
         assert operand is not None, "a link has an operand"
         length = operand.type.shape[link.operand_axis]
@@ -257,7 +253,7 @@ class _PaddingWalk:
         )
 
     def _into_apart(self, node: Node, link: Dependence) -> bool:
-        """Whether a link leads to an axis on which padding moves positions apart."""
+        """Return True if a link leads to an axis on which padding separates valid positions."""
         if link.result_axis is None or link.kind == "all":
             return False
         types = node.op.infer(*(a.type if a else None for a in node.args))
@@ -266,7 +262,7 @@ class _PaddingWalk:
     def visit(
         self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]
     ) -> PaddingFacts:
-        """What is known of one result."""
+        """Return the facts of one result."""
         keeps = {
             k
             for k in here
@@ -304,7 +300,7 @@ class _PaddingWalk:
         )
 
     def _from_the_first(self, node: Node, op: ops.ArgMax) -> bool:
-        """Whether a number counts rows before all padding, of which the first exists."""
+        """Return True if an argmax indexes positions that all come before padding."""
         length = node.first.type.shape[op.axis] if node.first else self.length
         counted = length in self.lengths and not self.places.among(length)
         return self.side == "right" and counted
@@ -316,7 +312,7 @@ class _PaddingWalk:
         counts: list[PaddingCount],
         turned: RotationFact | None,
     ) -> PaddingSource | None:
-        """What lets padded rows in: an op before, or this one."""
+        """Return the op that lets padded positions in: an earlier one, or this one."""
         node, given = standing.node, standing.given
         # The first op at fault is the one to name: behind it everything is dirty.
         for rows in given:
@@ -335,7 +331,7 @@ class _PaddingWalk:
     def _counted(
         self, node: Node, given: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
-        """Whether an op shows how many padded rows there are."""
+        """Return True if the result of an op depends on the number of padded positions."""
         match node.op:
             case ops.Gather(axis=axis) if node.args[0] and (
                 given[1].points or is_gather_in_sort_order(node, given)
@@ -349,7 +345,7 @@ class _PaddingWalk:
         return is_padding_exposed(node, counts, self.length)
 
     def _made_inside(self, body: Graph) -> bool:
-        """Whether a loop over the padded axis makes as many rows again in its body."""
+        """Return True if the body of a loop over the padded axis makes values with that axis."""
         return any(
             not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
         )
@@ -375,7 +371,7 @@ class _PaddingWalk:
         return self._count_of_rows(length)
 
     def _count_of_rows(self, length: Dim) -> PaddingCount:
-        """What padding adds to the row numbers of an axis."""
+        """Return what padding adds to the position ids of an axis."""
         if length not in self.lengths:
             return {}
         if length in self.places.merged:
@@ -390,7 +386,7 @@ class _PaddingWalk:
 
 
 def _collect_padding_counts(standing: PaddedResult) -> list[PaddingCount]:
-    """What padding adds to the operands, as the result sees them."""
+    """Return what padding adds to each operand, as the result uses it."""
     counts = [s.count for s in standing.given]
     if is_where_always_taken(standing):
         counts[2] = counts[1]  # what the other is, no row that exists shows

@@ -38,7 +38,7 @@ MAX_POSITION_SEARCH_DEPTH = 20
 
 
 def infer_padding_constants(standing: PaddedResult) -> Mapping[int, float]:
-    """The number at padded rows of a result, axis by axis."""
+    """Return the constant at padded positions of a result, by axis."""
     found = {}
     for axis in standing.axes():
         number = _infer_number(standing, axis)
@@ -61,7 +61,7 @@ def infer_fill_constants(standing: PaddedResult, found: Mapping[int, float]) -> 
 
 
 def _is_fill_number(standing: PaddedResult, axis: int, number: float) -> bool:
-    """Whether a number at padded positions stands at those added beside them, too."""
+    """Return True if the constant at padded positions also fills the positions added next to them."""
     match standing.node.op:
         case ops.Pad(axis=along, value=value) if along == axis:
             return float(value) == number and _get_fill_number(standing, 0, axis) == number
@@ -82,7 +82,7 @@ def _get_fill_number(standing: PaddedResult, operand: int, axis: int) -> float |
 
 
 def _infer_axis_op_constants(standing: PaddedResult) -> dict[int, float]:
-    """The number at padded rows that an op gives which works along their axis."""
+    """Return the constants at padded positions after an op that works along their axis."""
     node, given = standing.node, standing.given
     match node.op:
         case ops.Sort(axis=axis) if standing.value.index == 0:
@@ -102,7 +102,7 @@ def _infer_axis_op_constants(standing: PaddedResult) -> dict[int, float]:
 
 
 def find_rank_axes(standing: PaddedResult) -> frozenset[int]:
-    """The axes of a result along which rows are ranks."""
+    """Return the axes of a result whose positions are ranks (sorted order)."""
     node, given = standing.node, standing.given
     found = {
         k.result_axis
@@ -122,7 +122,7 @@ def find_rank_axes(standing: PaddedResult) -> frozenset[int]:
 
 
 def has_mixed_ranks(standing: PaddedResult) -> bool:
-    """Whether a result puts ranks beside rows that are none."""
+    """Return True if a result combines ranks with positions that are not ranks."""
     return any(
         not _is_rank_counting(standing, k)
         for k in standing.keeps
@@ -141,8 +141,8 @@ def find_rank_counting_operands(standing: PaddedResult) -> set[int]:
 
 
 def _is_rank_counting(standing: PaddedResult, link: Dependence) -> bool:
-    """Whether an operand is row numbers of one axis, which may as well be ranks; those
-    of a query beside them count padding.
+    """Return True if an operand is position ids of one axis, which may also count ranks; next to
+    query positions they count padding.
     """
     value = standing.node.args[link.operand]
     shape = value.type.shape if value else ()
@@ -150,7 +150,7 @@ def _is_rank_counting(standing: PaddedResult, link: Dependence) -> bool:
 
 
 def _has_ranked_operand(standing: PaddedResult, axis: int | None) -> bool:
-    """Whether another operand has ranks along an axis of the result."""
+    """Return True if another operand has ranks along an axis of the result."""
     return any(
         k.result_axis == axis and k.operand_axis in standing.given[k.operand].ranked
         for k in standing.keeps
@@ -158,8 +158,8 @@ def _has_ranked_operand(standing: PaddedResult, axis: int | None) -> bool:
 
 
 def is_gather_in_sort_order(node: Node, given: Sequence[PaddingFacts]) -> bool:
-    """Whether a gather picks rows by the numbers of a sort that puts padded ones last,
-    from what holds one number there.
+    """Return True if a gather uses the indices of a sort that puts padded positions last, on a
+    value that is constant there.
     """
     match node:
         case Node(ops.Gather(axis=axis), (_, Value(node=Node(ops.Sort()), index=1))):
@@ -168,7 +168,7 @@ def is_gather_in_sort_order(node: Node, given: Sequence[PaddingFacts]) -> bool:
 
 
 def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
-    """Whether a value is made of row numbers and constants alone."""
+    """Return True if a value is computed from position ids and constants alone."""
     if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
         return False
     op = value.node.op
@@ -181,7 +181,7 @@ def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
 
 
 def _infer_number(standing: PaddedResult, axis: int) -> float | None:
-    """The number that an op makes of numbers at padded rows."""
+    """Return the constant of an op at padded positions, or None."""
     node = standing.node
     numbers = [_get_operand_number(standing, n, axis) for n in range(len(node.args))]
     match node.op:
@@ -214,14 +214,14 @@ def _infer_number(standing: PaddedResult, axis: int) -> float | None:
 def _infer_common_number(
     standing: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
-    """The number that all parts hold; those without padded positions have others."""
+    """Return the constant shared by all operands that have padded positions, or None."""
     along = standing.along(axis)
     known = {n for n, there in zip(numbers, along, strict=True) if there}
     return known.pop() if len(known) == 1 else None
 
 
 def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | None:
-    """By truth values: one side of a `where`, or what decides `and` and `or`."""
+    """Return the constant of a `where`, `and`, `or` or `not` at padded positions, or None."""
     first, *others = numbers
     match node.op:
         case ops.Not():
@@ -240,7 +240,9 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 def _infer_arithmetic_number(
     standing: PaddedResult, fn: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Of two numbers, or of one beside which the other does not count."""
+    """Return the constant of arithmetic on two constants, or on one that absorbs the other
+    operand.
+    """
     found = [combine_masked_values(ARITHMETIC_FUNCTIONS[fn], *map(_make_masked_values, numbers))]
     along = standing.along(axis)
     for here, there in ((0, 1), (1, 0)):
@@ -254,7 +256,7 @@ def _infer_arithmetic_number(
 
 
 def _get_operand_number(standing: PaddedResult, operand: int, axis: int) -> float | None:
-    """The number of an operand where a row along an axis of the result is padded."""
+    """Return the constant of an operand where the result's `axis` is padded, or None."""
     rows = standing.given[operand]
     own = [k.operand_axis for k in standing.keeps if k.operand == operand and k.result_axis == axis]
     value = standing.node.args[operand]

@@ -70,7 +70,7 @@ class PaddingFacts:
 
     @property
     def finite(self) -> bool:
-        """Whether all padded positions hold finite values, which times zero are zero."""
+        """True if all padded positions hold finite values, so that times zero they are zero."""
         return not (self.broken or self.endless)
 
     def at_padded(self, axis: int) -> float | None:
@@ -78,7 +78,7 @@ class PaddingFacts:
         return 0.0 if axis in self.zero else self.held.get(axis)
 
     def covered(self, axis: int) -> bool:
-        """Whether a maximum along an axis passes over padded rows."""
+        """Return True if a maximum along `axis` ignores padded positions."""
         return axis in self.floor or (axis in self.low and axis in self.peaks)
 
 
@@ -113,9 +113,7 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
 
 
 def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
-    """What is known of a value that is one or the other: a carry as it starts, or as a
-    step of its loop leaves it.
-    """
+    """Return the facts that hold of both values, e.g. of a carry before and after an iteration."""
     # What is good must hold of both, what is bad of either.
     return PaddingFacts(
         zero=one.zero & other.zero,
@@ -162,16 +160,16 @@ class PaddedResult:
     after: bool = False
 
     def axes(self) -> set[int]:
-        """The padded axes of the result."""
+        """Return the padded axes of the result."""
         return {k.result_axis for k in self.keeps if k.result_axis is not None}
 
     def padded(self) -> set[int]:
-        """The axes of the result that are as long as a padded one."""
+        """Return the axes of the result with the length of a padded axis."""
         shape = self.value.type.shape
         return {n for n, length in enumerate(shape) if length in self.lengths}
 
     def at(self, what: AxisFact, axis: int) -> list[bool]:
-        """The operands of which a fact is known where the result's `axis` is padded."""
+        """Return, per operand, whether a fact holds where the result's `axis` is padded."""
         found: list[bool] = []
         for n, rows in enumerate(self.given):
             known: frozenset[int] = getattr(rows, what)
@@ -179,7 +177,7 @@ class PaddedResult:
         return found
 
     def along(self, axis: int) -> list[bool]:
-        """The operands that have the axis; others are repeated along it."""
+        """Return, per operand, whether it has the axis; the others are broadcast along it."""
         return [bool(self._links(n, axis)) for n in range(len(self.given))]
 
     def _links(self, operand: int, axis: int) -> list[Dependence]:

@@ -70,7 +70,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
 
 
 def _get_other_side(leak: PaddingLeak, node: Node | None) -> str:
-    """The side of padding that leaves added positions beside those that exist."""
+    """Return the side of padding that keeps added positions next to valid ones."""
     after = node is not None and node.args[0] and leak.is_padded(node.args[0])
     return "left" if after else "right"
 

@@ -22,8 +22,8 @@ is not looked at, not even to multiply it by zero.
 
 
 def is_unaffected_by_padding(reading: PaddedRead) -> bool:
-    """Whether the rows that exist in the result do not depend on padded rows
-    through this link.
+    """Return True if valid positions of the result do not depend on padded positions through this
+    link.
     """
     if is_padding_skipped(reading.node, reading.given):
         return True
@@ -51,8 +51,8 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
 
 
 def _is_padding_behind(reading: PaddedRead) -> bool:
-    """Whether padding stands on the other side of all that is read: on the left before
-    the newest position, on the right after those that only look back.
+    """Return True if padding lies outside of what is read: left of the newest position, or right
+    of positions that only look back.
     """
     if reading.link.kind == "newest":
         return reading.side == "left" and reading.link.hi == 0
@@ -60,17 +60,15 @@ def _is_padding_behind(reading: PaddedRead) -> bool:
 
 
 def _is_rank_safe(reading: PaddedRead) -> bool:
-    """Whether what goes along ranks, of which padded ones are the last, does not
-    meet those.
-    """
+    """Return True if an op along ranks, where padded positions come last, does not read those."""
     if reading.link.kind in ("same", "extent") or isinstance(reading.node.op, ops.CumSum):
         return True
     return isinstance(reading.node.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(reading)
 
 
 def _is_padding_after_reads(reading: PaddedRead) -> bool:
-    """Whether padding stands on the right, behind every row that is looked at: of
-    rows with themselves a query that exists reads keys before it.
+    """Return True if right padding comes after every position that is read; in self-attention a
+    valid query then reads earlier keys only.
     """
     to, reach = resolve_dependence(reading.node, reading.link)
     operand, key = reading.node.args[reading.link.operand], reading.link.operand_axis
@@ -88,9 +86,7 @@ def _is_padding_after_reads(reading: PaddedRead) -> bool:
 
 
 def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
-    """Whether a loop passes over every padded row: what it is told to keep implies
-    that a row exists.
-    """
+    """Return True if a loop skips every padded position: its mask implies the padding mask."""
     op = reading.node.op
     return isinstance(op, ops.Scan) and op.masked and 1 in reading.given[0].zero
 
@@ -112,8 +108,8 @@ def _is_masked_at_padding(reading: PaddedRead) -> bool:
 
 
 def _have_same_positions(reading: PaddedRead) -> bool:
-    """Whether queries and keys are rows of one axis: only then does a key before a
-    query that exists exist, too.
+    """Return True if queries and keys are positions of one axis; only then are keys before a valid
+    query valid.
     """
     operand, to = reading.node.args[reading.link.operand], reading.link.result_axis
     if operand is None or to is None:
@@ -124,15 +120,15 @@ def _have_same_positions(reading: PaddedRead) -> bool:
 
 
 def _has_low_scores(reading: PaddedRead) -> bool:
-    """Whether the scores of a masked softmax are minus infinity at padded keys."""
+    """Return True if the scores of a masked softmax are -inf at padded keys."""
     scores = reading.node.first
     last = scores.type.rank - 1 if scores else 0
     return reading.given[0].held.get(last) == -inf
 
 
 def _is_zero_product(reading: PaddedRead) -> bool:
-    """Whether one factor of a sum of products is zero at padded rows, and the
-    others are numbers.
+    """Return True if one factor of a sum of products is zero at padded positions and the others
+    are finite.
     """
     zero = {o for o, axes in enumerate(_find_summed_axes(reading)) if reading.given[o].zero & axes}
     others = [r for o, r in enumerate(reading.given) if o not in zero]
@@ -140,7 +136,7 @@ def _is_zero_product(reading: PaddedRead) -> bool:
 
 
 def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
-    """The axes of each operand of a sum of products along which it is summed."""
+    """Return the summed axes of each operand of a sum of products."""
     match reading.node.op:
         case ops.Weigh() | ops.MatMul():
             # [… m k] by [… k n]: the last axis of one, the last but one of the other.
@@ -154,7 +150,7 @@ def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
 
 
 def _is_neutral_reduction(reading: PaddedRead, fn: str) -> bool:
-    """Whether what stands where rows are padded makes no difference to a reduction."""
+    """Return True if the values at padded positions have no effect on a reduction."""
     match fn:
         case "sum" | "any":
             return reading.zero

@@ -23,11 +23,11 @@ class PaddingLeak:
 
     @property
     def node(self) -> Node:
-        """The op that lets padded positions in."""
+        """The op that reads padded positions."""
         return self.dirt.node
 
     def origin(self) -> Node:
-        """The op from which NaN or infinity at padded positions comes."""
+        """The op that first makes NaN or infinity at padded positions."""
         node = self.node
         while True:
             made = [a for a in node.args if a and not self._finite(a)]
@@ -38,22 +38,22 @@ class PaddingLeak:
             node = first
 
     def _finite(self, value: Value) -> bool:
-        """Whether a value brings no NaN or infinity of its own."""
+        """Return True if a value introduces no NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
         return constant or self.states.get(value, NO_PADDING_FACTS).finite
 
     def is_moved(self) -> bool:
-        """Whether padding moves positions that always exist apart from others."""
+        """True if padding separates always-valid positions from the others."""
         reading = self.dirt.reading
         return reading is not None and (reading.apart or reading.into_apart)
 
     def is_padded(self, value: Value) -> bool:
-        """Whether a value has the symbol of the padded axis in its shape."""
+        """Return True if the shape of a value contains the symbol of the padded axis."""
         symbols = self.graph.inputs[self.keep].type.shape[-1].symbols()
         return any(symbols & d.symbols() for d in value.type.shape)
 
     def joining(self) -> Node | None:
-        """The `pad` or `concat` that added positions beside those that are read."""
+        """The `pad` or `concat` that added positions next to those that are read, or None."""
         node: Node | None = self.node
         while node is not None and not isinstance(node.op, ops.Pad | ops.Concat):
             node = next((a.node for a in node.args if a and self.is_padded(a)), None)

@@ -47,7 +47,7 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 
 def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
-    """Of which sign a result may be infinite."""
+    """Return the signs of infinity that a result may hold."""
     given, node = [r.endless for r in standing.given], standing.node
     if not _can_be_infinite(standing.value):
         return NO_SIGNS
@@ -68,7 +68,7 @@ def find_infinity_signs(standing: PaddedResult) -> InfinitySigns:
 
 
 def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> InfinitySigns:
-    """Of which sign what moves or sums elements with these infinities may be infinite."""
+    """Return the signs of infinity after an op that moves or sums elements."""
     node = standing.node
     match node.op:
         case ops.Reduce(fn="max", axis=axis) if (
@@ -81,7 +81,7 @@ def _combine_operand_signs(standing: PaddedResult, found: InfinitySigns) -> Infi
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """The signs of `x` in `where(x > -inf, x, …)`: those that the condition lets by."""
+    """Return the signs of `x` in `where(x > -inf, x, …)` that pass the condition."""
     condition, yes, _ = node.args
     match condition and condition.node:
         case Node(ops.Compare(fn="gt" | "ne"), (left, right)) if left is yes:
@@ -91,14 +91,14 @@ def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_be_infinite(value: Value) -> bool:
-    """Whether a result could be infinite or no number: true, false and whole numbers
-    never are, those made of NaN, such as the row numbers of a sort, not either.
+    """Return True if the dtype can hold infinity or NaN; booleans and integers cannot, even if
+    computed from NaN.
     """
     return value.type.dtype[0] not in "iu" and value.type.dtype != "bool"
 
 
 def _combine_signs(fn: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
-    """Of which sign a function of two is infinite."""
+    """Return the signs of infinity of a binary function."""
     if fn == "sub":
         return left | _negate_signs(right)
     if fn == "add":
@@ -117,7 +117,7 @@ def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
 
 
 def _map_signs(fn: str, signs: InfinitySigns) -> InfinitySigns:
-    """Of which sign a function of infinity is infinite."""
+    """Return the signs of infinity of a unary function."""
     if fn == "neg":
         return _negate_signs(signs)
     if fn == "abs":
@@ -129,15 +129,15 @@ def _map_signs(fn: str, signs: InfinitySigns) -> InfinitySigns:
 
 
 def _can_map_to_nan(fn: str, signs: InfinitySigns) -> bool:
-    """Whether a function of infinity may be no number."""
+    """Return True if a unary function of infinity may be NaN."""
     if fn in ("sin", "cos"):
         return bool(signs)
     return -1 in signs and (fn in GATED_ACTIVATIONS or fn in ("sqrt", "log", "log1p"))
 
 
 def find_infinity_mask(standing: PaddedResult) -> Value | None:
-    """The mask where it is false alone infinity was put, if all infinity in a result,
-    and all that is broken by it, comes from there.
+    """Return the mask outside of which infinity was filled in, if all infinity and NaN of a result
+    comes from there; else None.
     """
     given, node = standing.given, standing.node
     match node:
@@ -159,7 +159,9 @@ def _is_untrusted(rows: PaddingFacts) -> bool:
 
 
 def _is_remasked(standing: PaddedResult) -> bool:
-    """Whether a `where` hides what infinity came of by the mask that put it there."""
+    """Return True if a `where` replaces non-finite values by the same mask that filled in
+    infinity.
+    """
     node, given = standing.node, standing.given
     return (
         isinstance(node.op, ops.Where)
@@ -170,7 +172,7 @@ def _is_remasked(standing: PaddedResult) -> bool:
 
 
 def _is_implied_by(condition: Value | None, mask: Value) -> bool:
-    """Whether a condition is seen to be false wherever a mask is."""
+    """Return True if `condition` is false wherever `mask` is."""
     if condition is mask:
         return True
     node = condition.node if condition else None
@@ -178,8 +180,8 @@ def _is_implied_by(condition: Value | None, mask: Value) -> bool:
 
 
 def can_be_nan_at_padding(standing: PaddedResult) -> bool:
-    """Whether a result may be NaN where rows are padded: infinity less infinity, zero
-    times infinity, or a function of a number that it is not defined at.
+    """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, or a function
+    outside of its domain.
     """
     given, node = standing.given, standing.node
     if not _can_be_infinite(standing.value):
@@ -211,7 +213,7 @@ def find_padded_range(standing: PaddedResult, operand: int) -> ValueRange:
 
 
 def _has_padding(standing: PaddedResult, operand: int) -> bool:
-    """Whether an operand has padded positions that hold values of their own."""
+    """Return True if an operand has padded positions with values of their own."""
     value, rows = standing.node.args[operand], standing.given[operand]
     return value is not None and any(
         d in standing.lengths and n not in rows.repeated for n, d in enumerate(value.type.shape)
@@ -219,8 +221,8 @@ def _has_padding(standing: PaddedResult, operand: int) -> bool:
 
 
 def find_repeated_axes(standing: PaddedResult) -> frozenset[int]:
-    """The axes along which padded positions hold what the last that exists holds: a
-    running sum of zeros behind it.
+    """Return the axes along which padded positions repeat the last valid value, as a running sum
+    of zeros does.
     """
     node, given = standing.node, standing.given
     match node.op:
@@ -241,9 +243,7 @@ def find_repeated_axes(standing: PaddedResult) -> frozenset[int]:
 
 
 def can_be_zero_at_padding(standing: PaddedResult, operand: int) -> bool:
-    """Whether an operand may be zero at a padded position; where it has none, it is
-    the same as without padding.
-    """
+    """Return True if an operand may be zero at a padded position."""
     if not _has_padding(standing, operand):
         return False
     low, high = find_padded_range(standing, operand)
@@ -251,8 +251,8 @@ def can_be_zero_at_padding(standing: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(standing: PaddedResult) -> bool:
-    """Whether a result may divide by zero at a padded position, or take a root or a
-    logarithm of what is not above zero.
+    """Return True if a result may divide by zero, or take a root or logarithm out of its domain,
+    at a padded position.
     """
     node = standing.node
     match node.op:
@@ -272,7 +272,7 @@ def _can_be_undefined_at_padding(standing: PaddedResult) -> bool:
 
 
 def _can_power_be_undefined(standing: PaddedResult) -> bool:
-    """Whether a power may be infinite or NaN at a padded position."""
+    """Return True if a power may be infinite or NaN at a padded position."""
     exponent = find_constant_fraction(ops.Arith.right(standing.node))
     if not (_has_padding(standing, 0) or _has_padding(standing, 1)):
         return False
@@ -284,8 +284,8 @@ def _can_power_be_undefined(standing: PaddedResult) -> bool:
 
 
 def _is_nan_safe(standing: PaddedResult) -> bool:
-    """Whether infinity may go into an op without NaN being expected of it: a maximum is
-    one of what it is given, while `inf - inf` and `0 * inf` are NaN.
+    """Return True if infinite operands do not make an op NaN: a maximum is safe, `inf - inf` and
+    `0 * inf` are not.
     """
     node, signs = standing.node, [r.endless for r in standing.given]
     match node.op:
@@ -307,7 +307,7 @@ def _is_nan_safe(standing: PaddedResult) -> bool:
 
 
 def _have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
-    """Whether infinities of two signs may meet in a sum."""
+    """Return True if infinities of both signs may meet in a sum."""
     return bool((left and right) and len(left | right) > 1)
 
 

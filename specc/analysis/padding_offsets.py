@@ -35,39 +35,37 @@ class PaddingOffsets:
 
     @property
     def joined(self) -> frozenset[Dim]:
-        """The lengths of axes that hold other rows too."""
+        """The lengths of axes that also hold other positions."""
         return frozenset(self.before) - {self.rows}
 
     def behind(self, length: Dim) -> Dim:
-        """The rows behind those that may be padded."""
+        """Return the number of positions after those that may be padded."""
         if length not in self.before:
             return Dim.of(0)
         return length - self.rows - self.before[length]
 
     def apart(self, length: Dim) -> bool:
-        """Whether positions that always exist stand where padding may stand between
-        them and the others, so that it moves them apart.
-        """
+        """Return True if padding may separate always-valid positions from the others."""
         if length in self.merged:
             return True
         first = self.before.get(length, 0) != 0 and self.side != "right"
         return first or (self.behind(length) != 0 and self.side != "left")
 
     def ends(self, length: Dim) -> tuple[int | None, int | None]:
-        """How many positions always exist before and after padded ones; None where no
-        number is known.
+        """Return the number of always-valid positions before and after the padded ones; None if
+        unknown.
         """
         return self.before.get(length, Dim.of(0)).number, self.behind(length).number
 
     def among(self, length: Dim) -> bool:
-        """Whether rows that exist stand on both sides of where padding may be counted:
-        their numbers then do not all count it.
+        """Return True if valid positions lie on both sides of the padding, so that not all
+        position ids count it.
         """
         return length in self.joined
 
     def link(self, node: Node, link: Dependence) -> Dependence | None:
-        """A link as it is for padded rows: those of a part go where the part goes, and
-        of other rows none is read.
+        """Return a link restricted to padded positions: those of a part go where the part goes;
+        None if none is read.
         """
         operand = node.args[link.operand]
         if operand is None or link.kind != "all":
@@ -88,8 +86,8 @@ class PaddingOffsets:
         return make_shift_dependence(node, link) or link
 
     def _regrouped(self, node: Node, axis: int) -> int | None:
-        """The axis of the result in which padded positions stay in order, where batch
-        and positions become one axis or are split again.
+        """Return the result axis in which padded positions stay in order when batch and positions
+        are merged or split, or None.
         """
         assert node.first is not None, "a view of a value"
         shape = node.first.type.shape
@@ -104,7 +102,7 @@ class PaddingOffsets:
         return None
 
     def _passes_by(self, node: Node, before: Dim) -> bool:
-        """Whether rows are picked by number, and none of them may be padded."""
+        """Return True if positions are selected by index and none of them may be padded."""
         match node.op:
             case ops.Slice(start=start, stop=stop):
                 pass
@@ -143,7 +141,7 @@ def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
 
 
 def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
-    """The places of the rows of which `keep` says whether they exist."""
+    """Return the offsets of the positions that the padding mask `keep` describes."""
     rows = keep.type.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
@@ -169,7 +167,7 @@ def iterate_nodes_and_bodies(graph: Graph) -> Iterator[tuple[Node, Sequence[Valu
 
 
 def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
-    """The lengths that a node merges to one, if one of them is padded."""
+    """Return the lengths that a node merges into one if one of them is padded, else None."""
     match node.op:
         case ops.Merge(axis=axis, count=count) if node.first is not None:
             parts = node.first.type.shape[axis : axis + count]
@@ -180,7 +178,7 @@ def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ..
 def _iterate_result_axes(
     node: Node, before: Mapping[Dim, Dim], rows: Dim, least: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """The axis that a node makes of one with padded rows, and their place on it."""
+    """Yield each result axis derived from a padded axis, with the offset of its padded positions."""
     for n, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
         if axis is None or operand is None:
@@ -193,7 +191,9 @@ def _iterate_result_axes(
 
 
 def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] | None:
-    """The length of the result's axis, and the rows before those that may be padded."""
+    """Return the length of the result axis and the number of positions before those that may be
+    padded.
+    """
     axis = _get_op_axis(node.op)
     types = [a.type for a in node.args if a]
     if axis is None:

@@ -50,7 +50,7 @@ class RelativePositions:
 
     @property
     def count(self) -> "PaddingCount":
-        """What padding adds from there on."""
+        """The padding count that starts there."""
         return dict(self.added)
 
 
@@ -67,12 +67,12 @@ LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
 def merge_padding_counts(one: PaddingCount, other: PaddingCount) -> PaddingCount:
-    """What padding adds to a value that is one or the other."""
+    """Return the padding count of a value that is one or the other; None if they differ."""
     return one if one == other else None
 
 
 def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim) -> PaddingCount:
-    """What padding adds to a result, from what it adds to the operands."""
+    """Return what padding adds to a result, from what it adds to the operands."""
     if not any(counts):
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_ordered, counts)):
@@ -98,7 +98,7 @@ def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim)
 def _infer_arithmetic_count(
     node: Node, fn: str, first: PaddingTerms, second: PaddingTerms, length: Dim
 ) -> PaddingCount:
-    """What padding adds to a sum, a product, a quotient of two."""
+    """Return what padding adds to a sum, product or quotient."""
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     match fn:
         case "add" | "sub":
@@ -113,8 +113,8 @@ def _infer_arithmetic_count(
 
 
 def _is_id_preserving_cast(node: Node, to: str) -> bool:
-    """Whether a cast keeps a row number: to true or false, and from fractions to whole
-    numbers, it does not.
+    """Return True if a cast preserves position ids; casts to bool and from float to integer do
+    not.
     """
     x = node.first
     whole = x is not None and x.type.dtype in ("i64", "i32")
@@ -130,7 +130,9 @@ def _add_counts(one: PaddingTerms, other: PaddingTerms, by: Fraction | int) -> P
 
 
 def _scale_count(count: PaddingTerms, factor: Value | None, length: Dim) -> PaddingCount:
-    """A count times another operand; None where that is not the same at all rows."""
+    """Return a padding count times another operand; None if that operand varies along the padded
+    axis.
+    """
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
@@ -140,12 +142,12 @@ def _scale_count(count: PaddingTerms, factor: Value | None, length: Dim) -> Padd
 
 
 def _view_count(node: Node, count: PaddingTerms) -> PaddingCount:
-    """The count of what a view shows: values that are its factors are seen as it shows them."""
+    """Return the padding count after a view; factors that are values are viewed in the same way."""
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
 def find_constant_fraction(value: Value | None) -> Fraction | None:
-    """The number that a value is everywhere, if it is seen to be one."""
+    """Return the constant that a value is everywhere, or None."""
     while (
         value
         and value.node
@@ -162,8 +164,8 @@ def find_constant_fraction(value: Value | None) -> Fraction | None:
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Whether rows are compared with the length that ends, or stands before, those that
-    may be padded: rows that exist stay on their side of it.
+    """Return True if positions are compared with the length at which padding starts or ends: valid
+    positions then stay on their side.
     """
     for n, (count, other) in enumerate(zip(counts, reversed(node.args), strict=True)):
         rows, length = _get_only_factor(count), _find_constant_length(other)
@@ -179,7 +181,7 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
 
 
 def _get_only_factor(count: PaddingCount) -> object:
-    """The one factor of a count."""
+    """Return the only factor of a count, or None."""
     factors = [f for product in count or () for f in product]
     return factors[0] if len(factors) == 1 else None
 
@@ -197,7 +199,7 @@ def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> Padding
 
 
 def _are_position_ids(value: Value | None) -> bool:
-    """Whether a value is seen to be numbers of rows."""
+    """Return True if a value is position ids."""
     while value and value.node and value.node.op.view:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -206,7 +208,7 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """The length that a value is everywhere, if it is seen to be one."""
+    """Return the length that a value is everywhere, or None."""
     while value and value.node and value.node.args and value.node.op.view:
         if isinstance(value.node.op, ops.Extent):
             return None
@@ -220,7 +222,7 @@ def _find_constant_length(value: Value | None) -> Dim | None:
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """What is left where nothing but the order of rows stays the same, or less."""
+    """Return the padding count where only the order of positions is preserved."""
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -238,7 +240,7 @@ def _is_ordered(count: PaddingCount) -> bool:
 
 
 def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
-    """Whether an op that is given row numbers uses them for more than differences."""
+    """Return True if an op uses position ids for more than their differences."""
     if None in counts:
         return True
     if not any(counts):
@@ -261,8 +263,8 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) 
 
 
 def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
-    """Whether padding adds the same to every score of a softmax over the padded axis,
-    and to nothing else.
+    """Return True if padding adds the same number to every score of a softmax over the padded
+    axis, and to nothing else.
     """
     scores, keys, fixed = 0, node.first, None
     match node.op:

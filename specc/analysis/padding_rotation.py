@@ -26,7 +26,7 @@ class RotationFact:
 
     @property
     def shown(self) -> bool:
-        """Whether the angles are seen."""
+        """True if a result depends on the absolute angles."""
         return self.key is EXPOSED_ROTATION.key
 
 
@@ -36,7 +36,7 @@ EXPOSED_ROTATION = RotationFact("shown", None)
 def infer_rotation(
     node: Node, turned: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
 ) -> RotationFact | None:
-    """What a result was turned by."""
+    """Return the rotation that a result carries, or None."""
     if isinstance(node.op, ops.RopeAngles):
         # Angles of rows whose numbers count padding turn with it; others are plain.
         return RotationFact((node.op.rows(node), node.op), None) if counts[0] else None
@@ -56,7 +56,7 @@ def infer_rotation(
 
 
 def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFact:
-    """What an op leaves of its one operand; an op of several that comes here mixes them."""
+    """Return the rotation after a unary op; other ops with several operands expose the angles."""
     if turned is None:
         return EXPOSED_ROTATION
     match node.op:
@@ -72,8 +72,8 @@ def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFa
 
 
 def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) -> bool | None:
-    """Whether a sum of products is free of the angles, since both factors are turned
-    alike; None for other ops.
+    """Return True if a sum of products does not depend on the angles because both factors are
+    rotated alike; None for other ops.
     """
     match node.op:
         case ops.Attend():
@@ -100,7 +100,9 @@ def _infer_rotate(turned: Sequence[RotationFact | None], pairs: str) -> Rotation
 def _is_matched_product(
     left: RotationFact | None, right: RotationFact | None, at: int, to: int
 ) -> bool:
-    """Whether two that are turned alike are multiplied feature by feature and summed."""
+    """Return True if two factors with the same rotation are multiplied and summed over their
+    features.
+    """
     return (
         left is not None
         and right is not None
@@ -171,7 +173,7 @@ def _infer_product_rotation(turned: RotationFact, own: Value, factor: Value) -> 
 
 
 def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
-    """What a view shows of it: the axis of the features must stay what it is."""
+    """Return the rotation after a view, which must keep the feature axis intact."""
     at = turned.axis
     if turned.shown or at is None:
         # Of angles each view is another set: cosines of all rows and those of a half.

@@ -70,7 +70,7 @@ ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 
 
 def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
-    """What stands at padded rows of a result, but for what padding adds to it."""
+    """Return the facts of a result at padded positions, except its padding count."""
     axes = standing.axes()
     numbers = infer_padding_constants(standing)
     zero = _find_zero_axes(standing, numbers)
@@ -101,7 +101,7 @@ def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
 
 
 def _find_zero_axes(standing: PaddedResult, numbers: Mapping[int, float]) -> set[int]:
-    """The axes along which a result is zero at padded positions."""
+    """Return the axes along which a result is zero at padded positions."""
     zero = {a for a in standing.axes() if is_zero_at_padding(standing, a)}
     if is_zero_everywhere(standing.value):
         zero |= standing.padded()
@@ -145,7 +145,7 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
 
 
 def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
-    """Whether a recurrent layer is told which rows are padded."""
+    """Return True if a recurrent layer has a padding mask."""
     if not isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
         return False
     keep = node.op.keep.of(given)
@@ -153,7 +153,7 @@ def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
 
 
 def is_zero_at_padding(standing: PaddedResult, axis: int) -> bool:
-    """Whether a result is zero where `axis` is padded."""
+    """Return True if a result is zero where `axis` is padded."""
     zero, along = standing.at("zero", axis), standing.along(axis)
     if isinstance(standing.node.op, ops.Concat):
         # A part without padded rows has other rows of the axis.
@@ -166,8 +166,8 @@ def is_zero_at_padding(standing: PaddedResult, axis: int) -> bool:
 
 
 def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool]) -> bool:
-    """Whether what is zero makes a zero of the result: operands marked in `zero`, where
-    rows are padded. `along` marks those with padded rows.
+    """Return True if the operands marked in `zero` make the result zero at padded positions;
+    `along` marks operands that have padded positions.
     """
     node = standing.node
     match node.op:
@@ -195,8 +195,8 @@ def _is_zero_result(standing: PaddedResult, zero: list[bool], along: list[bool])
 
 
 def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
-    """Whether all that a result may be made of is zero: where rows are padded, or, a
-    plain 0 that was written down, everywhere.
+    """Return True if every operand that may be selected is zero at padded positions, or zero
+    everywhere.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):

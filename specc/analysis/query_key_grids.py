@@ -34,7 +34,9 @@ class QueryKeyGrid:
     side: GridSide = field(default="keys", compare=False)
 
     def at(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
-        """An operand with its axes; one of length 1 is repeated, hence no axis of rows."""
+        """Return an operand with these axes; an axis of length 1 is broadcast and therefore
+        dropped.
+        """
         return replace(
             self,
             value=operand,
@@ -43,7 +45,9 @@ class QueryKeyGrid:
         )
 
     def head(self, axis: int) -> Dim | None:
-        """The rows before time 0 along an axis; None where nothing along it grows."""
+        """Return the number of prefix positions (before time 0) along an axis; None if it is no
+        time axis.
+        """
         if self.clock is None:
             return Dim.of(0)
         return self.clock.head(self.value.type.shape[axis])
@@ -52,8 +56,8 @@ class QueryKeyGrid:
 def has_equal_rates(
     value: Value, query: int | None, key: int | None, clock: TimeAxis | None
 ) -> bool:
-    """Whether `q - k` means the same all along two axes of rows: not where one gains
-    several rows for each of the other.
+    """Return True if both axes gain the same number of positions per chunk, so that `q - k` is
+    well defined.
     """
     if clock is None:
         return True
@@ -64,7 +68,7 @@ def has_equal_rates(
 def make_grid(
     value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
 ) -> QueryKeyGrid:
-    """A value with its axes."""
+    """Return a value as a grid over a query and a key axis."""
     return QueryKeyGrid(value, _keep_axis_of(value, query), _keep_axis_of(value, key), clock)
 
 
@@ -75,8 +79,8 @@ def _keep_axis_of(value: Value, axis: int | None) -> int | None:
 
 
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
-    """The operand of an op that only moves axes about, or works along another axis;
-    None for other ops.
+    """Return the operand of an op that only moves axes or works along another axis; None for other
+    ops.
     """
     node = grid.value.node
     x = node.first if node is not None else None
@@ -103,8 +107,8 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
 
 
 def _reshaped(grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int) -> QueryKeyGrid | None:
-    """The operand `x` of which `read` axes at `axis` became `made`; None where one of
-    them is the query's or the key's.
+    """Return the grid of `x`, of which `read` axes at `axis` became `made`; None if one of them is
+    the query or key axis.
     """
     rows = [a for a in (grid.query, grid.key) if a is not None]
     if any(axis <= a < axis + made for a in rows):
@@ -114,7 +118,7 @@ def _reshaped(grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int) -> 
 
 
 def _is_transparent_view(grid: QueryKeyGrid, node: Node, x: Value) -> bool:
-    """Whether a node leaves the grid's axes where they are, and what stands there."""
+    """Return True if a node keeps the axes of the grid and its values."""
     match node.op:
         case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (grid.query, grid.key):
             return True
@@ -126,7 +130,7 @@ def _is_transparent_view(grid: QueryKeyGrid, node: Node, x: Value) -> bool:
 
 
 def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
-    """Whether a slice leaves away rows of a head alone: time `t` stays time `t`."""
+    """Return True if a slice drops prefix positions only, so that time `t` stays time `t`."""
     node = grid.value.node
     x = node.first if node is not None else None
     if grid.clock is None or x is None or op.stop != x.type.shape[op.axis]:
@@ -137,10 +141,10 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
 
 
 def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """The parts of a concatenation along an axis of rows; None for other ops.
+    """Return the parts of a concatenation along the query or key axis; None for other ops.
 
-    What grows keeps its times. Rows of a head are seen as rows of no axis, since their
-    times do not count; on the side that leaves them out of sight they are no part.
+    The part with the time axis keeps its times. Prefix parts get no query or key axis, since they
+    have no time; on the side that does not read prefix positions they are left out.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, ops.Concat) or grid.clock is None:
@@ -161,7 +165,7 @@ def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
 
 
 def _is_rounding_cast(given: Type, to: Type) -> bool:
-    """Whether a cast makes whole numbers of fractions: 0.5 becomes 0, which is false."""
+    """Return True for a cast from float to integer: 0.5 becomes 0, which is false."""
     return given.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
 
 
@@ -170,12 +174,12 @@ def _remove_inserted_axis(axis: int | None, inserted: int) -> int | None:
 
 
 def shift_axis(axis: int | None, removed: int) -> int | None:
-    """An axis counted in a value that has one more, at `removed`."""
+    """Return the index of an axis in a value that has one more axis, at `removed`."""
     return None if axis is None else axis + (axis >= removed)
 
 
 def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
-    """An operand whose axes are aligned with the result's from the right."""
+    """Return an operand with its axes aligned to the result's from the right (broadcasting)."""
     shift = grid.value.type.rank - operand.type.rank
     query = None if grid.query is None else grid.query - shift
     key = None if grid.key is None else grid.key - shift

@@ -9,7 +9,7 @@ from specc.ir.time_axis import TimeAxis
 
 
 def find_length_use(body: Graph, related: frozenset[str]) -> Node | None:
-    """The first node of a body whose attributes hold the length."""
+    """Return the first node of a body with the length in an attribute."""
     for node, _ in body.nodes:
         if any(_mentions(v, related) for v in _iterate_attributes(node)):
             return node
@@ -17,7 +17,7 @@ def find_length_use(body: Graph, related: frozenset[str]) -> Node | None:
 
 
 def _iterate_attributes(node: Node) -> Iterator[object]:
-    """The attributes of a node, and where it is a loop, those of the nodes in its body."""
+    """Yield the attributes of a node; for a loop, those of the nodes in its body."""
     if isinstance(node.op, ops.Scan):
         for inner, _ in node.op.body.nodes:
             yield from _iterate_attributes(inner)
@@ -26,8 +26,8 @@ def _iterate_attributes(node: Node) -> Iterator[object]:
 
 
 def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
-    """Whether an op holds the length itself, other than to make rows of that length, or
-    to leave away rows of a head in front of them.
+    """Return True if an op uses the length itself, other than to make an axis of that length or to
+    drop prefix positions.
     """
     match node.op:
         case ops.Range(length=dim) | ops.Expand(length=dim):
@@ -55,5 +55,5 @@ def _mentions(value: object, related: frozenset[str]) -> bool:
 
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
-    """Whether rows are taken up to the last."""
+    """Return True if `stop` is the end of the axis."""
     return node.first is not None and stop == node.first.type.shape[axis]

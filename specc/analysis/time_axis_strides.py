@@ -51,8 +51,8 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 
 
 def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | None:
-    """How the rows of a time axis are read by an op that joins or picks rows by number;
-    None where it is no such op, or its rows are no longer those of the axis.
+    """Return how positions of the time axis are read by an op that joins or selects positions by
+    index; None for other ops, or if the result has no time axis.
     """
     operand = node.args[link.operand]
     if operand is None:
@@ -74,7 +74,7 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
 
 
 def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeRead | None:
-    """What is read of rows that are picked by number, of `length` behind a head."""
+    """Return what is read by positions selected by index from an axis of `length` with a prefix."""
     if is_prefix_slice(node, clock):
         return PREFIX_READ
     if is_first_position_slice(node, clock):
@@ -86,7 +86,7 @@ def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeR
 
 
 def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
-    """Whether a node picks the first of the rows that grow, of what has no other time axis."""
+    """Return True if a node selects time 0 of a value with one time axis."""
     x = node.first
     match node.op:
         case ops.Slice(axis=axis, start=at, stop=stop) if stop == at + 1:
@@ -101,7 +101,7 @@ def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
 
 
 def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
-    """Whether a node picks rows of a head out of what grows."""
+    """Return True if a node selects prefix positions of a time axis."""
     x = node.first
     match node.op:
         case ops.Slice(axis=axis, stop=end):
@@ -115,8 +115,8 @@ def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
 
 
 def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int | None:
-    """How many rows an operand has before those that row 0 of the result stands for;
-    None where its rows do not become whole chunks of the result's.
+    """Return how many positions the operand has before those of result position 0; None if they do
+    not form whole chunks.
     """
     operand = node.args[link.operand]
     if operand is None or link.result_axis is None:
@@ -131,8 +131,8 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
 
 
 def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
-    """The result's axis, and which rows its row `t` reads, counted from the last row of
-    its chunk; everything where its rows are no chunks.
+    """Return the result axis and the positions that its position `t` reads, counted from the last
+    one of its chunk; the full interval if there are no chunks.
     """
     head = count_positions_ahead(node, link, clock)
     if head is None:
@@ -145,8 +145,8 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """How many rows of the length `symbol` become one row behind all strides that these
-    outputs are made with; 1 where nothing moves by a stride.
+    """Return how many positions of `symbol` become one position after all strides on the way to
+    these outputs; 1 without strides.
     """
     clock = find_time_axis(graph, symbol)
     parts = {
@@ -171,7 +171,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
 
 
 def _find_result_axis(node: Node, link: Dependence) -> int | None:
-    """The axis of a result along which an operand's rows go on."""
+    """Return the result axis along which the operand's positions continue, or None."""
     if link.kind in ("same", "window", "strided"):
         return link.result_axis
     spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == link.operand_axis
@@ -179,14 +179,14 @@ def _find_result_axis(node: Node, link: Dependence) -> int | None:
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk: int) -> Graph:
-    """The graph with `symbol` as the number of its chunks."""
+    """Return the graph with `symbol` as the number of chunks."""
     if chunk == 1:
         return graph
     return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk})
 
 
 def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
-    """The symbol whose chunks an axis is made of; None where it is another length."""
+    """Return the symbol that counts the chunks of an axis; None for another length."""
     length = value.type.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:
@@ -196,8 +196,8 @@ def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """For each input that says which rows exist, how many of them become one behind all
-    strides; none where that is one.
+    """Return, for each padding mask, how many of its positions become one after all strides, where
+    more than one.
     """
     keeps = {n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.keep}
     found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.type.rank}
@@ -205,7 +205,7 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
 
 
 def _find_largest_stride(graph: Graph, keep: Value) -> int:
-    """The greatest stride of all lengths that are made of the one that `keep` has."""
+    """Return the largest total stride of lengths derived from that of `keep`."""
     strides = {keep.type.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(node.op, ops.Sliding | ops.KeepRows | ops.Stride):

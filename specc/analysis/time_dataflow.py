@@ -99,11 +99,11 @@ class _TimeReads:
 
     @property
     def mixed(self) -> bool:
-        """Whether the newest row goes into rows before it."""
+        """True if the newest position flows into earlier ones."""
         return self.newest and bool(self.before)
 
     def state(self) -> TimeState:
-        """What the result is."""
+        """Return the state of the result."""
         newest = self.newest and not self.mixed
         # What the first row goes into reads it from every row.
         axes = {axis: reach | self.first for axis, reach in self.before.items()}
@@ -134,7 +134,7 @@ def _record_results(
 def _judge_node(
     node: Node, results: tuple[Value, ...], along: FlowContext
 ) -> tuple[list[TimeState], list[Leak]]:
-    """The states of the results by the links of the node, and its leaks."""
+    """Return the states of the results, by the dependences of the node, and its leaks."""
     given = along.given(node)
     newest, whole = any(s.newest for s in given), any(s.whole for s in given)
     first = EMPTY_INTERVAL
@@ -188,7 +188,7 @@ def _follow_dependence(
 
 
 def _select_worst_leak(found: Sequence[Leak]) -> Leak:
-    """One op, one leak: the one that says most."""
+    """Return the most informative leak of an op."""
     order: list[LeakReason] = [*("captured", "length", "all", "ahead", "newest", "first", "shape")]
     return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
 
@@ -241,7 +241,7 @@ def _visit_loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: Flo
 
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> FlowContext:
-    """What is known inside a loop, whatever the number of turns."""
+    """Return the states inside a loop body, for any number of iterations (a fixed point)."""
     outer, inner = op.parts(along.given(node)), op.inner()
     start = {v: _get_row_state(s, op.axis) for v, s in zip(inner.rows, outer.rows, strict=True)}
     start |= dict(zip(inner.starts, outer.starts, strict=True))
@@ -264,13 +264,13 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> Fl
 
 
 def _get_row_state(state: TimeState, axis: int) -> TimeState:
-    """What one row of `axis` is."""
+    """Return the state of one element along `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
     return TimeState(axes, state.newest, state.whole, state.first)
 
 
 def _get_loop_results(op: ops.Scan, body: Graph, inside: FlowContext) -> list[TimeState]:
-    """What a loop over another axis gives, from what its body does."""
+    """Return the states of the results of a loop over another axis, from those of its body."""
     made = [inside.states.get(v, TimeState()) for v in body.outputs.values()]
     carried = [inside.states.get(v, TimeState()) for v in op.inner().starts]
     ends = [_join_carry(c, m, 0) for c, m in zip(carried, made, strict=False)]
@@ -286,7 +286,9 @@ MAX_FOLLOWED_ITERATIONS = 3
 
 
 def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:
-    """A carry before any turn: what it was, or what the turn before has made of it."""
+    """Return the state of a carry before any iteration: its initial value or the result of the
+    previous iteration.
+    """
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *after.axes}:
         old = carry.axes.get(axis, EMPTY_INTERVAL)
@@ -300,9 +302,9 @@ def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:
 
 
 def resolve_dependence(node: Node, link: Dependence, clock: TimeAxis | None = None) -> TimeRead:
-    """The result axis and the interval of a link, in time where a clock is given; of
-    several gates, the one that proves most. What reads every key reads row by row where
-    hidden ones do not count. `PREFIX_READ` where no row that moves is read.
+    """Return the result axis and interval of a dependence, in time if a clock is given; of several
+    gates, the tightest. A reduction over all keys reads elementwise where masked keys have no
+    effect. `PREFIX_READ` if no position on the time axis is read.
     """
     if link.kind == "all" and clock and (found := resolve_splice(node, link, clock)):
         return found
@@ -321,7 +323,7 @@ def resolve_dependence(node: Node, link: Dependence, clock: TimeAxis | None = No
 def _iterate_gate_reads(
     node: Node, link: Dependence, clock: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
-    """What each gate of a link lets through."""
+    """Yield what each gate of a dependence lets through."""
     for gate in link.gates:
         operand = node.args[gate.operand]
         if operand:

@@ -33,12 +33,12 @@ class TimeState:
 
     @property
     def moves(self) -> bool:
-        """Whether it depends on the axis at all."""
+        """True if the value depends on the time axis."""
         return bool(self.axes) or self.newest or self.whole or not self.first.empty
 
     @property
     def latched(self) -> bool:
-        """Whether it depends on the first row alone, and never changes behind that."""
+        """True if the value depends on the first position only and never changes afterwards."""
         return not (self.axes or self.newest or self.whole or self.first.empty)
 
 
@@ -77,16 +77,16 @@ class TimeFlow:
 
     @property
     def symbol(self) -> str:
-        """The name of what grows."""
+        """The symbol of the time axis."""
         return self.clock.symbol
 
     @property
     def related(self) -> frozenset[str]:
-        """What grows, and the lengths that follow from it."""
+        """The symbol of the time axis and those of lengths derived from it."""
         return self.clock.related
 
     def state(self, value: Value) -> TimeState:
-        """The state of a value; parameters are fixed."""
+        """Return the state of a value; parameters are constant."""
         return self.states.get(value, TimeState())
 
 
@@ -103,25 +103,25 @@ class FlowContext:
 
     @property
     def length(self) -> Dim:
-        """The length that grows."""
+        """The length of the time axis."""
         return self.clock.grows
 
     @property
     def related(self) -> frozenset[str]:
-        """What grows, and the lengths that follow from it."""
+        """The symbol of the time axis and those of lengths derived from it."""
         return self.clock.related
 
     def given(self, node: Node) -> list[TimeState]:
-        """The states of the operands of a node."""
+        """Return the states of the operands of a node."""
         return [self.states.get(a, TimeState()) if a else TimeState() for a in node.args]
 
     def times(self, value: Value) -> list[int]:
-        """The axes of this length, behind a head or none."""
+        """Return the time axes of a value, with or without a prefix."""
         shape = value.type.shape
         return [n for n, d in enumerate(shape) if self.clock.head(d) is not None]
 
     def composite(self, value: Value) -> bool:
-        """Whether an axis mentions the symbol and is no time axis."""
+        """Return True if an axis contains the symbol but is no time axis."""
         shape = value.type.shape
         return any(d.symbols() & self.related and self.clock.head(d) is None for d in shape)
 
@@ -129,7 +129,9 @@ class FlowContext:
 def iterate_capture_leaks(
     node: Node, given: Sequence[TimeState], clock: TimeAxis
 ) -> Iterator[Leak]:
-    """What a loop along the axis begins with, or takes from outside, and must not."""
+    """Yield the initial values and captures of a loop along the time axis that depend on that axis
+    and must not.
+    """
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, clock):
             starts = node.op.first + node.op.scanned
@@ -150,7 +152,7 @@ def iterate_capture_leaks(
 def has_prefix_leak(
     node: Node, results: Sequence[Value], given: Sequence[TimeState], clock: TimeAxis
 ) -> bool:
-    """Whether rows of a head may read the first row, which is behind them."""
+    """Return True if prefix positions may read the first position, which comes after them."""
     if isinstance(node.op, ops.Extent) or not any(s.latched for s in given):
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
@@ -160,13 +162,13 @@ def has_prefix_leak(
 
 
 def is_time_loop(node: Node, op: ops.Scan, clock: TimeAxis) -> bool:
-    """Whether a loop runs along what grows."""
+    """Return True if a loop runs along the time axis."""
     return clock.head(op.row(node).type.shape[op.axis]) is not None
 
 
 def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
-    """The body of the loop `node`: its inputs are rows and carries, what it captures are
-    the values of the graph around it.
+    """Return the body of a loop with captures replaced by the values of the outer graph; its
+    inputs are scanned elements and carries.
     """
     inner, outer = op.inner(), op.parts(node.args)
     now: dict[Value, Value | None] = {v: v for v in (*inner.rows, *inner.starts)}

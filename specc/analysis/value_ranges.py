@@ -63,7 +63,7 @@ MAX_RANGE_VALUES = 5_000
 
 
 def find_value_range(value: Value | None) -> ValueRange:
-    """The least and the most that any element can be."""
+    """Return the minimum and maximum that any element can have."""
     if value is None:
         return UNBOUNDED_RANGE
     # Each value once, on a stack of our own: a stream that every layer adds to is
@@ -82,7 +82,7 @@ def find_value_range(value: Value | None) -> ValueRange:
 
 
 def _list_range_operands(value: Value) -> list[Value]:
-    """The operands that tell something of a value."""
+    """Return the operands that bound a value."""
     node = value.node
     if node is None or value.type.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
@@ -107,7 +107,7 @@ def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRang
 
 
 def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> ValueRange:
-    """What an op that computes can give of what it is given."""
+    """Return the range of an op's result from those of its operands."""
     if node.op.view and given:
         return given[0]
     match node.op:
@@ -197,7 +197,7 @@ def _merge_ranges(given: list[ValueRange]) -> ValueRange:
 def _compute_arithmetic_range(
     fn: str, node: Node, one: ValueRange, other: ValueRange
 ) -> ValueRange:
-    """Of two numbers, each between its own ends."""
+    """Return the range of arithmetic on two operands."""
     match fn:
         case "mul" if node.args[0] is node.args[1]:
             return NONNEGATIVE_RANGE
@@ -224,7 +224,7 @@ __all__ = ["ValueRange", "find_value_range"]
 
 
 def find_constant_value(value: Value | None) -> float | None:
-    """The number that a value is everywhere, if it is seen to be one; infinity too."""
+    """Return the constant that a value is everywhere, infinity included, or None."""
     if (found := find_constant_fraction(value)) is not None:
         return float(found)
     inner = _skip_views(value)
