@@ -51,7 +51,7 @@ class _BatchAxis:
         return bool(length.symbols() & self.related)
 
     def blocks(self, length: Dim) -> bool:
-        """Return True if a length is an integer number of positions per batch element, for every
+        """Return True if a length is an integer number of positions per batch element, for any
         batch size.
         """
         try:

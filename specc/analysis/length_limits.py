@@ -86,7 +86,9 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 
 
 def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
-    """Return the largest `symbol` for which `length` is at most `most`, given `others`; 0 if none."""
+    """Return the largest `symbol` for which `length` is at most `most`, given `others`; 0 if
+    none.
+    """
     # Lengths that limits are of never shrink as a symbol grows (`_is_monotone`), so the first
     # one that is too long is found by halves.
     above = bisect_left(

@@ -137,7 +137,9 @@ def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":
 
 
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
-    """Return the lengths of padded axes, including those that windows and slices derive from them."""
+    """Return the lengths of padded axes, including those derived from them by windows and
+    slices.
+    """
     found = {places.rows, *places.joined, *places.merged}
     for node, results in iterate_nodes_and_bodies(graph):
         for link in find_dependences(node, results):

@@ -61,7 +61,7 @@ def infer_fill_constants(standing: PaddedResult, found: Mapping[int, float]) -> 
 
 
 def _is_fill_number(standing: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if the constant at padded positions also fills the positions added next to them."""
+    """Return True if positions added next to padded ones hold the same constant."""
     match standing.node.op:
         case ops.Pad(axis=along, value=value) if along == axis:
             return float(value) == number and _get_fill_number(standing, 0, axis) == number

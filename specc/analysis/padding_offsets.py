@@ -178,7 +178,9 @@ def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ..
 def _iterate_result_axes(
     node: Node, before: Mapping[Dim, Dim], rows: Dim, least: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield each result axis derived from a padded axis, with the offset of its padded positions."""
+    """Yield each result axis that comes from a padded axis, with the offset of its padded
+    positions.
+    """
     for n, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
         if axis is None or operand is None:

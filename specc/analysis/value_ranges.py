@@ -236,9 +236,7 @@ def find_constant_value(value: Value | None) -> float | None:
 
 
 def _skip_views(value: Value | None) -> Value | None:
-    """What views move about. `Extent` is a view that makes numbers of its own: those of
-    its rows, not what its operand holds.
-    """
+    """Return the value behind views. `Extent` is kept: it makes position ids of its own."""
     while value and value.node and value.node.args and value.node.op.view:
         if isinstance(value.node.op, ops.Extent):
             break
@@ -247,7 +245,7 @@ def _skip_views(value: Value | None) -> Value | None:
 
 
 def find_element_lower_bound(value: Value | None) -> float | None:
-    """A number that no element of a value is below, where one is seen."""
+    """Return a lower bound of all elements, or None."""
     while value and value.node:
         op = value.node.op
         if isinstance(op, ops.Extent | ops.Range):
@@ -261,7 +259,7 @@ def find_element_lower_bound(value: Value | None) -> float | None:
 
 
 def is_zero_everywhere(value: Value | None) -> bool:
-    """Whether a value is seen to be zero, or false, at every row."""
+    """Return True if a value is constant zero or false."""
     while value and value.node and value.node.op.view and value.node.args:
         value = value.node.first
     match value and value.node and value.node.op:
@@ -271,8 +269,8 @@ def is_zero_everywhere(value: Value | None) -> bool:
 
 
 def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
-    """Whether a value is `exp(x - max(x))` along an axis: one at its greatest, so that
-    it never sums to zero.
+    """Return True if a value is `exp(x - max(x))` along an axis: its maximum is one, so that its
+    sum is never zero.
     """
     match value:
         case Value(

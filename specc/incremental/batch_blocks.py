@@ -24,25 +24,25 @@ class BatchBlocks:
     size: Dim
 
     def outward(self, type: Type) -> Type:
-        """The type with the batch and its blocks apart."""
+        """Return the type with separate axes for the batch and its blocks."""
         before, behind = type.shape[: self.axis], type.shape[self.axis + 1 :]
         return Type(type.dtype, (*before, self.batch, self.size, *behind))
 
     def place(self, axis: int) -> int:
-        """Where another axis stands then."""
+        """Return the index of another axis in that type."""
         return axis + (axis > self.axis)
 
     def apart(self, b: Builder, value: Value) -> Value:
-        """A value on its way out."""
+        """Split the batch axis of a value that leaves the graph."""
         return b.one(ops.Split(self.axis, (self.batch, self.size)), value)
 
     def together(self, b: Builder, value: Value) -> Value:
-        """What came in, as the graph works on it."""
+        """Merge the batch axes of a value that enters the graph."""
         return b.one(ops.Merge(self.axis, 2), value)
 
 
 def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
-    """The axis of a type that holds the batch in blocks of more than one row."""
+    """Return the axis of a type that holds several elements per batch element, or None."""
     if batch is None or batch.name is None:
         return None
     for axis, length in enumerate(type.shape):
@@ -57,6 +57,6 @@ def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
 
 
 def split_batch(b: Builder, value: Value, batch: Dim | None) -> Value:
-    """A value as it leaves a graph."""
+    """Return a value in the form in which it leaves the graph."""
     blocks = find_batch_blocks(value.type, batch)
     return blocks.apart(b, value) if blocks else value

@@ -60,7 +60,7 @@ def stack_initial_values(
 def _build_initial_loop(
     loop: CrossAxisLoop, body: "_ClosedBody", wanted: Mapping[str, Value]
 ) -> Node:
-    """The loop with nothing in it but what these values of its body need."""
+    """Build a loop with only the nodes that these values of its body need."""
     op, plain, given = loop.op, loop.op.body, loop.op.parts(loop.node.args)
     needs = _BodyNeeds.of(op, wanted.values())
     starts = _select_outer_values(op.inner().starts, given.starts, needs.carried)
@@ -83,7 +83,7 @@ def _build_initial_loop(
 def _select_outer_values(
     inner: Sequence[Value], outer: Sequence[Value | None], some: Container[Value | None]
 ) -> dict[Value, Value | None]:
-    """What stands outside for some inputs of a body, in their order."""
+    """Return the outer values of some inputs of a body, in order."""
     return {v: x for v, x in zip(inner, outer, strict=True) if v in some}
 
 
@@ -100,7 +100,9 @@ class _BodyNeeds:
 
     @classmethod
     def of(cls, op: ops.Scan, wanted: Iterable[Value]) -> "_BodyNeeds":
-        """Of the body of `op`; what a carry becomes needs others again."""
+        """Return what the wanted values of the body of `op` need; carries need their updates in
+        turn.
+        """
         starts, values = op.inner().starts, list(wanted)
         after = dict(zip(starts, op.nexts(), strict=True))
         carried: frozenset[Value] = frozenset()
@@ -126,7 +128,7 @@ class _ClosedBody:
 
     @classmethod
     def of(cls, loop: CrossAxisLoop) -> "_ClosedBody":
-        """The body of `loop`."""
+        """Return the closed body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.inputs}
         captured = zip(op.parts(loop.node.args).captured, op.inner().captured, strict=True)
@@ -136,8 +138,8 @@ class _ClosedBody:
         return cls(known)
 
     def value(self, value: Value) -> Value:
-        """The body's own value for one of the opened body; a loop inside it that collects
-        more than the body's is added.
+        """Return the value of the closed body for a value of the open body; inner loops that
+        collect more results are added.
         """
         if value not in self.known:
             node = value.node
@@ -149,11 +151,11 @@ class _ClosedBody:
         return self.known[value]
 
     def add(self, op: ops.Split, value: Value) -> Value:
-        """One more node."""
+        """Add a node and return its result."""
         return self.results(Node(op, (value,)))[0]
 
     def results(self, node: Node) -> tuple[Value, ...]:
-        """What one more node gives."""
+        """Add a node and return its results."""
         types = node.op.infer(*(a.type if a else None for a in node.args))
         made = tuple(Value(t, node, n) for n, t in enumerate(types))
         self.more.append((node, made))
@@ -167,7 +169,7 @@ def build_loop_step(
     asked: Demand,
     results: tuple[Value, ...],
 ) -> tuple[Value, ...]:
-    """What stands in the step for the results of a loop."""
+    """Build the results of a loop in the decode step."""
     node, op = loop.node, loop.op
     operands = outer.draft.operands(node, asked)
     given = op.parts([a for a in operands if a is not None])
@@ -197,9 +199,7 @@ def build_loop_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
-    """The states of one name of all turns of a loop, along its axis, which is `axis` of
-    `rows` too.
-    """
+    """Stack the states of all iterations of a loop along its axis, which is `axis` of `rows` too."""
     turns, shape = rows.type.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
 
@@ -216,7 +216,7 @@ def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
 
 
 def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop[Value]) -> None:
-    """The inputs of the body: a row of what is read row by row, carries, captures."""
+    """Add the inputs of the body: one element of each scanned operand, carries, captures."""
     b, now, kept = inner.draft.b, inner.draft.now, inner.plan.setting.kept
     rows = [remove_axis(x.type, loop.turns) for x in given.rows]
     types = [*rows, *(x.type for x in given.starts)]
@@ -232,8 +232,8 @@ def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop
 def _finish_body(
     inner: "StepGraphBuilder", loop: CrossAxisLoop, asked: Sequence[Mapping[int, float]], rows: int
 ) -> Graph:
-    """The finished body, whose inputs stand in the order that a loop wants: rows, states
-    among them, then carries and captures.
+    """Return the finished body, with inputs in the order of a loop: scanned elements including
+    states, carries, captures.
     """
     draft, outputs = inner.draft, dict[str, Value]()
     for (name, value), axes in zip(loop.body.outputs.items(), asked, strict=True):

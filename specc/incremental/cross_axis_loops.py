@@ -42,7 +42,7 @@ class CrossAxisLoop:
 
     @classmethod
     def of(cls, setting: DemandContext, node: Node) -> "CrossAxisLoop":
-        """The loop `node`."""
+        """Return the loop at `node`."""
         body, op = setting.flow.inside[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.inner()
@@ -58,13 +58,13 @@ class CrossAxisLoop:
 
     @property
     def op(self) -> ops.Scan:
-        """The loop itself."""
+        """The loop op."""
         op = self.node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         return op
 
     def rows(self, results: tuple[Value, ...], needs: PositionNeeds) -> list[Mapping[int, float]]:
-        """How many rows the loop makes of each result, by the axes of the body's output."""
+        """Return how many positions the loop makes of each result, by axis of the body's output."""
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
             collected = r >= len(self.starts)
@@ -84,7 +84,7 @@ class CrossAxisLoop:
         return found
 
     def asked(self, results: tuple[Value, ...], needs: PositionNeeds) -> Demand:
-        """The rows of each operand and result, every axis by a name of its own."""
+        """Return the demand of each operand and result, with one name per axis."""
         made = self.rows(results, needs)
         rows: dict[AxisName, float] = {}
         operands: list[dict[int, AxisName]] = []
@@ -111,7 +111,7 @@ class CrossAxisLoop:
         made: Sequence[Mapping[int, float]],
         needs: PositionNeeds,
     ) -> float:
-        """The rows of an operand: `place` counts those that the body sees."""
+        """Return the demand of an operand; `place` counts the operands that the body reads."""
         assert operand is not None, "a scan has no optional operands"
         first = len(self.inputs) - len(self.starts)
         if 0 <= place < first:

@@ -58,22 +58,22 @@ class DemandContext:
     bounded: bool = True
 
     def times(self, value: Value | None) -> tuple[int, ...]:
-        """The time axes of a value."""
+        """Return the time axes of a value."""
         return tuple(sorted(self.flow.state(value).axes)) if value else ()
 
     def track(self, value: Value, axis: int) -> TimeAxisLayout:
-        """The rows of a time axis of a value."""
+        """Return the layout of a time axis of a value."""
         found = self.flow.clock.track(value.type.shape[axis])
         assert found is not None, "a time axis has rows that grow"
         return found
 
     def head(self, value: Value, axis: int) -> Dim:
-        """How many rows stand before those that grow along a time axis of a value."""
+        """Return the prefix length of a time axis of a value."""
         return self.track(value, axis).head
 
     def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Whether the node goes on from a state; what is free is computed anew from its
-        first row.
+        """Return True if the node resumes from a state; nodes that are recomputed start at their
+        first position.
         """
         if any(r in self.free for r in results):
             return False
@@ -93,11 +93,11 @@ class DemandContext:
 
 
 def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
-    """A need that can be met of rows that come in chunks: of what a chunk brings as many
-    rows as are wanted, of what several bring all.
+    """Round a demand up to whole chunks of a strided stream. Within one chunk any number of
+    positions can be met.
 
-    So the number of rows is always that of the chunks times another, and windows that
-    move by strides find them as they would in the full pass.
+    The number of positions is then a multiple of the chunk's, so that strided windows align as
+    in the full forward pass.
     """
     if track.rate == 1 or need <= 0 or need == inf:
         return need
@@ -110,7 +110,7 @@ def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
 
 
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
-    """The operand whose rows a fold reads one after the other, and their axis."""
+    """Return the operand that a stateful op reads sequentially, and its axis."""
     match node.op:
         case ops.Slice(axis=axis) | ops.Index(axis=axis):
             x = node.first
@@ -126,7 +126,9 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
-    """The axis of an operand that a fold runs along; None for what it does not read row by row."""
+    """Return the axis of an operand along which a stateful op runs; None if the operand is not
+    read sequentially.
+    """
     match node.op:
         case ops.Scan(axis=axis, scanned=scanned, first=first):
             if operand < first:
@@ -146,8 +148,8 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
 def assign_axis_names(
     node: Node, results: tuple[Value, ...]
 ) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
-    """For each operand and each result, the name of every axis; axes of one name are
-    equally long.
+    """Return the name of every axis of each operand and result; axes with one name have equal
+    lengths.
     """
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
@@ -173,7 +175,7 @@ def assign_axis_names(
 def _assign_operand_names(
     op: Op, marks: Iterable[tuple[Mark, range]], arg: Type
 ) -> dict[int, AxisName]:
-    """The names of an operand's axes."""
+    """Return the names of an operand's axes."""
     found: dict[int, AxisName] = {}
     for mark, dims in marks:
         for axis in dims:
@@ -186,8 +188,8 @@ def _assign_operand_names(
 def _assign_result_names(
     op: Op, term: SignatureTerm, value: Value, widths: Mapping[str, int]
 ) -> dict[int, AxisName]:
-    """The names of a result's axes. One spread whose width no operand says takes what
-    the others leave.
+    """Return the names of a result's axes. A variadic axis that no operand determines takes the
+    remaining axes.
     """
     known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
     names: dict[int, AxisName] = {}
@@ -201,14 +203,16 @@ def _assign_result_names(
 
 
 def _qualify_axis_name(op: Op, name: str, from_right: int) -> AxisName:
-    """An axis by its name in the rule; of several under one name, counted from the right."""
+    """Return an axis name from its name in the shape rule; several axes with one name are
+    counted from the right.
+    """
     return "rows" if isinstance(op, STATEFUL_OPS) and name == "t" else (name, from_right)
 
 
 def _assign_scan_names(
     node: Node, op: ops.Scan, results: tuple[Value, ...]
 ) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
-    """The loop's own axis is `rows`; another one goes by the length that it has."""
+    """Name the loop's own axis `rows`, and other axes by their lengths."""
     operands: list[dict[int, AxisName]] = []
     for n, arg in enumerate(node.args):
         own = get_stateful_axis(node, n)

@@ -73,7 +73,7 @@ def derive_step_graph(
     begins: str = "",
     chunk: int = 1,
 ) -> DerivedStep:
-    """The step of `graph`: the first half of `derive_encoder_and_step`."""
+    """Derive the decode step of `graph`: the first half of `derive_encoder_and_step`."""
     symbol = find_time_symbol(graph, growing, chunk)
     assert symbol is not None, f"{growing} has no axis to grow along"
     plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
@@ -94,7 +94,7 @@ def derive_step_graph(
 
 
 def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
-    """A step with the graph of what it is handed: the second half of `derive_encoder_and_step`."""
+    """Add the encoder graph to a decode step: the second half of `derive_encoder_and_step`."""
     inputs = set(half.plan.graph.inputs.values())
     # An input of the spec that stays the same goes into the step as it is; anything
     # else that does is a result of `encode`.
@@ -112,7 +112,9 @@ def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
 
 
 def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, InitialValue]:
-    """The row that the first token of an empty text is drawn from, by a name of its own."""
+    """Return the position from which the first token of an empty sequence is chosen, under a
+    name of its own.
+    """
     if not half.source:
         return {}
     name = f"first.{half.source}"

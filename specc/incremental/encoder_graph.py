@@ -57,7 +57,7 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 
 def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
-    """Whether a result surely has a newest row where nothing has grown."""
+    """Return True if a result has a last position even with an empty time axis."""
     value, clock = graph.outputs[source], flow.clock
     axes = [*flow.state(value).axes]
     if not all(clock.begun(value.type.shape[axis]) for axis in axes):
@@ -104,8 +104,8 @@ class LastPositionBuilder:
                     todo += [(row, True), *((r, False) for r in rows.values())]
 
     def _operands(self, row: LastPosition) -> tuple[dict[int, LastPosition], list[Value]]:
-        """The rows that a row is made of, by operand, and what is read with all its rows;
-        no rows where it is cut from its value.
+        """Return the positions that a position is computed from, by operand, and the values
+        that are read whole. No positions if it is sliced from its value.
         """
         value, axis = row
         node = value.node
@@ -117,8 +117,8 @@ class LastPositionBuilder:
         return rows, [a for n, a in enumerate(node.args) if a and n not in rows]
 
     def _same_row(self, node: Node, row: LastPosition) -> dict[int, LastPosition]:
-        """The operands of which the same row makes a row of a result. None where others
-        are read for it, but through a mask, or where the op says how many rows have grown.
+        """Return the operands of which the same position is read for a position of the result;
+        None if others are read, except through a mask, or the op depends on the length.
         """
         value, axis = row
         found = _find_axis_dependences(node, value.index, axis)
@@ -134,8 +134,8 @@ class LastPositionBuilder:
         return rows
 
     def _passed(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """The operand whose last row the last row of a result is, where rows are put side
-        by side, or left away in front.
+        """Return the operand whose last position is the last position of a concatenation or slice,
+        or None.
         """
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
@@ -148,7 +148,7 @@ class LastPositionBuilder:
         return None
 
     def build(self, b: Builder, now: Mapping[Value, Value]) -> Value:
-        """The row, in a graph where these values stand for those of the whole one."""
+        """Build the last position in a graph where `now` maps values of the full graph to its own."""
         made: dict[LastPosition, Value] = {}
 
         def last(row: LastPosition) -> Value:
@@ -172,8 +172,8 @@ class LastPositionBuilder:
 
 
 def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependence]:
-    """The links to one axis of one result. The node may be none of its graph any more:
-    its results are known by their types alone.
+    """Return the dependences of one axis of one result, from the types alone: the node may not be
+    in its graph any more.
     """
     types = tuple(a.type if a else None for a in node.args)
     every = find_op_dependences(node.op, types, node.op.infer(*types))
@@ -195,10 +195,10 @@ class InitialValue:
 
 
 def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> Graph | None:
-    """The graph of `targets`; None where there are none.
+    """Build the graph of `targets`; None without targets.
 
-    Where a length, such as the batch, is told by no input of it, it takes the growing
-    input, of which nothing else is read: with as many rows as there are, or none.
+    If no input of it determines a length such as the batch size, it takes the input with the
+    time axis, of which only the lengths are read.
     """
     if not targets:
         return None
@@ -225,9 +225,8 @@ class EncoderBuilder:
         self.rows: dict[Value, LastPositionBuilder] = {}
 
     def copy(self, targets: Iterable[InitialValue]) -> None:
-        """Every node that these are made from, but for what the newest row alone is
-        wanted of. A loop that collects more than that of the graph is no node of it, and
-        comes last.
+        """Copy every node that the targets need, except where only the last position is wanted. A
+        loop that collects more results than in the full graph comes last.
         """
         b, graph, now = self.b, self.plan.graph, self.now
         values = self._whole(list(targets))
@@ -257,7 +256,7 @@ class EncoderBuilder:
                 now[value] = self._filled(value.type, nothing)
 
     def _whole(self, targets: Sequence[InitialValue]) -> list[Value]:
-        """The values of which more than the newest row is wanted, or read for such a row."""
+        """Return the values of which more than the last position is wanted or read."""
         values = [first.value for first in targets if not first.newest]
         there = self._live(values)
         for first in targets:
@@ -277,7 +276,7 @@ class EncoderBuilder:
                 self.now[value] = made[value.index]
 
     def output(self, first: InitialValue) -> Value:
-        """A result, with the rows of it that are asked for."""
+        """Return a result, restricted to the positions that are wanted."""
         if first.newest and first.axis is not None:
             return self.rows[first.value].build(self.b, self.now)
         value, axis = self.now[first.value], first.axis
@@ -291,7 +290,7 @@ class EncoderBuilder:
         return split_batch(self.b, value, self.plan.batch)
 
     def _at_most(self, rows: Dim, most: int) -> Dim:
-        """The least of both, where it is known which that is."""
+        """Return the minimum of both lengths, simplified where it is known."""
         clock = self.plan.setting.flow.clock
         if clock.sure(rows - most):
             return Dim.of(most)
@@ -308,8 +307,8 @@ class EncoderBuilder:
         return live
 
     def _read(self, node: Node) -> list[Value | None]:
-        """The operands that are read where nothing grows: of what an `extent` measures
-        none, of a concatenation those with rows, of what is padded what has some.
+        """Return the operands that are read while the time axis is empty: none for an `extent`,
+        only those with positions for a concatenation or `pad`.
         """
         if isinstance(node.op, ops.Extent) or self._all_padding(node):
             return []
@@ -320,11 +319,11 @@ class EncoderBuilder:
         return [*node.args]
 
     def _length(self, length: Dim) -> Dim:
-        """A length where nothing grows."""
+        """Return a length with an empty time axis."""
         return length.substitute({self.plan.symbol: 0})
 
     def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The same op, on rows of the head alone."""
+        """Apply the same op to prefix positions alone."""
         op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
         # An `extent` reads its operand for nothing but a length, which is known here.
         if isinstance(op, ops.Extent):
@@ -340,21 +339,19 @@ class EncoderBuilder:
         return self.b.add(op, *args)
 
     def _grows(self, node: Node, axis: int) -> bool:
-        """Whether rows of its operand are of those that grow."""
+        """Return True if an axis of the operand is the time axis."""
         x = node.first
         return x is not None and self.plan.symbol in x.type.shape[axis].symbols()
 
     def _all_padding(self, node: Node) -> bool:
-        """Whether a node puts rows beside none."""
+        """Return True if a `pad` adds positions to an empty axis."""
         x = node.first
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False
         return self._length(x.type.shape[node.op.axis]) == 0
 
     def _filled(self, type: Type, number: float | bool) -> Value:
-        """One number at every row of the head; of an input along the growing axis,
-        before anything has grown, there are none.
-        """
+        """Return a constant of the given type; the time axis is empty."""
         value = self.b.one(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
             value = self.b.one(ops.Insert(axis), value)

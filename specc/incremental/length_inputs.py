@@ -12,14 +12,14 @@ from specc.ir.graph import Graph, Input, Value
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
-    """The symbols in the lengths of some values."""
+    """Return the symbols in the lengths of some values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
     values: Iterable[Value], facts: Mapping[str, Dim] | None = None
 ) -> set[str]:
-    """The symbols that the shapes of some values tell."""
+    """Return the symbols that the shapes of some values determine."""
     dims = {d for v in values for d in v.type.shape if d.symbols()}
     found = set[str]()
     # A length may be told by another that is told: `past + m` once `m` is.
@@ -32,12 +32,12 @@ def find_determined_symbols(
 
 
 def _find_implied_symbols(facts: Mapping[str, Dim], known: set[str]) -> set[str]:
-    """The symbols that are facts of those that are known."""
+    """Return the symbols that follow from known ones by equations."""
     return {name for name, dim in facts.items() if dim.symbols() <= known}
 
 
 def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
-    """The one symbol that a length tells where these are known."""
+    """Return the symbol that a length determines given the `known` ones, or None."""
     unknown = length.symbols() - known
     if len(unknown) != 1:
         return None
@@ -50,7 +50,7 @@ def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
 
 
 def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
-    """Without inputs that nothing reads; a length may be read off any that is left."""
+    """Remove inputs that no node reads and that determine no length in use."""
     read = {a for node, _ in graph.nodes for a in node.args if a}
     read |= set(graph.outputs.values())
     kept = {n for n, v in graph.inputs.items() if v in read or n in always}
@@ -70,8 +70,8 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
 
 
 def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:
-    """With those of the inputs `fixed` of the whole graph that alone tell a length
-    which is computed with, `x / float(length(memory))`, or a part of one, of `past + m`.
+    """Add those inputs `fixed` of the full graph that alone determine a length used in a
+    computation, as in `x / float(length(memory))`, or a part of one, as in `past + m`.
     """
     needed = collect_computed_symbols(graph) | collect_value_symbols(graph.inputs.values())
     there = {n: Value(whole.input_facts[n].type) for n in fixed if n not in graph.inputs}
@@ -84,7 +84,7 @@ def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph
 def _find_length_inputs(
     there: Mapping[str, Value], given: list[Value], needed: set[str], facts: Mapping[str, Dim]
 ) -> list[str]:
-    """The inputs that tell a length which those that are given do not."""
+    """Return the inputs that determine lengths which the given ones do not."""
     found: list[str] = []
     known = find_determined_symbols(given, facts)
     for name, value in there.items():
@@ -97,7 +97,7 @@ def _find_length_inputs(
 
 
 def collect_computed_symbols(graph: Graph) -> set[str]:
-    """The symbols of the lengths that nodes make or say, in the bodies of loops too."""
+    """Return the symbols of lengths that nodes make or hold in attributes, loop bodies included."""
     found = set[str]()
     for node, results in graph.nodes:
         found |= collect_value_symbols(results) | _collect_attribute_symbols(
@@ -119,7 +119,7 @@ def _collect_attribute_symbols(attributes: Iterable[object]) -> set[str]:
 
 
 def add_graph_input(graph: Graph, name: str, facts: Input) -> Graph:
-    """With one more input, of which only the lengths are read."""
+    """Add an input of which only the lengths are read."""
     return replace(
         graph,
         inputs={**graph.inputs, name: Value(facts.type)},

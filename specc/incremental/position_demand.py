@@ -56,10 +56,8 @@ from specc.ir.time_axis import TimeAxis, TimeAxisLayout
 def compute_position_demand(
     setting: DemandContext, outputs: Mapping[Value, float]
 ) -> dict[Value, dict[int, float]]:
-    """The need of every live value along each of its time axes, for these needs of the
-    outputs' rows.
-
-    A second time axis of an output, the keys of an attention map, is wanted whole.
+    """Compute the demand of every live value along each of its time axes, from that of the
+    outputs. A second time axis of an output (the keys of an attention map) is wanted whole.
     """
     # From the last node to the first: when a node is met, all that use its results have
     # said what they need.
@@ -117,19 +115,19 @@ def _propagate_into_body(
 
 
 def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
-    """Every node that `values` are made from in a step. What an `extent` only measures is
-    not looked at, nor what rows of a head were picked from, which a step cannot make.
+    """Return every node that `values` need in a decode step. Operands of an `extent`, and the
+    source of prefix positions, are not followed.
     """
     return collect_needed_nodes(values, reads=lambda node: not _is_operand_free(node, flow))
 
 
 def _is_operand_free(node: Node, flow: TimeFlow) -> bool:
-    """Whether a step does not read the operands of a node."""
+    """Return True if a decode step does not read the operands of a node."""
     return isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
-    """Whether a node makes what stays the same of what grows, from rows of its head."""
+    """Return True if a node selects prefix positions only, which stay constant."""
     if not is_prefix_slice(node, flow.clock):
         return False
     x = node.first
@@ -139,7 +137,9 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 def compute_node_demand(
     setting: DemandContext, node: Node, results: tuple[Value, ...], needs: PositionNeeds
 ) -> Demand:
-    """The rows that a node works on, by axis name, to give what is needed of its results."""
+    """Return the positions that a node works on, by axis name, to give what is needed of its
+    results.
+    """
     if node in setting.flow.inside:
         return CrossAxisLoop.of(setting, node).asked(results, needs)
     names = assign_axis_names(node, results)
@@ -175,7 +175,7 @@ def compute_node_demand(
 def _select_time_axes(
     setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
 ) -> tuple[dict[int, AxisName], ...]:
-    """Of the names of all axes those of time axes, value by value."""
+    """Return the names of the time axes of each value."""
     found = []
     for value, axes in zip(values, names, strict=True):
         times = setting.times(value)
@@ -186,7 +186,7 @@ def _select_time_axes(
 def _collect_axis_layouts(
     setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
 ) -> dict[AxisName, TimeAxisLayout]:
-    """The rows that the axes of operands have, by their names."""
+    """Return the layout of the operands' axes, by name."""
     return {
         name: setting.track(value, axis)
         for value, axes in zip(values, names, strict=True)
@@ -201,9 +201,7 @@ def _get_result_demand(
     names: Sequence[Mapping[int, AxisName]],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
-    """The rows that the results are to have; of one that is kept the new rows are made,
-    those of before are there.
-    """
+    """Return the demand of the results; of a cached value only the new positions are computed."""
     rows: dict[AxisName, float] = {}
     for value, axes in zip(results, names, strict=True):
         for axis, name in axes.items():
@@ -221,7 +219,7 @@ def _get_operand_demand(
     fold: bool,
     clock: TimeAxis,
 ) -> float:
-    """What a link asks of its operand's rows."""
+    """Return how many positions a dependence needs of its operand."""
     if fold and get_stateful_axis(node, link.operand) == link.operand_axis:
         return 0.0  # it goes on from a state
     to, reach = resolve_dependence(node, link, clock)
@@ -242,8 +240,8 @@ def _get_operand_demand(
 def _count_windows(
     link: Dependence, made: tuple[Mapping[int, AxisName], ...], rows: float, track: TimeAxisLayout
 ) -> dict[AxisName, float]:
-    """How many rows windows with a stride make of so many: of those that are not asked
-    for the oldest are dropped. Nothing where rows stay as many as they were.
+    """Return how many strided windows `rows` positions give; the oldest that are not needed are
+    dropped. Empty for ops that keep the length.
     """
     if link.kind != "strided" or link.result_axis is None:
         return {}
@@ -252,8 +250,8 @@ def _count_windows(
 
 
 def _count_window_inputs(node: Node, link: Dependence, need: float, clock: TimeAxis) -> float:
-    """The rows that windows are made of: with every row that is needed `stride` more,
-    and as many windows more in front as reach before the first of them.
+    """Return how many positions the windows need: `stride` for each needed one, plus the windows
+    that reach before the first.
     """
     head = count_positions_ahead(node, link, clock)
     assert head is not None, "what has a step has rows in whole chunks"

@@ -71,7 +71,7 @@ class CutChoice(Generic[T]):
 
 
 def find_minimum_cut(choices: Mapping[T, CutChoice[T]], sinks: Sequence[T]) -> list[T]:
-    """The values to keep so that every sink is there, in the order of `choices`."""
+    """Return the values to cache so that every sink is available, in the order of `choices`."""
     net = _FlowNetwork[tuple[str, T | None]]()
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
@@ -101,8 +101,8 @@ class _FlowNetwork(Generic[N]):
         self.left.setdefault(b, {}).setdefault(a, 0.0)
 
     def sink_side(self, source: N, sink: N) -> set[N]:
-        """The nodes from which the sink can still be reached once no more fits through
-        (Edmonds and Karp 1972).
+        """Return the nodes from which the sink is reachable in the residual network (Edmonds and
+        Karp 1972).
         """
         while (path := self._path(source, sink)) is not None:
             room = min(self.left[a][b] for a, b in path)
@@ -142,13 +142,13 @@ BYTES_BY_DTYPE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "
 
 
 def estimate_value_bytes(value: Value) -> float:
-    """Bytes of a value, run-time lengths taken as 64."""
+    """Return the bytes of a value, with 64 for each dynamic length."""
     lengths = [d.at(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.type.shape]
     return float(prod(lengths) * BYTES_BY_DTYPE[value.type.dtype])
 
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:
-    """What it costs to do a node again."""
+    """Return the cost of recomputing a node."""
     if node.op.heavy or isinstance(node.op, STATEFUL_OPS):
         return inf
     return 0.0 if node.op.view else estimate_value_bytes(value)
@@ -169,14 +169,16 @@ def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
 
 
 def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
-    """What moves of what a node reads."""
+    """Return the operands of a node that depend on the time axis."""
     if isinstance(node.op, ops.Extent):
         return set()
     return {a for a in node.args if a and flow.state(a).moves}
 
 
 def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """The values whose earlier rows a step keeps: they have one time axis and are not free."""
+    """Return the values whose earlier positions a step caches: they have one time axis and are
+    not recomputed.
+    """
     candidates = _find_history_values(setting, compute_position_demand(setting, outputs))
     if not candidates:
         return []
@@ -201,7 +203,7 @@ def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -
 
 
 def iterate_flow_nodes(graph: Graph, flow: TimeFlow) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """The nodes of a graph, each loop over another axis before those of its body."""
+    """Yield the nodes of a graph, each loop over another axis before the nodes of its body."""
     for node, results in graph.nodes:
         yield node, results
         if node in flow.inside:
@@ -209,7 +211,7 @@ def iterate_flow_nodes(graph: Graph, flow: TimeFlow) -> Iterator[tuple[Node, tup
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
-    """The rows that the body of a loop sees, each with what it is a row of."""
+    """Return the scanned inputs of a loop body, each with the operand it is an element of."""
     op = node.op
     assert isinstance(op, ops.Scan), "no other op has a body"
     outer = [x for x in op.parts(node.args).rows if x is not None]
@@ -243,7 +245,7 @@ class _RecomputeSources:
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
     def of(self, value: Value) -> list[Value]:
-        """Those of one value, itself apart."""
+        """Return the sources of a value, the value itself excluded."""
         found: dict[Value, None] = {}
         todo = self._read(value)
         while todo:
@@ -261,10 +263,9 @@ class _RecomputeSources:
 
 
 def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -> list[Value]:
-    """Of the values that stay the same, those that `encode` hands over so that all of
-    `used` can be had in a step.
-
-    Values that no input reaches are weights and numbers, and are not handed over.
+    """Return the constant values that the encoder passes to the step so that the step can
+    compute all of `used`. Values that depend on no input are weights and constants, and are
+    not passed.
     """
     inputs = {v for v in graph.inputs.values() if not flow.state(v).moves}
     reached = set(inputs)
@@ -282,7 +283,9 @@ def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -
 def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeFlow, reached: set[Value]
 ) -> dict[Value, CutChoice[Value]]:
-    """What it costs to hand over the results of a node, or to do it again in a step."""
+    """Return the cost of passing each result of a node to the step, and of recomputing it
+    there.
+    """
     if is_fixed_prefix_slice(node, flow):
         # What was picked from rows of a head `encode` alone can make.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}

@@ -103,7 +103,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
 
 
 def resize_op(plan: StepPlan, node: Node, results: tuple[Value, ...], asked: Demand) -> Op:
-    """An op with the lengths that its attributes say, at as many rows as are asked for."""
+    """Return an op with the lengths in its attributes adapted to the demanded positions."""
     match op := node.op:
         case ops.Expand(axis=axis) if axis in asked.results[0]:
             # The length that is repeated to is that of a time axis.
@@ -176,8 +176,8 @@ class StepGraphBuilder:
             draft.now[value] = blocks.together(draft.b, given) if blocks else given
 
     def _moving_input(self, name: str, value: Value, facts: Input) -> None:
-        """An input along the growing axis: whole where it is looked back at, else its
-        new rows, before which those that are kept are put.
+        """Add an input with a time axis: whole if earlier positions are read, else its new
+        positions, after the cached ones.
         """
         plan, draft = self.plan, self.draft
         times = plan.setting.times(value)
@@ -192,8 +192,8 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _fixed(self, node: Node, results: tuple[Value, ...]) -> None:
-        """What stays the same is computed in the step, unless it was handed over or is
-        known to `encode` alone.
+        """Compute a constant value in the step, unless the encoder passes it or it is needed
+        there alone.
         """
         now = self.draft.now
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
@@ -208,13 +208,13 @@ class StepGraphBuilder:
             now.setdefault(old, new)
 
     def node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """What stands in the step for the results of a node."""
+        """Build the results of a node in the step."""
         moves = self.plan.moves(results[0])
         (self._moving if moves else self._fixed)(node, results)
 
     def _moving(self, node: Node, results: tuple[Value, ...]) -> None:
-        """What moves, on as many rows as it is asked for; each result is then cut to
-        what is needed of it, or put behind the rows that are kept.
+        """Build a node on the time axis for the demanded positions; then slice each result to
+        what is needed, or append it to the cached positions.
         """
         plan = self.plan
         asked = compute_node_demand(plan.setting, node, results, plan.needs)
@@ -232,7 +232,7 @@ class StepGraphBuilder:
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
     def _plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
-        """The same op on as many rows as are asked for."""
+        """Apply the same op to the demanded positions."""
         counted = _build_counted_op(self.states, node, results, asked)
         if counted is not None:
             return counted
@@ -247,7 +247,7 @@ class StepGraphBuilder:
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 
     def _fold(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
-        """A fold goes on from a state: `asked` is the new rows."""
+        """Resume a stateful op from its state; `asked` is the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
             (rows,) = (x for x in draft.operands(node, asked) if x)
@@ -271,9 +271,7 @@ class StepGraphBuilder:
 def _build_counted_op(
     states: StepStates, node: Node, results: tuple[Value, ...], asked: Demand
 ) -> Results | None:
-    """What stands for ops that say how many rows there are, or take so many of them;
-    None for others.
-    """
+    """Build an op that counts or selects positions; None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
             return build_position_ids(states, node, results[0], asked)
@@ -286,8 +284,8 @@ def _build_counted_op(
 
 
 def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
-    """The values that stay the same and that a step uses: not those that a fold begins
-    with, since it goes on from a state, nor what is only measured.
+    """Yield the constant values that a step uses, except initial values of stateful ops, which
+    resume from a state, and values of which only the length is read.
     """
     for node, results in plan.graph.nodes:
         used = node in plan.live and plan.moves(results[0])
@@ -301,7 +299,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
 
 
 def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> bool:
-    """Whether a step passes on what grows without the rows that are put before it."""
+    """Return True if a step passes on new positions without the prefix that precedes them."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.times(results[0]):
         return False
     asked = compute_node_demand(plan.setting, node, results, plan.needs)

@@ -118,30 +118,30 @@ class StepPlan:
         )
 
     def within(self, body: Graph) -> "StepPlan":
-        """The same plan for the body of a loop."""
+        """Return the plan for the body of a loop."""
         live = collect_step_nodes(body.outputs.values(), self.setting.flow)
         return replace(self, graph=body, outputs={}, live=live)
 
     def rows(self, need: float, track: TimeAxisLayout) -> Dim:
-        """How many rows a value of this need has on such a track."""
+        """Return how many positions a value with this demand has along an axis."""
         if need < 0:
             return Dim.of(1)
         return self.before(need, track) + self.new * track.rate
 
     def before(self, need: float, track: TimeAxisLayout) -> Dim:
-        """How many of them are from before, or of the head."""
+        """Return how many of these positions are earlier ones or prefix positions."""
         chunks = _count_chunks(self.setting, need, track)
         known = track.head.number is not None
         all_ = need == inf or (chunks >= self.most > 0 and known)
         return self._of(self.base, need, track, all_)
 
     def after(self, need: float, track: TimeAxisLayout) -> Dim:
-        """How many there are from before when the new rows have become such."""
+        """Return how many earlier positions there are after this step."""
         return self._of(self.base + self.new, need, track, need == inf)
 
     def _of(self, there: Dim, need: float, track: TimeAxisLayout, all_: bool) -> Dim:
-        """As many rows as are needed, of those that so many chunks brought, or of `all_`
-        of these what each was kept of.
+        """Return as many positions as are needed, at most those of `there` chunks, or with
+        `all_` all of the cached ones.
         """
         head, rate = track.head, track.rate
         if need == inf:
@@ -156,7 +156,7 @@ class StepPlan:
         return chunks * int(min(lacking, rate)) + head
 
     def moves(self, value: Value) -> bool:
-        """Whether a value depends on what grows."""
+        """Return True if a value depends on the time axis."""
         return self.setting.flow.state(value).moves
 
     def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
@@ -173,7 +173,9 @@ class StepPlan:
 def _count_needs(
     open_: DemandContext, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """The needs when these values are kept; an input that is looked back at is given whole."""
+    """Return the demand if these values are cached; an input whose earlier positions are read
+    is given whole.
+    """
     setting = replace(open_, kept=kept)
     needs = compute_position_demand(setting, asked)
     inputs = {
@@ -188,7 +190,7 @@ def _count_needs(
 
 
 def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> float:
-    """How many rows of what grows are needed at most, beside those of a head."""
+    """Return the maximum number of positions needed besides the prefix."""
     if need <= 0 or need == inf:
         return max(need, 0.0)
     if head.number is not None:
@@ -197,7 +199,7 @@ def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> 
 
 
 def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
-    """How many chunks bring the rows that are needed beside those of a head."""
+    """Return how many chunks give the positions that are needed besides the prefix."""
     lacking = _count_lacking_positions(setting, need, track.head)
     return lacking if lacking == inf else float(ceil(lacking / track.rate))
 
@@ -205,7 +207,7 @@ def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) ->
 def _find_max_chunks(
     setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], values: Iterable[Value]
 ) -> float:
-    """The most chunks of what grows that any of some values needs from before."""
+    """Return the maximum number of earlier chunks that any of the values needs."""
     found = (
         _count_chunks(setting, need, setting.track(v, axis))
         for v in values
@@ -217,12 +219,12 @@ def _find_max_chunks(
 def _max_input_chunks(
     setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], whole: tuple[str, ...]
 ) -> float:
-    """The most chunks of what grows from before that any input of a step has."""
+    """Return the maximum number of earlier chunks that any input of a step holds."""
     return inf if whole else _find_max_chunks(setting, needs, setting.kept)
 
 
 def _count_firsts(setting: DemandContext) -> float:
-    """How many first rows are kept: one, where any is picked."""
+    """Return 1 if any first position is cached, else 0."""
     nodes = iterate_flow_nodes(setting.graph, setting.flow)
     clock = setting.flow.clock
     return float(any(is_first_position_slice(n, clock) and setting.folds(n, r) for n, r in nodes))
@@ -231,8 +233,8 @@ def _count_firsts(setting: DemandContext) -> float:
 def _is_length_known(
     setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], most: float
 ) -> bool:
-    """Whether the length of what is kept tells how many rows of what grows that are: of
-    `min(past + m, 3)` rows it does not, nobody knows of which there were fewer.
+    """Return True if the length of a cached value determines how many earlier positions there
+    are; `min(past + m, 3)` does not.
     """
     if most in (0.0, inf):
         return True
@@ -248,7 +250,7 @@ def _is_length_known(
 
 
 def _find_batch_length(growing: Value) -> Dim | None:
-    """The length of the batch, where what grows has one."""
+    """Return the batch size if the input with the time axis has a batch axis."""
     shape = growing.type.shape
     return shape[0] if len(shape) > 1 else None
 
@@ -279,7 +281,7 @@ class StepDraft:
     now: dict[Value, Value] = field(default_factory=dict)
 
     def add(self, node: Node, op: Op, *args: Value | None) -> tuple[Value, ...]:
-        """A node of the step, which remembers where `node` of the whole graph came from."""
+        """Add a node with the scopes and spans of `node` of the full graph."""
         results = self.b.add(op, *args)
         known, maker = self.plan.graph.made.get(node), results[0].node
         if known and maker:
@@ -293,9 +295,7 @@ class StepDraft:
     def tail(
         self, value: Value, axis: int, track: TimeAxisLayout, has: float, need: float
     ) -> Value:
-        """The last rows of a value, as many as are needed: rows end where the new ones
-        do, so what is left over stands in front.
-        """
+        """Return the last positions of a value, as many as are needed."""
         if has == need:
             return value
         assert need < has, f"{need} rows before are needed, {has} are there"
@@ -303,7 +303,7 @@ class StepDraft:
         return self.last(value, axis, total, rows)
 
     def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
-        """The last rows of `total`."""
+        """Return the last `rows` of `total` positions."""
         if total == rows:
             return value
         return self.b.one(ops.Slice(axis, total - rows, total), value)
@@ -311,7 +311,9 @@ class StepDraft:
     def operands(
         self, node: Node, asked: Demand, without: Collection[int] = ()
     ) -> list[Value | None]:
-        """The operands of a node, cut to the rows it is asked for, but for some."""
+        """Return the operands of a node, sliced to the demanded positions, except those in
+        `without`.
+        """
         cut: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, asked.operands, strict=True)):
             if value is None or n in without:
@@ -326,8 +328,8 @@ class StepDraft:
         return cut
 
     def output(self, value: Value, need: float) -> Value:
-        """An output with the rows that are asked for: of its first time axis; a second
-        one, the keys of an attention map, stays whole.
+        """Return an output with the demanded positions of its first time axis; a second one,
+        the keys of an attention map, stays whole.
         """
         new = self.now[value]
         for axis in self.plan.setting.times(value)[:1]:
@@ -337,5 +339,5 @@ class StepDraft:
 
 
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
-    """A type with other lengths along some axes."""
+    """Return a type with other lengths along some axes."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))

@@ -44,8 +44,8 @@ class StateNames:
 
     @classmethod
     def of(cls, graph: Graph, inside: Mapping[Node, Graph]) -> "StateNames":
-        """For one graph and the bodies of its loops, `inside`; attentions and loops are
-        counted in its order.
+        """Return the state names of a graph and its loop bodies `inside`; attentions and loops
+        are numbered in graph order.
         """
         users: dict[Value, tuple[str, StateRole, int]] = {}
         loops: dict[Node, int] = {}
@@ -87,7 +87,9 @@ class StateNames:
         return "rows", self.others - 1, self.of_value(value)
 
     def of_value(self, value: Value) -> str:
-        """The name of a value: an input's own, its user's, or its maker's."""
+        """Return the name of a value: an input's own, that of its user, or that of its
+        producer.
+        """
         own = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if own:
             return own
@@ -101,7 +103,7 @@ class StateNames:
         return self._once(f"{scope}.{node.op.name}" if scope else node.op.name)
 
     def of_carry(self, node: Node, result: Value) -> str:
-        """The name of what a loop carries."""
+        """Return the name of a loop carry."""
         scope = _get_last_scope(self.made, node) or f"{node.op.name}.{self.loop(node)}"
         word = "state"
         if isinstance(node.op, ops.Lstm) and result.index == node.op.cell_result:
@@ -109,7 +111,7 @@ class StateNames:
         return self._once(f"{scope}.{word}")
 
     def loop(self, node: Node) -> int:
-        """The number of a loop in the order of the graph."""
+        """Return the number of a loop in graph order."""
         return self.loops.get(node, 0)
 
     def _once(self, name: str) -> str:
@@ -142,11 +144,10 @@ class StepStates:
     offset: Value | None = None
 
     def first_row(self, need: float, track: TimeAxisLayout) -> Value:
-        """The number of the first row of a value of this need on such a track, i64[].
+        """Return the position id of the first position of a value, i64[].
 
-        A row's number is how many stand before it. Where all earlier rows are kept their
-        count is a length of an input, and the number follows from lengths. Where they
-        are not, it is counted from step to step.
+        If all earlier positions are cached, it follows from the length of an input; otherwise a
+        counter is carried from step to step.
         """
         plan, b = self.draft.plan, self.draft.b
         # The newest row alone stands behind the other new ones; any other value begins
@@ -159,7 +160,7 @@ class StepStates:
         return add_length(b, multiply_count(b, self._chunks_before(), rate), behind)
 
     def _chunks_before(self) -> Value:
-        """How many chunks there were, as a state: no length of an input tells."""
+        """Return the number of earlier chunks, carried as a state."""
         if self.offset is None:
             self.offset = self.draft.b.input(PAST_LENGTH_INPUT, Input(Type("i64", ())))
             self.met.append(
@@ -178,7 +179,7 @@ class StepStates:
         return self.offset
 
     def count_new_rows(self) -> None:
-        """The next number of chunks, where anything asked for it."""
+        """Update the number of chunks, if it is carried."""
         if self.offset is not None:
             new = self.draft.plan.new
             self.after["next.rows"] = add_length(self.draft.b, self.offset, new)
@@ -207,8 +208,8 @@ class StepStates:
         return both
 
     def carry(self, node: Node, result: Value, first: Value | None) -> tuple[DecodeState, Value]:
-        """The state of a loop, which starts as `first`, or as zeros; behind a head, as
-        the rows of the head leave it.
+        """Return the state of a loop and its input. It starts as `first`, as zeros, or, after a
+        prefix, with the value after the prefix.
         """
         name = self.names.of_carry(node, result)
         head = self.draft.plan.setting.head(*get_stateful_operand(node))
@@ -237,7 +238,7 @@ class StepStates:
         return whole
 
     def carried(self, name: str, type: Type, initial: str, layer: int) -> DecodeState:
-        """A state without an axis of rows."""
+        """Return a state without a time axis."""
         return DecodeState(
             name=f"past.{name}",
             next=f"next.{name}",
@@ -251,7 +252,7 @@ class StepStates:
         )
 
     def given(self, state: DecodeState) -> Value:
-        """The input of a state that was not met before, as the step works on it."""
+        """Add the input of a new state, in the layout that the step works on."""
         blocks = find_batch_blocks(state.type, self.draft.plan.batch)
         if blocks is not None:
             rows = None if state.rows is None else blocks.place(state.rows)
@@ -262,34 +263,32 @@ class StepStates:
         return blocks.together(self.draft.b, given) if blocks else given
 
     def nexts(self) -> Mapping[str, Value]:
-        """What takes the place of each state, by output."""
+        """Return the updated value of each state, by output name."""
         b, batch = self.draft.b, self.draft.plan.batch
         return {name: split_batch(b, value, batch) for name, value in self.after.items()}
 
     def _batch(self, type: Type) -> int | None:
-        """The axis of the batch."""
+        """Return the batch axis of a type, or None."""
         batch = self.draft.plan.batch
         return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 
 def multiply_count(b: Builder, number: Value, factor: int) -> Value:
-    """A number of rows, of which each stands for several."""
+    """Return a count times a constant factor."""
     if factor == 1:
         return number
     return b.one(ops.Arith("mul"), number, b.one(ops.Constant(factor, "i64")))
 
 
 def add_length(b: Builder, number: Value, length: Dim) -> Value:
-    """A number of rows and a length."""
+    """Return the sum of a count and a length."""
     return b.one(ops.Arith("add"), number, b.one(ops.Size(length)))
 
 
 def select_first_position(
     states: StepStates, node: Node, result: Value, rows: Value
 ) -> tuple[Value, ...]:
-    """What a node that picks the first row gives: of the state, or of the new `rows`
-    where nothing has grown yet.
-    """
+    """Return the first position: from the state, or from the new `rows` in the first step."""
     draft, none = states.draft, Dim.of(0)
     x, axis = get_stateful_operand(node)
     track = draft.plan.setting.track(x, axis)

@@ -11,10 +11,9 @@ from specc.transforms.quantize_weights import find_viewed_weight
 def find_norm_folds(
     graph: Graph, ties: Mapping[str, str], rounded: Container[str]
 ) -> tuple[NormFold, ...]:
-    """The norms of a graph that nothing but linear maps reads, by weights that nothing
-    but these maps reads and that are all `rounded`: one that is kept stays what it is.
-    `ties` names the weight whose numbers another has: none of them can be changed for
-    one reader alone.
+    """Return the norms that only linear layers read, whose weights only these layers read and
+    are all in `rounded`. `ties` are tied weights, none of which can be changed for one
+    reader alone.
     """
     walk = _ValueUsers(graph, frozenset(ties) | frozenset(ties.values()), rounded)
     found = (walk.fold(node, made) for node, (made, *_) in graph.nodes)
@@ -36,7 +35,7 @@ class _ValueUsers:
         self.results = {node: made for node, (made, *_) in graph.nodes}
 
     def fold(self, norm: Node, made: Value) -> NormFold | None:
-        """What can be moved out of a norm; None where it is none, or nothing can."""
+        """Return what can be folded out of a norm, or None."""
         if not isinstance(norm.op, ops.LayerNorm | ops.RMSNorm) or made in self.shown:
             return None
         # without a gain there is nothing to move, whether or not there is a bias
@@ -53,8 +52,8 @@ class _ValueUsers:
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
 
     def _maps_of(self, made: Value) -> dict[str, bool] | None:
-        """The weights that `made` is multiplied by, and whether each lies turned over;
-        None where something else reads it, or one weight is read both ways.
+        """Return the weights that `made` is multiplied by, and whether each is transposed; None
+        if something else reads it or a weight is used in both orientations.
         """
         maps: dict[str, bool] = {}
         for reader in self.of.get(made, ()):
@@ -67,9 +66,9 @@ class _ValueUsers:
         return maps
 
     def _weight(self, reader: Node, made: Value) -> tuple[str, bool] | None:
-        """The weight that a linear map multiplies `made` by, and whether it lies turned
-        over; None where the reader is something else, the weight is not rounded, or
-        others read it.
+        """Return the weight that a linear layer multiplies `made` by, and whether it is
+        transposed; None for other readers, weights that are not quantized, or weights with
+        other readers.
         """
         if not isinstance(reader.op, ops.Linear) or reader.args[0] is not made:
             return None
@@ -88,7 +87,7 @@ class _ValueUsers:
         return (self.names[value], turned) if self._alone(value, made) else None
 
     def _alone(self, weight: Value, made: Value) -> bool:
-        """Whether nothing but maps of `made` reads a weight, turned over or not."""
+        """Return True if only linear layers of `made` read a weight, transposed or not."""
         for reader in self.of.get(weight, ()):
             if isinstance(reader.op, ops.Transpose):
                 if not self._alone(self.results[reader], made):
