@@ -70,7 +70,7 @@ class _BatchAxis:
         return not said or said == [self.length]
 
     def mixed(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
-        """Yield the nodes that mix batch elements, with their graph or loop body; each cause once."""
+        """Yield the nodes that mix batch elements, with their graph or body; each cause once."""
         for node, results in graph.nodes:
             if any(a in spoilt for a in node.args if a):
                 spoilt.update(results)

@@ -123,7 +123,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 
 def _is_monotone(length: Dim) -> bool:
-    """Return True if a length is a sum of symbols and of floor quotients of symbols by constants."""
+    """Return True if a length is a sum of symbols and of their floor quotients by constants."""
     for monomial, c in length.terms:
         for atom, _ in monomial:
             if isinstance(atom, DimFunction) and not (

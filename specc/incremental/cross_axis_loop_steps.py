@@ -199,7 +199,7 @@ def build_loop_step(
 
 
 def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
-    """Stack the states of all iterations of a loop along its axis, which is `axis` of `rows` too."""
+    """Stack the states of all iterations of a loop along its axis (`axis` of `rows`)."""
     turns, shape = rows.type.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
 

@@ -148,7 +148,7 @@ class LastPositionBuilder:
         return None
 
     def build(self, b: Builder, now: Mapping[Value, Value]) -> Value:
-        """Build the last position in a graph where `now` maps values of the full graph to its own."""
+        """Build the last position in another graph; `now` maps values of the full graph to it."""
         made: dict[LastPosition, Value] = {}
 
         def last(row: LastPosition) -> Value:

@@ -28,20 +28,20 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def _is_layer_like_scan(op: ops.Scan) -> bool:
-    """Whether a scan goes the way that a recurrent layer does: along the second axis,
-    with one state or an LSTM's two, and to the end, as a layer cannot stop early.
+    """Return True if a scan runs like a recurrent layer: along axis 1, with one state (two for
+    an LSTM), without early exit.
     """
     return op.axis == 1 and op.carries in (1, 2) and op.until == -1
 
 
 def _have_batch_shapes(row: Value, state: Value) -> bool:
-    """Whether a cell may read this row with that state: both `[batch, n]`."""
+    """Return True if the scanned element and the state are both `[batch, n]`."""
     return row.type.rank == 2 and row.type.shape[0] == state.type.shape[0]
 
 
 def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """A rewrite rule: the results of a scan by a recurrent layer, or None where its
-    body is not such a cell.
+    """Rewrite a scan over a known cell to a recurrent layer; return None for other ops and
+    cells.
     """
     if not isinstance(op, ops.Scan) or not _is_layer_like_scan(op):
         return None
@@ -86,7 +86,7 @@ class _PatternBuilder:
         return self.states[0].shape[1]
 
     def leaf(self, name: str, *shape: Dim) -> Value:
-        """An input of the pattern."""
+        """Add an input of the pattern."""
         return self.b.input(name, Input(Type(self.row.dtype, shape)))
 
     def do(self, fn: str, *args: Value) -> Value:
@@ -94,7 +94,7 @@ class _PatternBuilder:
         return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def both(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
-        """The state, and the affine maps of the row and of the state."""
+        """Return the state, and the affine maps of the input and of the state."""
         size = self.size
         x = self.leaf("x", *self.row.shape)
         h = self.leaf("h", *self.states[0].shape)
@@ -103,18 +103,18 @@ class _PatternBuilder:
         return h, self.b.one(ops.Linear(), x, *w), self.b.one(ops.Linear(), h, *u)
 
     def parts(self, x: Value, count: int) -> list[Value]:
-        """The features in `count` parts as wide as the state."""
+        """Split the features into `count` parts of the width of the state."""
         return [
             self.b.one(ops.Slice(1, self.size * n, self.size * (n + 1)), x) for n in range(count)
         ]
 
     def done(self, layer: FusedLayer, *nexts: Value) -> _CellPattern:
-        """The pattern."""
+        """Return the finished pattern."""
         return _CellPattern(layer, self.b.inputs, nexts)
 
 
 def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPattern]:
-    """The cells whose states are like these."""
+    """Yield the patterns of cells with such states."""
     if len(states) == 2:
         if states[0] == states[1]:
             yield _build_lstm_pattern(_PatternBuilder(row, states))
@@ -163,7 +163,7 @@ LeafBindings = dict[Value, Value]
 def _match_cell(
     cell: _CellPattern, row: Value, states: Sequence[Value], nexts: Sequence[Value]
 ) -> LeafBindings | None:
-    """What each leaf is in the body; None where the body is another cell."""
+    """Bind each leaf of the pattern to a value of the body; None for another cell."""
     # A cell without biases is the same layer with none.
     free = {cell.leaves[n] for n in OPTIONAL_BIASES if n in cell.leaves}
     bound: LeafBindings | None = dict(
@@ -181,8 +181,8 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """The leaves so far and those of this part, if the part is alike; sums and products
-    in either order.
+    """Return the bindings extended by this part if it matches, else None; sums and products
+    match in either order.
     """
     if pattern.node is None:
         return _match_leaf(pattern, value, bound, free)
@@ -202,7 +202,7 @@ def _match_value(
 def _match_leaf(
     leaf: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """The leaves with what this one is: the same wherever the pattern has it."""
+    """Bind a leaf; it must be the same value wherever the pattern has it."""
     if value is None:
         return bound if leaf in free else None
     if leaf in bound:
@@ -216,7 +216,7 @@ def _match_operands(
     bound: LeafBindings,
     free: set[Value],
 ) -> LeafBindings | None:
-    """The leaves of all operands; one that a node lacks may stand as None or not at all."""
+    """Bind the leaves of all operands; a missing optional operand may be None or left out."""
     found: LeafBindings | None = bound
     for pattern, value in zip_longest(patterns, values):
         if pattern is None or found is None:
@@ -239,8 +239,8 @@ class _FusedLoop:
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
     def results(self, row: Value) -> tuple[Value, ...] | None:
-        """The final states, and the collected values; None where something needed is
-        made inside the loop.
+        """Return the final states and the collected values; None if something needed is made
+        inside the loop.
         """
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
@@ -268,14 +268,14 @@ class _FusedLoop:
         return (*made[1:], *(made[0] if v is outputs[0] else next(others) for v in collected))
 
     def _one(self) -> bool:
-        """Whether what a gate is subtracted from is the number one."""
+        """Return True if gates are subtracted from the constant one."""
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
         return value.node is not None and value.node.op == ops.Constant(1.0, value.type.dtype)
 
     def _free_of_state(self, collected: Sequence[Value], new: Value) -> bool:
-        """Whether all that is collected can be made of rows and the new state."""
+        """Return True if all collected values can be computed from inputs and the new state."""
         states = set(self.inputs[self.op.scanned : self.op.scanned + self.op.carries])
         todo = [v for v in collected if v is not new]
         seen: set[Value] = set()
@@ -289,8 +289,8 @@ class _FusedLoop:
         return True
 
     def _whole(self, first: Value | None, rest: Value | None) -> Value | None:
-        """A matrix or bias of all gates; one that was cut in two is put together, or
-        found uncut.
+        """Return a weight or bias of all gates; one that was split in two is concatenated, or
+        found whole.
         """
         if first is None or rest is None:
             return first
@@ -305,8 +305,8 @@ class _FusedLoop:
         return self.b.one(ops.Concat(0), first, rest)
 
     def _rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
-        """What else is collected, by a loop over the rows and the new states that
-        carries nothing.
+        """Compute the other collected values by a loop over inputs and new states without
+        carries.
         """
         op = self.op
         rows = self.inputs[: op.scanned]
@@ -332,7 +332,7 @@ class _FusedLoop:
 
 
 def _collect_between(values: Sequence[Value], known: dict[Value, Value]) -> set[Value]:
-    """The first results of the nodes between `known` and `values`."""
+    """Return the first results of the nodes between `known` and `values`."""
     live: set[Value] = set()
     todo = list(values)
     while todo:

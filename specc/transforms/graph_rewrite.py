@@ -34,8 +34,8 @@ def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
 def rewrite_into_builder(
     graph: Graph, builder: Builder, now: dict[Value, Value], rules: Sequence[RewriteRule] = ()
 ) -> Graph:
-    """The same where inputs and parameters are there already: `now` says what stands for
-    each.
+    """Rewrite a graph into a builder that already has its inputs and parameters, mapped by
+    `now`.
     """
     for node, results in graph.nodes:
         args = tuple(now[a] if a else None for a in node.args)
@@ -57,7 +57,7 @@ def rewrite_into_builder(
 def _apply_first_rule(
     rules: Sequence[RewriteRule], builder: Builder, op: Op, args: NodeOperands
 ) -> NodeResults | None:
-    """What the first rule that applies gives; those behind it are not asked."""
+    """Return the results of the first rule that applies, or None."""
     for rule in rules:
         if (made := rule(builder, op, args)) is not None:
             return made
@@ -77,13 +77,13 @@ def rewrite_until_stable(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
 
 
 def _are_equal_graphs(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have equal ops at the same places."""
+    """Return True if two graphs have equal ops and equal connections."""
     ops_of_a, ops_of_b = ([n.op for n, _ in graph.nodes] for graph in (a, b))
     return ops_of_a == ops_of_b and _list_operand_numbers(a) == _list_operand_numbers(b)
 
 
 def _list_operand_numbers(graph: Graph) -> list[int]:
-    """What each node reads, as numbers: a value of one graph is never one of another."""
+    """Return the operands of all nodes as numbers, comparable between graphs."""
     numbers: dict[Value, int] = {}
     for value in (*graph.inputs.values(), *graph.parameters.values()):
         numbers[value] = len(numbers)

@@ -75,7 +75,7 @@ ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 
 
 def can_follow_operand_dtype(op: Op) -> bool:
-    """Whether an op is computed in whatever its operands are."""
+    """Return True if an op is computed in the dtype of its operands."""
     match op:
         case ops.Pointwise(fn=fn):
             return fn in ERROR_STABLE_FUNCTIONS
@@ -85,7 +85,9 @@ def can_follow_operand_dtype(op: Op) -> bool:
 
 
 def is_product_preserving(op: Op) -> bool:
-    """Whether a result behind this op is still a product's own: moved, shifted, scaled."""
+    """Return True if the result of this op on a product still counts as that product: moved,
+    shifted, scaled.
+    """
     return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
@@ -106,8 +108,8 @@ def convert_graph_to_half(graph: Graph, half: HalfDtype) -> Graph:
 
 
 def convert_derived_to_half(derived: DerivedGraphs, half: HalfDtype) -> DerivedGraphs:
-    """A graph taken apart, computing in `half`. Keys and values are kept in it, other
-    states in f32; what `encode` hands on is as it was made.
+    """Convert encoder and decode step to `half`. Keys and values are cached in `half`, other
+    states in f32; values passed by the encoder keep the dtype they are computed in.
     """
     states = tuple(_convert_state(s, half) for s in derived.states)
     thin = {s.name for s in states if s.type.dtype == half}
@@ -135,8 +137,8 @@ def _convert_state(state: DecodeState, half: HalfDtype) -> DecodeState:
 def _convert_graph(
     graph: Graph, half: HalfDtype, given: Mapping[str, str], results: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str]]:
-    """The graph, and the types of results that have none in `results`: they are as they
-    were made. `given` are types of inputs.
+    """Return the converted graph, and the dtypes of outputs not listed in `results`. `given`
+    are dtypes of inputs.
     """
     made = Builder()
     walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
@@ -162,8 +164,8 @@ def _convert_graph(
 
 
 def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]:
-    """The products that results are, or that decide something, but for what moves and
-    shifts them: logits, and the scores of experts. They are computed in f32.
+    """Return the products that are outputs or decide something, up to moves and shifts: logits
+    and router scores. They are computed in f32.
     """
     read: set[Value] = set()
     late: set[Node] = set()
@@ -195,19 +197,19 @@ class _HalfConverter:
     thins: dict[Value, Value] = field(default_factory=dict)
 
     def enter(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
-        """A value that is there, as `new`."""
+        """Register the converted form of a value."""
         thin = old.type.dtype == "f32" and new.type.dtype == self.half
         (self.thins if thin else self.wides)[old] = new
         self.widths[old] = "thin" if thin else width
 
     def wide(self, old: Value) -> Value:
-        """A value as it was, in f32 if it has a fraction."""
+        """Return a value in its original dtype (f32 for floats)."""
         if old not in self.wides:
             self.wides[old] = self.made.one(ops.Cast("f32"), self.thins[old])
         return self.wides[old]
 
     def thin(self, old: Value) -> Value:
-        """A value of f32 in 16 bits, any other as it was."""
+        """Return a float value in 16 bits, any other as it is."""
         if old.type.dtype != "f32":
             return self.wide(old)
         if old not in self.thins:
@@ -222,11 +224,11 @@ class _HalfConverter:
         return self.thins[old]
 
     def either(self, old: Value) -> Value:
-        """A value as it was made."""
+        """Return a value in the dtype it was computed in."""
         return self.thins[old] if self.widths[old] == "thin" else self.wide(old)
 
     def nodes(self, graph: Graph) -> None:
-        """Every node of a graph, in order."""
+        """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             width = self._width(node)
             new = self._written(node, width)
@@ -237,7 +239,7 @@ class _HalfConverter:
                 self.made.made[new[0].node] = known
 
     def _written(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
-        """The node again, its operands in its width."""
+        """Convert a node, with its operands in its dtype."""
         if width != "thin":
             return self.made.add(node.op, *(a and self.wide(a) for a in node.args))
         op: Op = node.op
@@ -246,7 +248,7 @@ class _HalfConverter:
         return self.made.add(op, *(a and self.thin(a) for a in node.args))
 
     def _expert(self, body: Graph) -> Graph:
-        """The body of experts, which takes and gives rows of 16 bits."""
+        """Convert the body of experts, whose inputs and results are 16-bit."""
         given = dict.fromkeys(body.inputs, self.half)
         results = dict.fromkeys(body.outputs, self.half)
         return _convert_graph(body, self.half, given, results)[0]
@@ -272,6 +274,6 @@ class _HalfConverter:
         return [a for a in node.args if a is not None and a.type.dtype == "f32"]
 
     def _fits(self, constant: ops.Constant) -> bool:
-        """Whether a number is one of 16 bits too, but for digits."""
+        """Return True if a constant is in the normal range of the 16-bit dtype."""
         size = abs(float(constant.value))
         return size == 0 or MIN_NORMAL[self.half] <= size <= MAX_FINITE[self.half]

@@ -84,8 +84,8 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def grows(self) -> tuple[str, tuple[str, ...]]:
-        """The input that grows, and the results that are to be made. E0701 where there
-        is none.
+        """Return the input with the time axis and the outputs to compute. Raise E0701 without a
+        `generate` or `stream` section.
         """
         if self.generation is not None:
             return self.generation.growing, (self.generation.source,)
@@ -94,7 +94,7 @@ class PassState:
         return self.streaming.growing, self.streaming.sources
 
     def graphs(self) -> tuple[Graph, ...]:
-        """The graphs there are now: the newest in place of what it was made from."""
+        """Return the current graphs."""
         if self.derived is not None:
             encode = (self.derived.encode,) if self.derived.encode else ()
             return *encode, self.derived.step
@@ -132,7 +132,7 @@ def _run_split_scan(work: PassState) -> PassState:
 
 
 def _rewrite_loops(graph: Graph, rule: RewriteRule) -> Graph:
-    """The graph by a rule for loops; without any it is not built anew."""
+    """Rewrite a graph by a rule for loops; a graph without loops is returned as it is."""
     loops = any(isinstance(node.op, ops.Scan) for node, _ in graph.nodes)
     return rewrite_graph(graph, [rule]) if loops else graph
 
@@ -158,7 +158,7 @@ def _run_chunk(work: PassState) -> PassState:
 
 
 def _find_generated_symbol(graph: Graph, growing: str, chunk: int = 1) -> str:
-    """The length that grows. E0702 where there is none."""
+    """Return the symbol of the time axis. Raise E0702 if there is none."""
     symbol = find_time_symbol(graph, growing, chunk)
     if symbol is None:
         raise_error(
@@ -261,16 +261,14 @@ def run_passes(work: PassState, names: Sequence[str]) -> PassState:
 
 
 def list_passes_up_to(last: str) -> tuple[str, ...]:
-    """The passes that `compile` has run when `last` is done; the optional ones only if
-    `last` is one.
-    """
+    """Return the passes that `compile` runs up to `last`; optional ones only if `last` is one."""
     names = [each.name for each in ALL_PASSES]
     before = ALL_PASSES[: names.index(last)]
     return *(each.name for each in before if not each.optional), last
 
 
 def _verify_after_pass(work: PassState, name: str, sound: Sequence[Graph]) -> list[Graph]:
-    """The graphs behind a pass, all sound: those known to be so before are the same."""
+    """Verify the graphs after a pass, except those in `sound`, and return them."""
     for graph in work.graphs():
         if graph not in sound:
             faults = find_graph_errors(graph)
@@ -284,8 +282,8 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
 
 
 def simplify_graph(graph: Graph, *, fused: bool = True) -> Graph:
-    """The graph as every target gets it: loops that an op does, unless `fused` is
-    false, and out of loops what need not be in them.
+    """Return the graph that every target lowers: loops fused into layers unless `fused` is
+    False, loop-invariant nodes hoisted.
     """
     return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fused else LOOP_PASSES).graph
 
@@ -327,7 +325,7 @@ def apply_half_precision(graph: Graph, width: HalfDtype) -> Graph:
 
 
 def apply_half_precision_to_derived(derived: DerivedGraphs, width: HalfDtype) -> DerivedGraphs:
-    """The same of a graph that was taken apart, with the states between its graphs."""
+    """Convert encoder and decode step to 16 bits, with the states between them."""
     made = convert_derived_to_half(derived, width)
     if VERIFY_AFTER_PASSES.get():
         for graph in (made.encode, made.step):

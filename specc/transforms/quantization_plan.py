@@ -56,12 +56,12 @@ class QuantizationRequest:
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
-        """Every kind that some weight is to have."""
+        """The quantization kinds that some weight may get."""
         return self.kind, self.head, *(kind for _, kind in self.own)
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Every pattern that must match something."""
+        """The patterns that must match a weight."""
         return *self.keep, *(pattern for pattern, _ in self.own)
 
 
@@ -89,10 +89,11 @@ def choose_weight_formats(
     rounds: bool = True,
     layers: bool = False,
 ) -> QuantizationDecision:
-    """The plan for a graph as every target gets it; `ties` names the weight whose
-    numbers another has. Kernels that read weights in blocks as `rows` are those that
-    round what meets them, or not. `layers`: the target has a recurrent layer by whole
-    numbers.
+    """Choose the quantization format of each weight of a simplified graph.
+
+    `ties` maps a tied weight to the one it shares. `layout` is how the target's kernels read
+    groups, `rounds` whether they quantize activations. `layers`: the target has an integer
+    LSTM.
     """
     loops = expand_recurrent_layers(graph)
     every = collect_weight_uses(loops)
@@ -128,8 +129,8 @@ def choose_weight_formats(
 def _keep_complete_pairs(
     plan: Mapping[str, QuantizationFormat], graph: Graph
 ) -> dict[str, QuantizationFormat]:
-    """The plan in which a layer is one where both of its weights are: where one is kept,
-    the layer becomes a loop, whose part behind the rows reads each by its own scale.
+    """Return the plan in which an LSTM is quantized as a layer only if both of its weights are;
+    otherwise it becomes a loop whose products have one scale each.
     """
     found = dict(plan)
     layers = {name for name, form in plan.items() if form.rounding == "layer"}
@@ -147,12 +148,12 @@ def _keep_complete_pairs(
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
-    """What patterns may call the weights of a graph as every target gets it."""
+    """Return the names by which patterns may match the weights of a simplified graph."""
     return _list_known_names(collect_weight_uses(expand_recurrent_layers(graph)))
 
 
 def find_unmatched_patterns(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """The patterns that none of these names fits."""
+    """Return the patterns that match none of the names."""
     names = tuple(names)
     return tuple(p for p in patterns if not _has_match(names, (p,)))
 
@@ -170,14 +171,14 @@ def _group_tied_weights(names: Iterable[str], ties: Mapping[str, str]) -> Iterab
 
 
 def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether a pattern fits a name."""
+    """Return True if a pattern matches a name."""
     known = [NamePattern(p) for p in patterns]
     return any(p.matches(name) for name in names for p in known)
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """What a pattern may call a weight: its name, that without its last part, and the
-    scopes that it is read in.
+    """Return the names by which patterns may match a weight: its name, its module, and the
+    scopes that read it.
     """
     above = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
@@ -200,7 +201,7 @@ class _FormatChooser:
     def of(
         self, sharing: list[str], uses: WeightUses, names: list[str]
     ) -> QuantizationFormat | str:
-        """The form of a weight, or why it has none."""
+        """Return the format of a weight, or the reason why it is not quantized."""
         if why := _explain_unsupported(uses):
             return why
         if _has_match(names, self.wish.keep):
@@ -220,7 +221,7 @@ class _FormatChooser:
         return replace(form, turned=True) if uses.turned == {True} else form
 
     def _usual(self, sharing: list[str]) -> QuantizationKind | None:
-        """The kind of a weight that no pattern names."""
+        """Return the kind of a weight that no pattern matches."""
         if self.wish.head and self.heads & set(sharing):
             return None if self.wish.head == "none" else self.wish.head
         return self.wish.kind
@@ -239,8 +240,9 @@ class _FormatChooser:
         return "int4"
 
     def _by_tensor(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | None:
-        """Whole numbers whose other side shares a scale: both weights of a layer, and
-        what a loop reads. None elsewhere, where a row by itself costs as little.
+        """Return the int8 format with a per-tensor activation scale, for both weights of an
+        LSTM and for weights read in a loop; None elsewhere, where per-token scales cost as
+        little.
         """
         layer = self.layers.issuperset(sharing) and uses.turned == {False}
         if uses.table or uses.routed or not (layer or uses.looped):
@@ -250,7 +252,7 @@ class _FormatChooser:
         )
 
     def _form(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
-        """A kind as this target reads it."""
+        """Return the format of a kind in the target's layout."""
         # Of columns in blocks a standard runtime makes rows again for every product that
         # it does not know: not where a table shares them, nor in a loop. Nor does the
         # standard take one of a stack of numbers of 4 bits, or some of them.
@@ -284,14 +286,12 @@ def _explain_unsupported(uses: WeightUses) -> str:
 
 
 def _find_output_weights(graph: Graph) -> frozenset[str]:
-    """The weights of linear maps behind which nothing heavy is done any more."""
+    """Return the weights of output projections: linear layers followed by nothing expensive."""
     return frozenset(_iterate_upstream_weights(graph, list(graph.outputs.values())))
 
 
 def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
-    """The weights of the linear maps that make query, key and value of the first
-    attention.
-    """
+    """Return the weights of the query, key and value projections of the first attention."""
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Attend):
             read = node.op.query(node), node.op.key(node), node.op.values(node)
@@ -300,7 +300,7 @@ def _find_first_attention_weights(graph: Graph) -> frozenset[str]:
 
 
 def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str]:
-    """The weights of the nearest linear maps that values are made of."""
+    """Yield the weights of the nearest linear layers before some values."""
     names = {value: name for name, value in graph.parameters.items()}
     seen: set[Value] = set()
     while values:
@@ -318,7 +318,7 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
 
 
 def _find_whole_weight(value: Value | None) -> Value | None:
-    """The weight that a value shows, turned over or cut."""
+    """Return the weight that a value is a transpose or slice of."""
     while value is not None and value.node and view_weight(value.node, WeightView("")):
         value = value.node.args[0]
     return value

@@ -58,7 +58,7 @@ class _KvCacheQuantizer:
             self.scales[name] = self.made.parameter(_make_state_scale(step, name))
 
     def node(self, step: Graph, node: Node, results: tuple[Value, ...]) -> None:
-        """A node again, or what is put together to be kept."""
+        """Convert a node; concatenations of cached and new positions are quantized."""
         if results[0] in self.joined:
             self._keep(node, results[0])
             return
@@ -77,7 +77,7 @@ class _KvCacheQuantizer:
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:
-    """The scales of a state: of each head as many as it is wide."""
+    """Return the scales of a state: one per head and feature."""
     _, heads, _, width = step.inputs[name].type.shape
     shape = Type("f32", (heads, Dim.of(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initial="ones")

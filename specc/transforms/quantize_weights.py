@@ -28,7 +28,9 @@ from specc.transforms.weight_uses import (
 
 
 def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
-    """The graph with every layer as a loop, or those that read a weight of `wanted`."""
+    """Return the graph with recurrent layers as loops; with `wanted` only those that read one
+    of these weights.
+    """
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -58,7 +60,7 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 
 
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
-    """The weights that nothing reads but such layers."""
+    """Return the weights that only such layers read."""
     inside = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
     elsewhere = set(graph.outputs.values())
     for node, _ in graph.nodes:
@@ -67,7 +69,7 @@ def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
 
 
 def _list_other_operands(node: Node) -> list[Value]:
-    """The operands of a node but for the weights of a layer without a projection."""
+    """Return the operands of a node except the weights of an LSTM without projection."""
     if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
         weights = node.op.weights.place, node.op.state_weights.place
         return [a for n, a in enumerate(node.args) if a and n not in weights]
@@ -75,7 +77,7 @@ def _list_other_operands(node: Node) -> list[Value]:
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
-    """The weight that a value is a view of; itself where it is none."""
+    """Return the weight that a value is a view of, or the value itself."""
     while value is not None and value.node is not None:
         if not isinstance(value.node.op, ops.Slice | ops.Transpose):
             break
@@ -127,7 +129,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
 def _make_quantized_weight(
     made: Builder, facts: Parameter, form: QuantizationFormat
 ) -> QuantizedParameters:
-    """The parameters that a weight becomes."""
+    """Return the parameters that replace a weight: integers and scales."""
     shape = tuple(d.number or 0 for d in facts.type.shape)
     numbers, scales = form.shapes(shape)
     return QuantizedParameters(
@@ -160,7 +162,7 @@ class _WeightQuantizer:
     pairs: dict[Value, QuantizedParameters] = field(default_factory=dict)
 
     def nodes(self, graph: Graph) -> None:
-        """Every node of a graph, in order."""
+        """Convert every node of a graph, in order."""
         for node, results in graph.nodes:
             new = self._node(node, results)
             # what only moved a weight has become nothing
@@ -170,7 +172,7 @@ class _WeightQuantizer:
                 self.made.made[new[0].node] = known
 
     def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
-        """What a node becomes; nothing where it only moved a weight."""
+        """Convert a node; return nothing for a view of a weight."""
         read = [a for a in node.args if a is not None and a in self.pairs]
         if not read:
             return self.made.add(node.op, *(a and self.now[a] for a in node.args))
@@ -219,7 +221,7 @@ class _WeightQuantizer:
         )
 
     def _layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
-        """An LSTM, both of whose weights are rounded."""
+        """Convert an LSTM with both weights quantized."""
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
         # what is left out is the projection, which such a layer has none of
         rest = [*node.args[op.bias.place : op.peepholes.place + 1]]
@@ -239,8 +241,8 @@ class _WeightQuantizer:
         return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
 
     def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:
-        """A loop whose body takes two tensors for each rounded weight; of what is stacked
-        for experts, a part of each.
+        """Convert a loop or experts: the body takes integers and scales for each quantized
+        weight; stacked weights are split by expert.
         """
         values = [a for a in node.args if a is not None]
         inputs = list(op.body.inputs.items())
@@ -280,5 +282,5 @@ class _WeightQuantizer:
 
 
 def _get_body_type(type: Type, stacked: bool) -> Type:
-    """What the body of a loop is given of a tensor."""
+    """Return the type that a loop body sees of a tensor."""
     return Type(type.dtype, type.shape[1:]) if stacked else type

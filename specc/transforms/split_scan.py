@@ -58,7 +58,7 @@ SINGLE_AXIS_OPS = (
 def can_vectorize_op(
     op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
 ) -> bool:
-    """Whether `vectorize_op` can put a new axis at `axis` of the operands that move and of the
+    """Return True if `vectorize_op` can add an axis at `axis` of the varying operands and the
     result.
     """
     there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
@@ -86,15 +86,15 @@ def can_vectorize_op(
 def _can_add_leading_axis(
     op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
 ) -> bool:
-    """Whether the rows can be one more leading axis of the first operand: weights that
-    change from row to row could not be broadcast, and the features must stay last.
+    """Return True if the scanned axis can become a leading axis of the first operand: weights
+    that vary could not be broadcast, and features must stay last.
     """
     x, alone = args[0], moving[0] and not any(moving[1:])
     return alone and x is not None and x.type.rank > _count_trailing_axes(op) + axis - 1
 
 
 def _count_trailing_axes(op: Op) -> int:
-    """How many axes of the first operand are not leading ones."""
+    """Return the number of non-leading axes of the first operand."""
     return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
 
 
@@ -106,9 +106,7 @@ def _vectorize_concat(
     axis: int,
     length: Dim,
 ) -> Value:
-    """A join for all rows. Joining does not broadcast, so a part that is the same for
-    all of them is written out for each.
-    """
+    """Vectorize a concatenation. It does not broadcast, so constant parts are expanded."""
     rows = [
         a if m else _repeat_operand(b, a, axis, length)
         for a, m in zip(args, moving, strict=True)
@@ -120,7 +118,7 @@ def _vectorize_concat(
 def _align_operands(
     b: Builder, args: Sequence[Value | None], moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
-    """The operands of an elementwise op, those that do not move shaped to meet each row."""
+    """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
     # The rank without the rows, which those that move have already.
     rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
     return [
