@@ -130,7 +130,7 @@ def _align_operands(
 def vectorize_op(
     b: Builder, op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
-    """The result of `op` for all rows; operands that move have their rows along `axis` already."""
+    """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
         return _vectorize_concat(b, op, args, moving, axis, length)
@@ -151,7 +151,7 @@ def _shift_op_axis(op: Any) -> Op:
 
 
 def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Value:
-    """A fixed operand of an elementwise op, with an axis of 1 where the rows of the others are."""
+    """Return a constant operand of an elementwise op with an axis of length 1 at `axis`."""
     # With fewer axes than the rows stand before, broadcasting from the right does it:
     # [o] beside [b, t, o].
     at = axis - (rank - fixed.type.rank)
@@ -166,9 +166,7 @@ ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
 def split_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """A rewrite rule: the results of a scan by a smaller one, or None where nothing
-    heavy can leave it.
-    """
+    """Rewrite a scan to a smaller one, or return None if nothing expensive can be moved out."""
     if not isinstance(op, ops.Scan):
         return None
     parts = _BodyParts.of(op)
@@ -227,7 +225,9 @@ def _find_vectorizable_nodes(
 
 
 def _can_vectorize_node(node: Node, fixed: set[Value], axis: int) -> bool:
-    """Whether a node can be done for all rows at once, what is `fixed` being one for all."""
+    """Return True if a node can be computed for all elements at once; `fixed` values do not
+    vary.
+    """
     moving = [a is not None and a not in fixed for a in node.args]
     return can_vectorize_op(node.op, node.args, moving, axis)
 
@@ -235,9 +235,7 @@ def _can_vectorize_node(node: Node, fixed: set[Value], axis: int) -> bool:
 def _find_trailing_nodes(
     body: Graph, rest: list[Node], carries: set[Value], fixed: set[Value], axis: int
 ) -> set[Node]:
-    """Those of `rest` that can be done after the loop: they can be lifted, and so can
-    all that use them.
-    """
+    """Return those of `rest` that can be computed after the loop, with all their users."""
     late = set(rest)
     results = dict(body.nodes)
     stuck = [n for n in rest if not _can_vectorize_node(n, fixed, axis)]
@@ -271,7 +269,7 @@ class _ScanRebuilder:
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
     def results(self) -> tuple[Value, ...]:
-        """The final carries and the collected values, as the scan gave them."""
+        """Return the final carries and the collected values, equal to those of the scan."""
         made = dict(self.op.body.nodes)
         self._lift(self.parts.before, made)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
@@ -295,9 +293,7 @@ class _ScanRebuilder:
             )
 
     def _loop(self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]) -> tuple[Value, ...]:
-        """The scan that is left; nothing at all where nothing is carried and nothing is
-        left to collect.
-        """
+        """Build the remaining scan; none if nothing is carried or collected."""
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
             return ()
@@ -319,9 +315,7 @@ class _ScanRebuilder:
         scanned: list[Value],
         captured: list[Value],
     ) -> Graph:
-        """One step of what is left, on the rows that it reads and what it takes from
-        outside.
-        """
+        """Build the remaining body, with its scanned elements and captures."""
         inner, now = Builder(), dict[Value, Value]()
         given = {"row": scanned, "carry": self.carries, "outer": captured}
         for word, values in given.items():
@@ -340,7 +334,7 @@ class _ScanRebuilder:
     def _read(
         self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
-        """What the loop that is left reads: row by row, and from outside."""
+        """Return what the remaining loop reads: scanned operands and captures."""
         inside = self.parts.inside
         used = dict.fromkeys((*(a for n in inside for a in n.args if a), *wanted))
         own = {r for n in inside for r in made[n]} | set(self.carries)
@@ -349,7 +343,7 @@ class _ScanRebuilder:
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
     def _kept(self, whole: Value, stacked: bool) -> Value:
-        """A collected value; rows that do not exist are zero, as the scan itself leaves them."""
+        """Return a collected value with zeros at masked positions, as in the scan."""
         # What the loop collected has zeros there already.
         if self.keep is None or stacked:
             return whole

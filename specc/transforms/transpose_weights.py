@@ -17,7 +17,7 @@ from specc.transforms.graph_rewrite import NodeOperands, NodeResults, rewrite_in
 
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
-    """The parameters that are read as the matrices of linear maps and nowhere else."""
+    """Return the parameters that only linear layers read."""
     elsewhere = set(graph.outputs.values())
     for node, _ in graph.nodes:
         matrix = _find_matrix_operand(node)
@@ -26,7 +26,7 @@ def find_linear_weights(graph: Graph) -> frozenset[str]:
 
 
 def _find_matrix_operand(node: Node) -> int | None:
-    """Which operand a linear map takes the other way round as well."""
+    """Return the operand of a linear layer that may be stored transposed, or None."""
     return 1 if isinstance(node.op, ops.Linear) else None
 
 
@@ -49,9 +49,8 @@ MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:
-    """The opposite of `transpose_stored_weights`: matrices that are only turned over, for linear
-    maps alone,
-    as these read them. How a checkpoint stores them is no matter of the architecture.
+    """Invert `transpose_stored_weights`: give weights that only linear layers read in their
+    usual orientation. The storage layout of a checkpoint is no property of the architecture.
     """
     types = _find_transposed_types(graph)
     if not types:
@@ -71,7 +70,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 
 
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
-    """The types in which linear maps read weights that nothing reads in another way."""
+    """Return the types in which linear layers read weights that are read in no other way."""
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere = set(graph.outputs.values())
     for node, _ in graph.nodes:

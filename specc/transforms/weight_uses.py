@@ -34,7 +34,7 @@ LINEAR_PRODUCT = MatrixProduct(rows=0, matrix=1, turned=False)
 
 
 def find_matrix_product(node: Node) -> MatrixProduct | None:
-    """The product that a node is; None where it is another thing."""
+    """Return the matrix product that a node computes, or None."""
     match node.op:
         case ops.Linear():
             return LINEAR_PRODUCT
@@ -49,8 +49,8 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
 
 
 def _parse_einsum_product(equation: str) -> MatrixProduct | None:
-    """The product that an einsum of two operands is: over the last axis of the rows,
-    whose other axes stand in front of the matrix's other one in the result.
+    """Return the matrix product that an einsum of two operands computes: over the last axis of
+    the activations, whose other axes precede the matrix's in the result.
     """
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
@@ -99,11 +99,11 @@ class WeightUses:
 
     @property
     def scopes(self) -> list[str]:
-        """Every scope that it is read in."""
+        """Return every scope that reads the weight."""
         return list(dict.fromkeys(scope for scope in (*self.linear, *self.table) if scope))
 
     def joined(self, also: "WeightUses") -> "WeightUses":
-        """Those of two names of one weight."""
+        """Return the uses of a weight under both of its names."""
         return WeightUses(
             linear=[*self.linear, *also.linear],
             turned=self.turned | also.turned,
@@ -131,7 +131,7 @@ WeightViews: TypeAlias = Mapping[Value, WeightView]
 
 
 def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
-    """What reads each matrix of f32 among the weights, and each stack of them."""
+    """Return the uses of each f32 matrix, and stack of matrices, among the parameters."""
     walk = _WeightUseCollector(
         {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
     )
@@ -147,13 +147,13 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
 
 
 def _find_token_inputs(graph: Graph) -> set[Value]:
-    """The inputs that hold tokens: whole numbers below the size of a vocabulary."""
+    """Return the inputs with token ids: integers below a vocabulary size."""
     below = [n for n, facts in graph.input_facts.items() if facts.below is not None]
     return {graph.inputs[n] for n in below if is_integer_value(graph.inputs[n])}
 
 
 def is_weight_matrix(value: Value) -> bool:
-    """Whether a weight is a matrix, or a stack of them, of f32 of known, positive lengths."""
+    """Return True for an f32 matrix, or a stack of them, of static nonzero shape."""
     lengths = [d.number for d in value.type.shape]
     return value.type.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
@@ -189,8 +189,8 @@ class _WeightUseCollector:
     def _read(
         self, node: Node, place: int, sight: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """What an op shows of a weight that it moves; None where it reads the numbers,
-        which is noted.
+        """Return the view that a node makes of a weight; None if it reads the values, which is
+        recorded.
         """
         uses = self.found[sight.name]
         # The axes of a stack are others: only experts know what to do with it.
@@ -252,9 +252,7 @@ class _WeightUseCollector:
 
 
 def view_weight(node: Node, sight: WeightView) -> WeightView | None:
-    """What a node shows of a weight that it turns over or cuts; None where it does
-    something else.
-    """
+    """Return the view of a weight after a transpose or slice; None for other ops."""
     match node.op:
         case ops.Transpose(order=(1, 0)):
             return WeightView(sight.name, not sight.flipped, sight.cut)
@@ -266,7 +264,7 @@ def view_weight(node: Node, sight: WeightView) -> WeightView | None:
 
 
 def list_captured_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
-    """The operands of a loop that its body takes as they are."""
+    """Return the operands of a loop that are captures of its body."""
     before = op.stacked + 1 if isinstance(op, ops.Route) else op.scanned + op.carries
     count = len(op.body.inputs) - before
     values = [a for a in node.args if a is not None]
@@ -274,7 +272,7 @@ def list_captured_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value,
 
 
 def list_stacked_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
-    """The operands of which each expert takes its part."""
+    """Return the operands of which each expert takes its slice."""
     if not isinstance(op, ops.Route):
         return ()
     values = [a for a in node.args if a is not None]
@@ -282,7 +280,7 @@ def list_stacked_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, 
 
 
 def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
-    """Each input of a body, and what it is, or is a row of, outside."""
+    """Yield each input of a body with the outer operand that it is, or is an element of."""
     values = [a for a in node.args if a is not None]
     inner = list(op.body.inputs.values())
     if isinstance(op, ops.Route):
@@ -293,23 +291,23 @@ def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[
 
 
 def _get_first_scope(graph: Graph, node: Node) -> str:
-    """Where a node was first built."""
+    """Return the scope where a node was first built."""
     made = graph.made.get(node)
     return made.scopes[0] if made and made.scopes else ""
 
 
 def format_op_location(op: Op, scope: str) -> str:
-    """An op for people: `embedding` in `wpe`."""
+    """Format an op with its scope: `embedding` in `wpe`."""
     return f"`{op.name}` in `{scope}`" if scope else f"`{op.name}`"
 
 
 def is_integer_value(value: Value) -> bool:
-    """Whether a value holds whole numbers."""
+    """Return True for integer values."""
     return value.type.dtype in ("i64", "i32")
 
 
 def _has_whole_rows(product: MatrixProduct, sight: WeightView) -> bool:
-    """Whether a matrix is cut along its results alone: what one is made of is all there."""
+    """Return True if a matrix is sliced along its output features only."""
     return sight.cut <= {int(sight.flipped != product.turned)}
 
 
