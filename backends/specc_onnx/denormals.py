@@ -48,13 +48,13 @@ class FloatMode:
         return before
 
     def restore(self, before: ctypes.Array[ctypes.c_char]) -> None:
-        """As it was."""
+        """Restore the former mode."""
         self._set(before)
 
 
 @cache
 def get_float_mode() -> FloatMode | None:
-    """The mode of this platform, tried once; None where there is none."""
+    """Return the flush-to-zero mode of this platform, tried once; None if it has none."""
     place = FLUSH_CONTROL_BITS.get(platform.machine())
     if place is None or not sys.platform.startswith("linux"):
         return None

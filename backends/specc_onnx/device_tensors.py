@@ -43,8 +43,8 @@ def concat_on_device(
 
 
 def copy_to_host(held: onnxruntime.OrtValue, provider: str) -> Array:
-    """The numbers of a tensor on the host. NumPy alone has no bfloat16, and what ONNX
-    Runtime holds of it is widened on its way.
+    """Copy a tensor to the host. NumPy has no bfloat16, so bfloat16 is converted to float32 by
+    ONNX Runtime.
     """
     kind = held.element_type()
     if kind != TensorProto.BFLOAT16:
@@ -59,7 +59,7 @@ def copy_to_host(held: onnxruntime.OrtValue, provider: str) -> Array:
 def _run_helper_model(
     session: onnxruntime.InferenceSession, given: Sequence[onnxruntime.OrtValue], device: str
 ) -> onnxruntime.OrtValue:
-    """The result of a model of one node, on a device."""
+    """Run a model of one node on a device."""
     binding = session.io_binding()
     for n, value in enumerate(given):
         binding.bind_ortvalue_input(f"x{n}", value)
@@ -77,8 +77,8 @@ def _make_helper_session(
     provider: str,
     **attributes: Any,
 ) -> onnxruntime.InferenceSession:
-    """A model of one node: the element types of what it reads and makes, as ONNX numbers
-    them, and how many axes the former have.
+    """Build a model of one node, given the ONNX element types of its inputs and output and the
+    ranks of its inputs.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL

@@ -37,10 +37,8 @@ NodeKey = tuple[str, str]
 
 
 def find_computing_nodes(model: ModelProto, left: Iterable[NodeKey]) -> list[NodeKey]:
-    """Those of the nodes `left` to the processor that compute more than lengths, each
-    once, in the order given.
-
-    A node that is not in the model, because ONNX Runtime made it, counts as computing.
+    """Return those of the nodes `left` to the CPU that compute more than lengths, each once, in
+    order. A node that ONNX Runtime inserted counts as computing.
     """
     harmless: dict[NodeKey, bool] = {}
     for key, lengths_only in _classify_nodes(model.graph, {}):
@@ -51,9 +49,7 @@ def find_computing_nodes(model: ModelProto, left: Iterable[NodeKey]) -> list[Nod
 def _classify_nodes(
     graph: GraphProto, outside: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Every node of a graph and of the graphs inside it, with whether it only reads
-    what is `True` of.
-    """
+    """Yield every node, bodies included, with whether it reads scalars and constants only."""
     scope = _ScalarScope(dict(outside))
     scope.few.update((t.name, True) for t in graph.initializer)
     scope.few.update((t.values.name, True) for t in graph.sparse_initializer)
@@ -78,9 +74,7 @@ class _ScalarScope:
     few: dict[str, bool] = field(default_factory=dict)
 
     def reads_few(self, node: NodeProto) -> bool:
-        """Whether a node could be computed without a number of the model. One with a
-        graph inside is not asked.
-        """
+        """Return True if a node reads scalars and constants only; False for nodes with bodies."""
         if any(_list_attribute_graphs(attribute) for attribute in node.attribute):
             return False
         return all(self.few.get(name, False) for name in node.input if name)
@@ -93,7 +87,7 @@ def _list_attribute_graphs(attribute: AttributeProto) -> list[GraphProto]:
 
 
 def _is_scalar_input(given: ValueInfoProto) -> bool:
-    """Whether an input is one number, as its type declares it."""
+    """Return True if an input is declared as a single number."""
     type_ = given.type.tensor_type
     return (
         type_.elem_type in SCALAR_INPUT_TYPES
@@ -193,9 +187,7 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
 
 
 def can_report_placement() -> bool:
-    """Whether this ONNX Runtime says which node went to which provider, as 1.24 was the
-    first to do.
-    """
+    """Return True if this ONNX Runtime reports node placement (1.24 or later)."""
     return tuple(int(n) for n in onnxruntime.__version__.split(".")[:2]) >= (1, 24)
 
 

@@ -25,7 +25,7 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 
 
 def can_record_run(model: ModelProto, provider: str) -> bool:
-    """Whether a run of this model can be recorded."""
+    """Return True if runs of this model can be recorded as a CUDA graph."""
     branches = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
     return provider == "cuda" and not branches
 
@@ -57,12 +57,12 @@ class FixedShapeModel:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The results by name."""
+        """Return the outputs by name."""
         return self.model.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name. Fails with E0907 and E0910 to E0912, as any model; E0924
-        where it stops.
+        """Run the model and return its outputs by name. Raise E0907 and E0910 to E0912 for
+        inputs that do not fit, E0924 if the run fails.
         """
         given = self.model.fitting(inputs)
         with self.free, flush_denormals():

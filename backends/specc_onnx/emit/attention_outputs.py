@@ -52,7 +52,7 @@ def _request_probabilities(node: NodeProto) -> None:
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
-    """The name of the weights of an `Attention`, which gives them from now on."""
+    """Make an `Attention` node return its weights, and return their name."""
     # A branch that was put in the place of its `If` gives its result by the latter's
     # name.
     wanted = note.get("blocks") or note.get("guard") or note.get("node", "")

@@ -53,7 +53,7 @@ _Producers = dict[str, NodeProto | TensorProto]
 def _iterate_graph_scopes(
     graph: GraphProto, outer: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Each graph with the nodes and constants by the names that it can read."""
+    """Yield each graph with the nodes and constants visible in it, by name."""
     made: _Producers = {**outer, **{t.name: t for t in graph.initializer}}
     made |= {name: node for node in graph.node for name in node.output}
     yield graph, made
@@ -63,7 +63,7 @@ def _iterate_graph_scopes(
 
 
 def _iterate_source_constants(name: str, made: _Producers, deep: int) -> Iterator[int]:
-    """The integers that a value is computed from."""
+    """Yield the integer constants that a value is computed from."""
     source = made.get(name)
     if isinstance(source, NodeProto):
         if source.op_type == "Constant":
@@ -110,7 +110,7 @@ class _ExecutionCounter:
     made: int = 0
 
     def declare(self, name: str) -> Any:
-        """The declaration of a value i64[size]."""
+        """Declare a value i64[size]."""
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, parts: list[str]) -> str:
@@ -167,7 +167,7 @@ class _ExecutionCounter:
         return total
 
     def _constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """A constant i64[size] of zeros, with a one at `index`."""
+        """Add a constant i64[size] of zeros, with a one at `index`."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -182,7 +182,7 @@ class _ExecutionCounter:
 
 
 def _count_scan_inputs(node: NodeProto) -> int:
-    """The number of values that a `Scan` reads by rows."""
+    """Return the number of scan inputs of a `Scan`."""
     return next(int(a.i) for a in node.attribute if a.name == "num_scan_inputs")
 
 

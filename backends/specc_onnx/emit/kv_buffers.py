@@ -38,7 +38,7 @@ HEAD_WIDTH_MULTIPLE = 8
 def find_kv_buffers(
     graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
 ) -> tuple[KVCache, ...]:
-    """The caches of a step graph that can be written in place."""
+    """Return the KV caches of a step graph that can be written in place."""
     if not target.in_place or opset < MIN_KV_BUFFER_OPSET:
         return ()
     known = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
@@ -58,9 +58,8 @@ def find_kv_buffers(
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Whether a state could lie in a buffer. A window's cache drops rows at its front,
-    which a buffer cannot. One that begins with rows of a head is as long as they and the
-    past, which no buffer tells.
+    """Return True if a state can be an in-place buffer. A sliding window drops positions at its
+    front; a cache with prefix positions is longer than `past`: neither can.
     """
     return state.rows == 2 and state.most == inf and not state.initial
 
@@ -68,7 +67,7 @@ def _is_bufferable(state: DecodeState) -> bool:
 def _find_attention_cache(
     node: Node, op: ops.Attend, known: Mapping[Value, DecodeState], readers: Counter[Value]
 ) -> KVCache | None:
-    """The two states that an attention reads, if nothing else does."""
+    """Return the two states that an attention reads, if nothing else reads them; else None."""
     key = _find_appended_state(op.key(node), known, readers)
     value = _find_appended_state(op.values(node), known, readers)
     # keys that are the values too would be one buffer written twice
@@ -78,9 +77,7 @@ def _find_attention_cache(
 
 
 def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
-    """Whether the kernel, which takes these element types, does what this attention asks
-    for.
-    """
+    """Return True if the kernel, which accepts these dtypes, supports this attention."""
     op = node.op
     assert isinstance(op, ops.Attend)
     q, k, v = op.query(node), op.key(node), op.values(node)
@@ -103,8 +100,8 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
 def _find_appended_state(
     value: Value | None, known: Mapping[Value, DecodeState], readers: Counter[Value]
 ) -> DecodeState | None:
-    """The state whose rows stand before the new ones in `value`, which is read here and
-    given out, no more.
+    """Return the state to which new positions are appended in `value`, if it is read only here
+    and returned; else None.
     """
     if value is None:
         return None
@@ -127,8 +124,8 @@ def build_kv_buffer_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """The step graph with buffers for caches: their length is the caller's, `past.rows`
-    says how much is filled.
+    """Build the step graph with buffers as KV caches: the caller chooses their capacity,
+    `past.rows` is their fill level.
     """
     graph = model.graph
     types = {n: v.type for n, v in graph.inputs.items()}

@@ -57,7 +57,7 @@ def format_input_doc(facts: Input) -> str:
 
 
 def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
-    """The operator sets that nodes and the bodies inside them are from."""
+    """Return the operator domains of nodes and their bodies."""
     return {node.domain for node in nodes} | {
         d for node in nodes for b in iterate_node_bodies(node) for d in collect_domains(b.node)
     }
@@ -178,8 +178,8 @@ def finish_model(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> BuiltModel:
-    """The model of what has been written: names settled, the unread dropped. `graph` is
-    what it was made from.
+    """Finish the model: choose final names and remove unused nodes. `graph` is the IR graph it
+    was lowered from.
     """
     bearers = _name_outputs(g, inputs, outputs)
     taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
@@ -256,8 +256,8 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Which values are to bear the outputs' names. Where there is no node of its own,
-    one is made.
+    """Return which values get the names of outputs; an `Identity` is added where a value cannot
+    be renamed.
     """
     own = {name for node in g.bodies.open[0].nodes for name in node.output}
     names: dict[str, str] = {}
@@ -284,7 +284,7 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> d
 
 
 def _collect_attention_notes(g: Emitter, names: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """The notes on attentions that are still there, in final names."""
+    """Return the notes on attentions that are still in the model, with final names."""
     return tuple(
         {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
         for note in g.attentions

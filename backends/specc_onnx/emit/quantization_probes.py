@@ -36,7 +36,7 @@ UNROUNDED_TYPES = frozenset({TensorProto.FLOAT, TensorProto.INT64, TensorProto.B
 
 
 def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:
-    """The main graph and every body in it."""
+    """Yield the main graph and every body in it."""
     waiting = [model.graph]
     while waiting:
         graph = waiting.pop()
@@ -45,7 +45,9 @@ def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 
 def has_per_tensor_rounding(model: ModelProto) -> bool:
-    """Whether a node rounds all numbers that it reads by one scale, whoever wrote it."""
+    """Return True if a node quantizes activations with one scale per tensor, whichever program
+    wrote it.
+    """
     return any(
         node.op_type in PER_TENSOR_ROUNDING_OPS
         for graph in iterate_model_graphs(model)
@@ -100,9 +102,7 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
-    """An `LSTM` by the numbers that its weights stand for, `[1, in, gates]`, which it
-    wants turned over.
-    """
+    """Yield an `LSTM` with dequantized weights, transposed from `[1, in, gates]`."""
     given = [*node.input[:FIRST_SCALE_OPERAND]]
     for place, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
         name = f"{node.output[0]}:weights {place}"
@@ -122,9 +122,9 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
-    """Every product by rounded weights, and every rounding of rows, with the names that
-    their values have from now on as results of `model`. What stands in a branch is left
-    out, and what experts do, each of which is sent other rows.
+    """Expose the operands and results of each product with quantized weights, and of each
+    activation quantization, as outputs of `model`. Nodes in branches and experts are left
+    out.
     """
     found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     wanted: dict[str, int] = {}
@@ -145,7 +145,7 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """The attributes of a node that are whole numbers, and whether it goes backwards."""
+    """Return the integer attributes of a node, and whether it runs in reverse."""
     found = {a.name: a.i for a in node.attribute if a.type == a.INT}
     back = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
     return {**found, "reverse": int(back)}
@@ -154,8 +154,8 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, stored: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """What a node reads and makes, by role, with element types; `stored` are those of
-    constants.
+    """Return the operands and results of a node by role, with element types; `stored` are those
+    of constants.
     """
     out, given = node.output[0] if node.output else "", node.input
     match node.op_type:
@@ -224,7 +224,7 @@ def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str
 
 
 def _is_expert_loop(node: NodeProto) -> bool:
-    """Whether a loop is one over experts."""
+    """Return True for a loop over experts."""
     return any(
         body.name.rpartition("/")[2] == EXPERT_LOOP_NAME for body in iterate_node_bodies(node)
     )

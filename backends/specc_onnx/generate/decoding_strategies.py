@@ -73,7 +73,7 @@ def emit_token_rules(
 
 
 def _emit_is_step(g: Emitter, iteration: str, step: int) -> str:
-    """Whether this is that step, bool[]."""
+    """Return whether this is iteration `step`, bool[]."""
     return g.node("Equal", iteration, g.constant(step, "i64"))
 
 
@@ -170,7 +170,7 @@ class StrategyInputs:
 
 
 def _continued(g: Emitter, d: DecodingConfig, past: Sequence[str], tokens: str) -> list[str]:
-    """The carries of `Start.past` with the token of each row, i64[rows, 1]."""
+    """Return the carries of `StrategyInputs.past` updated with the new tokens, i64[rows, 1]."""
     made = []
     if d.penalized:
         made.append(onnx_sampling.emit_seen_tokens(g, past[0], tokens))
@@ -185,16 +185,18 @@ class DecodingStrategy(Protocol):
     carries: list[LoopCarry]
 
     def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
-        """One step, from logits f32[rows, vocabulary] and the carries before."""
+        """Emit one step, from logits f32[rows, vocabulary] and the carries before it."""
         ...
 
     def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
-        """The model's outputs, from the carries after the last step."""
+        """Return the model's outputs, from the carries after the last step."""
         ...
 
 
 def make_strategy(g: Emitter, d: DecodingConfig, start: StrategyInputs) -> DecodingStrategy:
-    """The strategy that `d` asks for, its constant part written into the open graph."""
+    """Return the strategy that `d` requests; its loop-invariant part is emitted into the open
+    graph.
+    """
     return (
         BeamSearchStrategy(g, d, start)
         if d.strategy == "beam"
@@ -232,7 +234,7 @@ class SingleSequenceStrategy:
         ]
 
     def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
-        """One token a row."""
+        """Choose one token per sequence."""
         ended, written, scores, *past = before
         weighed = self.start.ruled(g, self.d, logits, iteration, past)
         if self.sampler:
@@ -270,7 +272,7 @@ class SingleSequenceStrategy:
 
 
 def _emit_true_count(g: Emitter, rows: str) -> str:
-    """How many of bool[rows] are true, i64[]."""
+    """Return the number of true elements of bool[rows], i64[]."""
     return g.node("ReduceSum", emit_cast(g, rows, "bool", "i64"), keepdims=False)
 
 
@@ -288,7 +290,7 @@ class BeamSearchStrategy:
         self.carries = [*own, *start.past(g, d)]
 
     def step(self, g: Emitter, logits: str, iteration: str, before: Sequence[str]) -> TokenDecision:
-        """One token a hypothesis."""
+        """Choose one token per hypothesis."""
         beams, past = (
             onnx_beam_search.BeamState(*before[: len(onnx_beam_search.BeamState._fields)]),
             before[len(onnx_beam_search.BeamState._fields) :],

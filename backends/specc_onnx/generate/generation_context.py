@@ -33,7 +33,7 @@ log-probability is NaN.
 
 
 def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
-    """The scalar inputs of the model and their element types, in order."""
+    """Return the scalar inputs of the model with their element types, in order."""
     scalars = {MAX_TOKENS_INPUT: "i64"}
     if decoding.strategy == "sample":
         scalars |= {SEED_INPUT: "i64", **SAMPLING_INPUTS}
@@ -48,30 +48,30 @@ class GenerationParts(SelfDecodingGraph):
 
     @classmethod
     def of(cls, source: SelfDecodingGraph) -> "GenerationParts":
-        """What `source` has, under these eyes."""
+        """Return the parts of `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """Every weight that is used, in the spec's order."""
+        """Return all weights in use, in the spec's order."""
         encode = self.derived.encode.parameters if self.derived.encode else {}
         used = {**encode, **self.derived.step.parameters}
         return {n: used[n] for n in (*self.graph.parameters, *used) if n in used}
 
     @property
     def stored(self) -> Graph:
-        """A graph that has all of these weights, for the decision where they go."""
+        """Return a graph with all of these weights, for the decision where they are stored."""
         return replace(self.graph, parameters=self.parameters)
 
     @property
     def parts(self) -> list[Graph]:
-        """The graphs whose weights it needs."""
+        """Return the graphs to lower: encoder (if any) and decode step."""
         return [g for g in (self.derived.encode, self.derived.step) if g]
 
     @property
     def computed(self) -> list[Graph]:
-        """The defaults of inputs that are read; first of those that say which rows
-        exist, which others may read.
+        """Return the graphs of the input defaults in use; padding masks first, since other
+        defaults may read them.
         """
         keeps = [n for n in self.keeps if n in self._defaulted]
         others = [n for n in self._defaulted if n not in keeps]
@@ -83,8 +83,8 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def started(self) -> bool:
-        """Whether a text is begun inside if no prompt is given, by its first row or by
-        what stands before it; another input must show the number of rows.
+        """Return True if the model can start without a prompt; another input must then
+        determine the batch size.
         """
         graph, growing = self.graph, self.derived.growing
         batch = graph.inputs[growing].type.shape[0]
@@ -95,12 +95,12 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def begins(self) -> bool:
-        """Whether the first token of a text without a prompt is drawn from rows before it."""
+        """Return True if the first token of an empty sequence is chosen from prefix positions."""
         return not self.decoding.start and bool(self.derived.first)
 
     @property
     def inputs(self) -> dict[str, Type]:
-        """The inputs of the spec that are inputs of the model, in the spec's order."""
+        """Return the spec's inputs that are inputs of the model, in the spec's order."""
         return {
             n: v.type
             for n, v in self.graph.inputs.items()
@@ -109,15 +109,13 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """Those of the inputs that may be left out: the prompt where the first row is
-        made inside.
-        """
+        """Return the optional inputs: the prompt, if a start token is built in."""
         begun = (self.derived.growing, *self.keeps) if self.started else ()
         return tuple(n for n in self.inputs if n in begun)
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """The inputs that say of every row of the growing one whether it exists."""
+        """Return the padding masks of the prompt."""
         graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
         return tuple(
             n
@@ -127,9 +125,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @cached_property
     def _read(self) -> set[str]:
-        """The inputs of the spec that are read, by the graphs or by the default of
-        another that is.
-        """
+        """Return the spec's inputs that the graphs, or defaults in use, read."""
         found = {n for part in self.parts for n in part.inputs if n in self.graph.inputs} | {
             self.derived.growing
         }
@@ -144,7 +140,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def _defaulted(self) -> list[str]:
-        """The inputs that are computed inside."""
+        """Return the inputs that are computed inside the model."""
         outputs = self.defaults.outputs if self.defaults else ()
         return [n for n in outputs if n in self._read and n != self.derived.growing]
 
@@ -173,27 +169,27 @@ class GenerationContext:
 
     @property
     def derived(self) -> DerivedGraphs:
-        """The graphs that the spec's was taken apart into."""
+        """Return the encoder and decode step."""
         return self.whole.derived
 
     @property
     def decoding(self) -> DecodingConfig:
-        """How tokens are chosen."""
+        """Return the decoding settings."""
         return self.whole.decoding
 
     @property
     def rows(self) -> Dim:
-        """The rows of a step."""
+        """Return the number of sequences in a step: batch size times beams."""
         return self.batch * self.repeats
 
     @property
     def sides(self) -> list[str]:
-        """The step's inputs along the growing axis, the growing one apart."""
+        """Return the step's inputs along the time axis other than the tokens."""
         own = {self.derived.growing, *self.derived.handed, *(s.name for s in self.derived.states)}
         return [n for n in self.derived.step.inputs if n not in own]
 
     def batch_axis(self, type: Type) -> int | None:
-        """Where a value has a row for each text, if it has."""
+        """Return the batch axis of a type, or None."""
         return next((n for n, d in enumerate(type.shape) if d == self.batch), None)
 
     def enter(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:

@@ -55,7 +55,9 @@ def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor])
 
 
 def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
-    """The nodes of `step` that read only weights and what is handed over, in order."""
+    """Return the loop-invariant nodes of `step`, in order: those that read only weights and
+    encoder outputs.
+    """
     known = {step.inputs[n] for n in handed}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
@@ -76,7 +78,7 @@ def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
 
 
 def _iterate_node_lengths(node: Node, results: Iterable[Value]) -> Iterable[Dim]:
-    """The lengths a node depends on: those of its results and of its attributes."""
+    """Yield the lengths in the results and attributes of a node."""
     for result in results:
         yield from result.type.shape
     yield from _iterate_attribute_dims(node.op.attributes().values())
@@ -91,8 +93,8 @@ def _iterate_attribute_dims(attributes: Iterable[object]) -> Iterable[Dim]:
 
 
 def find_token_mask_default(work: GenerationContext, name: str) -> Graph | None:
-    """What says of each token that is written whether it exists; None where all do.
-    E0944 for a default that reads more than the token.
+    """Return the default that decides whether a generated token is valid; None if all are.
+    Raise E0944 for a default that reads more than the token.
     """
     defaults, growing = work.whole.defaults, work.derived.growing
     # An input that promises its padding on one side is not asked again about a written
@@ -107,7 +109,7 @@ def find_token_mask_default(work: GenerationContext, name: str) -> Graph | None:
 
 
 def _is_true_for_tokens(value: Value) -> bool:
-    """Whether tokens, which are 0 or above, all exist: `ids >= 0`, `ids != -1`."""
+    """Return True if the condition holds for all token ids >= 0, e.g. `ids >= 0`, `ids != -1`."""
     match value.node:
         case Node(ops.Compare(fn=fn), (Value(node=None), Value(node=Node(op)))):
             least = op.value if isinstance(op, ops.Constant) else math.inf
@@ -144,13 +146,13 @@ class LoopIteration:
 
     @property
     def carries(self) -> list[LoopCarry]:
-        """Every carry, in the order in which the loop has them."""
+        """Return every carry, in loop order."""
         return [*self.feed, *self.states, *self.chooser.carries]
 
 
 def build_generation_body(work: GenerationContext, turn: LoopIteration) -> GraphProto:
-    """The body as ONNX wants it: the number of the turn, whether to go on, the carries;
-    then whether to go on, and the carries after it.
+    """Build the body of the ONNX `Loop`. Inputs: iteration, condition, carries; outputs:
+    condition, updated carries.
     """
     g, step, carries = work.g, work.derived.step, turn.carries
     stateful = len(turn.feed) + len(turn.states)
@@ -181,7 +183,7 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
 
 
 def _emit_step(work: GenerationContext, turn: LoopIteration) -> str:
-    """The step, written where one stands; gives its logits."""
+    """Emit the decode step and return its logits."""
     g, step = work.g, work.derived.step
     lower_nodes(g, step, {node for node, _ in step.nodes} - turn.hoisted)
     g.site = LoweringSite(("choose",))
@@ -231,7 +233,7 @@ def emit_first_logits(
 
 
 def _emit_newest_logits(work: GenerationContext) -> str:
-    """The newest row's, f32[rows, vocabulary]."""
+    """Return the logits of the last position, f32[rows, vocabulary]."""
     tensor, g = work.g.values.tensors[work.derived.step.outputs[work.decoding.source]], work.g
     # A step gives the logits of its last row, with that axis of length 1 or without it.
     one_row = tensor.type.rank == 2
@@ -243,7 +245,7 @@ def _emit_newest_logits(work: GenerationContext) -> str:
 def _list_next_carries(
     work: GenerationContext, inner: Mapping[str, Tensor], decision: TokenDecision
 ) -> list[str]:
-    """The carries after the turn, in the order of `Turn.carries`."""
+    """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
     token = _emit_next_tokens(work, decision)
     return [
         token,
@@ -261,8 +263,8 @@ def _emit_next_tokens(work: GenerationContext, decision: TokenDecision) -> str:
 def _emit_next_mask(
     work: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
 ) -> str:
-    """An input that says which rows exist for the next step: one more row, which does,
-    unless its default says otherwise of the token.
+    """Return a padding mask for the next step: one more position, which is valid unless the
+    mask's default for the token is false.
     """
     g, known = work.g, x.name
     each = find_token_mask_default(work, name)
@@ -307,7 +309,7 @@ def _emit_next_state(work: GenerationContext, state: DecodeState, decision: Toke
 
 
 def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
-    """The axis of a step's input that is as long as what is given, or as all there is."""
+    """Return the axis of a step's input with the length of the new, or of all, positions."""
     new = derived.step.inputs[derived.growing].type.shape[1]
     return next(n for n, d in enumerate(type.shape) if d.symbols() & new.symbols())
 
@@ -325,7 +327,7 @@ def _copy_results(g: Emitter, results: Sequence[str]) -> list[str]:
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:
-    """The type of a carry after a step: lengths that change have no name there."""
+    """Return the type of a carry after a step; lengths that change get new symbols."""
     # Under the name it had before, ONNX's inference would hold a grown axis to its
     # former length, and refuse the model.
     shape = tuple(

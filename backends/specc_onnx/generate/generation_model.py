@@ -51,13 +51,12 @@ def build_generation_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """The model that decodes itself; `stored` and `ties` as `specc_onnx.emit.onnx_graph`
-    takes them.
+    """Build the self-decoding model; `stored` and `ties` as in `specc_onnx.emit.onnx_graph`.
 
-    Its inputs are those of `Ingredients.inputs`, of which those of
-    `Ingredients.optional` may be left out, then `list_scalar_inputs`; its outputs `tokens` and
-    `log_probs`, or `tokens` and `scores` for beam search. One whose name is taken by an
-    input of the spec is numbered: `tokens_2`.
+    Its inputs are `GenerationParts.inputs`, of which `GenerationParts.optional` may be left
+    out, then `list_scalar_inputs`; its outputs `tokens` and `log_probs`, or `tokens` and
+    `scores` for beam search. A name that an input of the spec has already is numbered:
+    `tokens_2`.
     """
     onnx_targets.check_opset(opset)
     ingredients = GenerationParts.of(whole)
@@ -89,7 +88,7 @@ def build_generation_model(
 def _make_generation_context(
     whole: GenerationParts, target: Target, opset: int
 ) -> GenerationContext:
-    """What is known before the first node is written."""
+    """Return the context before any node is emitted."""
     graph, derived, decoding = whole.graph, whole.derived, whole.decoding
     types = dict(whole.inputs)
     taken = set(types)
@@ -121,7 +120,7 @@ def _make_generation_context(
 
 
 def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
-    """What goes round in the loop, with the first values of all of it in the main graph."""
+    """Return the loop's carries, with initial values emitted into the main graph."""
     g = work.g
     fed = [make_prompt_carry(work), *(make_mask_carry(work, name) for name in work.sides)]
     states = [make_state_carry(work, s) for s in work.derived.states]
@@ -153,7 +152,7 @@ def _make_loop_iteration(work: GenerationContext) -> LoopIteration:
 
 
 def _list_model_inputs(work: GenerationContext) -> dict[str, Type]:
-    """The inputs of the model: the spec's, then the scalars."""
+    """Return the inputs of the model: the spec's, then the scalars."""
     scalars = list_scalar_inputs(work.decoding).items()
     return {**work.types, **{work.scalars[n]: Type(t, ()) for n, t in scalars}}
 
