@@ -151,7 +151,7 @@ def test_the_reference_computes_it(name: str, also: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [("luong_local_p", "local_p"), ("luong_location", "everywhere")]
+    ("name", "place"), [("luong_local_p", "local_p"), ("luong_location", "global")]
 )
 def test_an_instance_in_yaml_sets_what_differs(name: str, place: str) -> None:
     model = model_of(f"{name}.yaml", TEN["luong"])

@@ -64,7 +64,11 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
         looks.append(a)
         agains.append(np.minimum(a, covered).sum())
         covered = covered + a
-    return {"logits": np.stack(logits), "alignment": np.stack(looks), "again": np.array(agains)}
+    return {
+        "logits": np.stack(logits),
+        "alignment": np.stack(looks),
+        "coverage_overlap": np.array(agains),
+    }
 
 
 @pytest.mark.parametrize("coverage", [True, False])

@@ -20,7 +20,7 @@ def pooled(w: Arrays, ids: Array, keep: Array) -> Arrays:
     """Yang et al. 2016, eq. 5 to 7."""
     x = w["embedding.weight"][ids]
     looked = softmax(np.tanh(affine(w, "attention.W", x)) @ w["attention.query"][0])
-    return {"logits": affine(w, "output", looked @ x), "looked": looked}
+    return {"logits": affine(w, "output", looked @ x), "attention_weights": looked}
 
 
 def test_it_follows_the_equations() -> None:

@@ -39,7 +39,11 @@ def classified(w: Arrays, document: list[Array]) -> Arrays:
     grid = np.zeros((len(document), max(map(len, document))))
     for row, (_, weights) in zip(grid, said, strict=True):
         row[: len(weights)] = weights
-    return {"logits": affine(w, "output", whole), "words_looked": grid, "sentences_looked": looked}
+    return {
+        "logits": affine(w, "output", whole),
+        "word_attention": grid,
+        "sentence_attention": looked,
+    }
 
 
 def grid(document: list[Array], fill: int = 0) -> Array:
@@ -77,5 +81,5 @@ def test_what_stands_where_no_word_is_changes_nothing() -> None:
     )
     for name, value in first.items():
         assert np.array_equal(value, second[name]), name
-    assert not first["words_looked"][~keep].any()
-    assert not first["sentences_looked"][0, 2:].any()
+    assert not first["word_attention"][~keep].any()
+    assert not first["sentence_attention"][0, 2:].any()

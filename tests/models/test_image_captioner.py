@@ -18,7 +18,7 @@ def picture(w: Arrays, pixels: Array) -> Array:
     ]
     weight = w["vision.patches.weight"]
     x = np.stack([np.tensordot(weight, p, 3) for p in places])
-    x = x + w["vision.patches.bias"] + w["vision.places"][0]
+    x = x + w["vision.patches.bias"] + w["vision.position_embed"][0]
     x = layers(w, "vision.layers.", x, 2, np.ones((len(x), len(x)), bool))
     return layer_norm(w, "vision.norm", x)
 
@@ -26,7 +26,7 @@ def picture(w: Arrays, pixels: Array) -> Array:
 def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
     head = affine(w, "projection", picture(w, pixel_values))
     words = w["embed.weight"][ids[keep]]
-    words = words + w["places.weight"][: len(words)]
+    words = words + w["position_embed.weight"][: len(words)]
     x = np.concatenate([layer_norm(w, "projection_norm", head), words])
     x = layers(w, "layers.", x, 2, prefix_mask(len(head), len(words)))
     return {"logits": affine(w, "output", layer_norm(w, "norm", x[len(head) :]))}

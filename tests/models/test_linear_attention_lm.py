@@ -33,7 +33,7 @@ def gelu(x: Array) -> Array:
 
 
 def model(w: Arrays, ids: Array, heads: int) -> Arrays:
-    x = w["embed.weight"][ids] + w["places.weight"][: len(ids)]
+    x = w["embed.weight"][ids] + w["position_embed.weight"][: len(ids)]
     n = 0
     while (name := f"layers.{n}") + ".linear1.weight" in w:
         x = layer_norm(w, f"{name}.norm1", x + attention(w, f"{name}.attention", x, heads))

@@ -67,7 +67,7 @@ def luong(
                 len(source)
                 * sigmoid(w["attention.v_p.weight"] @ np.tanh(w["attention.W_p.weight"] @ x))[0]
             )
-        seen = abs(s - p) <= REACH if place != "everywhere" else s >= 0
+        seen = abs(s - p) <= REACH if place != "global" else s >= 0
         a = np.zeros(len(source))
         if seen.any():
             a[seen] = softmax(scored(w, score, x, memory)[seen])
@@ -94,24 +94,24 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
 @pytest.mark.parametrize(
     ("spec", "score", "place", "more"),
     [
-        ("luong_dot", "dot", "everywhere", {}),
-        ("luong_general", "general", "everywhere", {}),
-        ("luong_concat", "concat", "everywhere", {"score": "additive(7)"}),
-        ("luong_location", "location", "everywhere", {"score": "location(9)"}),
+        ("luong_dot", "dot", "global", {}),
+        ("luong_general", "general", "global", {}),
+        ("luong_concat", "concat", "global", {"score": "additive(7)"}),
+        ("luong_location", "location", "global", {"score": "location(9)"}),
         ("luong_local_m", "general", "local_m", {}),
         ("luong_local_p", "general", "local_p", {}),
         ("luong", "dot", "local_p", {"score": "dot", "attention_type": "local_p"}),
     ],
 )
 def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
-    near = {} if place == "everywhere" else {"reach": REACH}
+    near = {} if place == "global" else {"reach": REACH}
     assert_follows(spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more)
 
 
 def test_without_input_feeding() -> None:
     assert_follows(
         "luong",
-        partial(_one, "general", "everywhere", False),
+        partial(_one, "general", "global", False),
         pairs(),
         PADDED,
         **SIZE,

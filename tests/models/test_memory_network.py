@@ -40,7 +40,7 @@ def answered(w: Arrays, story: Array, question: Array, tying: str, order: str) -
         p = softmax(m @ u)
         u = (u if adjacent else w["H.weight"] @ u) + p @ said
         looked.append(p)
-    return {"logits": w["answer.weight"] @ u, "looked": np.stack(looked)}
+    return {"logits": w["answer.weight"] @ u, "attention_weights": np.stack(looked)}
 
 
 @pytest.mark.parametrize("order", ["position", "bag"])

@@ -10,7 +10,7 @@ from support.small import SMALL
 
 def model(w: Arrays, prompt: Array, prompt_keep: Array, ids: Array, keep: Array) -> Arrays:
     x = w["embed.weight"][np.concatenate([prompt[prompt_keep], ids[keep]])]
-    x = x + w["places.weight"][: len(x)]
+    x = x + w["position_embed.weight"][: len(x)]
     head, rows = int(prompt_keep.sum()), int(keep.sum())
     x = layers(w, "layers.", x, 2, prefix_mask(head, rows))
     return {"logits": affine(w, "output", layer_norm(w, "norm", x[head - 1 :]))}

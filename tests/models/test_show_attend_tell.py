@@ -42,7 +42,7 @@ def caption(
         h, c = lstm_step(w, "decoder", "", np.concatenate([word, z]), h, c)
         logits.append(affine(w, "L_o", word + affine(w, "L_h", h) + affine(w, "L_z", z)))
         looked.append(a)
-    return {"logits": np.stack(logits), "looked": np.stack(looked)}
+    return {"logits": np.stack(logits), "attention_weights": np.stack(looked)}
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_regions_are_drawn_with_the_weights_of_soft_attention() -> None:
     rng = np.random.default_rng(2)
     image = rng.standard_normal((1, 4, 5))
     share = by_reference(soft, weights, {"image": image, "ids": [[1]]})
-    p = share["looked"][0, 0]
+    p = share["attention_weights"][0, 0]
     many = 4000
     given = {
         "image": np.repeat(image, many, axis=0),
         "ids": np.ones((many, 1), np.int64),
         "chance": rng.random((many, 1, 4)),
     }
-    looked = by_reference(drawn, weights, given)["looked"][:, 0]
+    looked = by_reference(drawn, weights, given)["attention_weights"][:, 0]
     assert (looked.sum(1) == 1).all()
     assert (abs(looked.mean(0) - p) < 3 * np.sqrt(p * (1 - p) / many)).all()

@@ -9,7 +9,7 @@ from support.small import SMALL
 def model(w: Arrays, ids: Array, keep: Array) -> Arrays:
     prompt = w["prompt"][0]
     x = np.concatenate([prompt, w["embed.weight"][ids[keep]]])
-    x = x + w["places.weight"][: len(x)]
+    x = x + w["position_embed.weight"][: len(x)]
     x = layers(w, "layers.", x, 2, np.tri(len(x), dtype=bool))
     return {"logits": affine(w, "output", layer_norm(w, "norm", x[len(prompt) :]))}
 

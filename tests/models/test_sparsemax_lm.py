@@ -47,7 +47,7 @@ def gelu(x: Array) -> Array:
 @pytest.mark.parametrize("normalize", ["sparsemax", "softmax"])
 def test_it_follows_the_equations(normalize: str) -> None:
     def model(w: Arrays, ids: Array, keep: Array) -> Arrays:
-        x = w["embed.weight"][ids] + w["places.weight"][: len(ids)]
+        x = w["embed.weight"][ids] + w["position_embed.weight"][: len(ids)]
         for n in range(SIZE["layers"]):
             name = f"layers.{n}"
             h = layer_norm(w, f"{name}.norm1", x)

@@ -187,7 +187,7 @@ CASES = [
             "num_visible": 4,
         },
         {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((9,), uniform=True)},
-        {"patches": "", "picture": "", "masked": ""},
+        {"patches": "", "reconstruction": "", "masked": ""},
     ),
     Case(
         "vit_segmenter",

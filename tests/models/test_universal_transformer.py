@@ -68,7 +68,7 @@ def model(w: Arrays, ids: Array, threshold: float = 0.99) -> Arrays:
             mixed[at] = share * h[at] + (1 - share) * mixed[at]
             total[at], running[at] = total[at] + share, not last
             turns[at] += 1
-    return {"logits": affine(w, "output", mixed), "turns": turns}
+    return {"logits": affine(w, "output", mixed), "num_steps": turns}
 
 
 @pytest.mark.parametrize("threshold", [0.99, 0.6])
@@ -92,5 +92,5 @@ def test_positions_halt_at_different_turns() -> None:
     keep[0, :2] = False
     weights = {n: w * HALTING.get(n, 1) for n, w in random_weights(found).items()}
     made = by_reference(found, weights, {"ids": ids, "keep": keep})
-    assert len(set(made["turns"][keep])) > 2, made["turns"]
-    assert not made["turns"][~keep].any()
+    assert len(set(made["num_steps"][keep])) > 2, made["num_steps"]
+    assert not made["num_steps"][~keep].any()

@@ -66,7 +66,7 @@ class Glimpses(nn.Module):
             place = self.location(h).clamp(-1, 1)
             if noise is not None:
                 place = (place + SPREAD * noise[:, turn]).clamp(-1, 1)
-        return {"logits": self.action(h), "places": torch.stack(places, 1)}
+        return {"logits": self.action(h), "locations": torch.stack(places, 1)}
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["pointed", "drawn"])
@@ -100,4 +100,4 @@ def test_glimpses(patch: int, scales: int, wider: int, drawn: bool, tmp_path: Pa
     def published(x: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return exact(x["pixel_values"], x["start"], x.get("noise"))
 
-    assert_matches(ours, given, published, {"logits": "", "places": ""})
+    assert_matches(ours, given, published, {"logits": "", "locations": ""})

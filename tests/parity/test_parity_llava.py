@@ -70,8 +70,8 @@ def saved(name: str, folder: Path, model: str = "ForConditionalGeneration") -> A
 FIELDS = {
     "input_ids": Ids("seq", PICTURE),
     "attention_mask": Keep("seq"),
-    "pixel_values": Each("pictures", (3, 8, 8)),
-    "picture_mask": Keep("pictures"),
+    "pixel_values": Each("images", (3, 8, 8)),
+    "image_mask": Keep("images"),
 }
 ONE = [3, 4, 5, 6], [1, 2, 3, 4], [0, 2, 3, 6]
 """Where a picture's rows stand: in the middle, behind the first word, and in pieces."""
@@ -82,7 +82,7 @@ def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
     """Three texts with their pictures' rows at these places."""
     lengths = {
         "seq": (9, 5, 7) if places is ONE else (12, 6, 14),
-        "pictures": tuple(len(row) // ROWS for row in places),
+        "images": tuple(len(row) // ROWS for row in places),
     }
     made = samples(FIELDS, lengths)
     for row, at in zip(made.rows, places, strict=True):
@@ -95,7 +95,7 @@ def run(theirs: Any, x: Mapping[str, torch.Tensor], result: str) -> Mapping[str,
     made = theirs(
         input_ids=x["input_ids"],
         # theirs are those of all texts, one after the other
-        pixel_values=x["pixel_values"][x["picture_mask"]],
+        pixel_values=x["pixel_values"][x["image_mask"]],
         attention_mask=keep,
         position_ids=(keep.cumsum(1) - 1).clamp(min=0),
     )

@@ -171,7 +171,7 @@ def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.flo
 )
 def test_rnnsearch(score: str, added: bool, tmp_path: Path) -> None:
     p = drawn(added)
-    states = "sum" if added else "beside"
+    states = "sum" if added else "concat"
     size = {"attention_dim": A} if "additive" in score else {"score": score}
     ours = with_weights(
         "rnnsearch", by_our_names(p, score), tmp_path, **SIZES, **size, states=states

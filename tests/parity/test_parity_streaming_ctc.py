@@ -118,7 +118,7 @@ def test_streaming_ctc(lengths: tuple[int, ...], sizes: list[int], tmp_path: Pat
         own = slice(start // 4, (start + size) // 4)
         torch.testing.assert_close(piece, whole[:, own], rtol=1e-9, atol=1e-9)
         # Rows of what was not said are nobody's.
-        heard = made["heard"][..., None]
+        heard = made["frames"][..., None]
         apart = np.abs(made["logits"] - piece.numpy()) * heard
         assert apart.max() <= 1e-5 * np.abs(whole.numpy()).max()
         start += size

@@ -42,11 +42,11 @@ def added(positions: str, table: Tensor) -> Tensor:
     """What is added to the rows, the first of which is no square."""
     if positions == "learned":
         return table
-    if positions == "waves":
+    if positions == "sinusoidal":
         both = waves(torch.arange(SQUARES + 1), WIDTH)
         return torch.stack(both, dim=-1).flatten(1)
     made = torch.zeros(SQUARES + 1, WIDTH, dtype=torch.float64)
-    if positions == "grid":  # of the column, then of the row (arXiv:2111.06377)
+    if positions == "sinusoidal_2d":  # of the column, then of the row (arXiv:2111.06377)
         number = torch.arange(SQUARES)
         halves = [number % COLUMNS, number // COLUMNS]
         parts = [torch.cat(waves(half, WIDTH // 2), dim=1) for half in halves]
@@ -86,7 +86,7 @@ class Pictures(nn.Module):
             layer.self_attn.at = torch.arange(SQUARES + 1).expand(len(x), -1)
             x = layer(x, src_mask=everything)
         x = self.norm(x)
-        return self.classes(x[:, 0] if told == "first" else x[:, 1:].mean(1))
+        return self.classes(x[:, 0] if told == "cls" else x[:, 1:].mean(1))
 
 
 def weights_of(module: Pictures, positions: str) -> Arrays:
@@ -109,11 +109,11 @@ def weights_of(module: Pictures, positions: str) -> Arrays:
 @pytest.mark.parametrize(
     ("place", "rms", "positions", "told", "turned"),
     [
-        ("post", False, "learned", "first", ""),
-        ("pre", True, "waves", "mean", ""),
-        ("pre", False, "grid", "first", ""),
+        ("post", False, "learned", "cls", ""),
+        ("pre", True, "sinusoidal", "mean", ""),
+        ("pre", False, "sinusoidal_2d", "cls", ""),
         ("post", True, "none", "mean", ""),
-        ("pre", False, "none", "first", "half"),
+        ("pre", False, "none", "cls", "half"),
         ("pre", False, "learned", "mean", "interleaved"),
     ],
 )

@@ -46,14 +46,14 @@ def test_vit_mae(mask_ratio: float, sides: int | list[int], tmp_path: Path) -> N
         made = theirs(x["pixel_values"], noise=x["noise"])
         return {
             "patches": made.logits,
-            "picture": theirs.unpatchify(made.logits),
+            "reconstruction": theirs.unpatchify(made.logits),
             "masked": made.mask.bool(),
         }
 
     given = samples(
         {"pixel_values": Numbers((2, 12, 12)), "noise": Numbers((16,), uniform=True)}, {}
     )
-    assert_matches(ours, given, published, {"patches": "", "picture": "", "masked": ""})
+    assert_matches(ours, given, published, {"patches": "", "reconstruction": "", "masked": ""})
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -80,7 +80,7 @@ class Spread(Case):
         made = theirs(
             input_ids=x["input_ids"],
             attention_mask=x["attention_mask"].long(),
-            pixel_values=x["pixel_values"][x["picture_mask"]],
+            pixel_values=x["pixel_values"][x["image_mask"]],
         )
         return {name: made[name] for name in self.results}
 
@@ -91,10 +91,10 @@ def among_words(at: Sequence[Sequence[int]], picture: int) -> Samples:
         {
             "input_ids": Ids("seq", picture),
             "attention_mask": Keep("seq"),
-            "pixel_values": Each("pictures", (3, 8, 8)),
-            "picture_mask": Keep("pictures"),
+            "pixel_values": Each("images", (3, 8, 8)),
+            "image_mask": Keep("images"),
         },
-        {"seq": (11, 6, 7), "pictures": tuple(len(row) // 4 for row in at)},
+        {"seq": (11, 6, 7), "images": tuple(len(row) // 4 for row in at)},
     )
     for row, places in zip(made.rows, at, strict=True):
         row["input_ids"][[*places]] = picture
