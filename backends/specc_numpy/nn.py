@@ -67,6 +67,12 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
     return result
 
 
+@evaluate(ops.Dropout)
+def dropout(op: ops.Dropout, env: LengthValues, x: Array) -> Array:
+    """f[*s] -> f[*s]"""
+    return x
+
+
 @evaluate(ops.Softmax)
 def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""

@@ -45,6 +45,12 @@ def rms_norm(
     return y if gain is None else y * gain
 
 
+@evaluate(ops.Dropout)
+def dropout(op: ops.Dropout, place: ForwardContext, x: Tensor) -> Tensor:
+    """f[*s] -> f[*s]"""
+    return functional.dropout(x, op.p, place.training)
+
+
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
     """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient,
     where it shows nothing.

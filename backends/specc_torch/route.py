@@ -1,5 +1,7 @@
 """Mixture of experts in PyTorch."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,7 @@ def _run_expert(
 ) -> Tensor:
     """What one expert makes of these rows; its body has `ones` axes of 1 before them."""
     lengths = {**place.lengths, op.rows: rows.shape[0]}
-    there = ForwardContext(lengths, place.floats, place.device)
+    there = replace(place, lengths=lengths)
     shaped = rows.reshape(*[1] * ones, *rows.shape)
     given = dict(zip(op.inner(), (shaped, *others), strict=True))
     made = run_graph_nodes(op.body, given, there, [op.result()])[op.result()]

@@ -1,6 +1,7 @@
 """A spec as an `nn.Module` with the spec's parameter names."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,8 @@ class SpecModule(nn.Module):
 
     def _here(self) -> ForwardContext:
         for parameter in self.parameters():
-            return ForwardContext({}, parameter.dtype, parameter.device)
-        return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"))
+            return ForwardContext({}, parameter.dtype, parameter.device, self.training)
+        return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"), self.training)
 
     def _taken(self, name: str, given: Any, place: ForwardContext) -> Tensor:
         if name not in self.graph.inputs:
@@ -181,10 +182,7 @@ def _evaluate_outputs(
             raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
     lengths = bind_symbols(sizes, graph.facts, graph.least)
     found = run_graph_nodes(
-        graph,
-        given,
-        ForwardContext(lengths, place.floats, place.device),
-        [graph.outputs[n] for n in wanted],
+        graph, given, replace(place, lengths=lengths), [graph.outputs[n] for n in wanted]
     )
     return {name: found[graph.outputs[name]] for name in wanted}
 

@@ -35,12 +35,13 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 @dataclass(frozen=True)
 class ForwardContext:
     """Where one forward pass happens: how long each symbol is, the type of its
-    fractions, the device.
+    fractions, the device, and whether the module is in training mode.
     """
 
     lengths: Mapping[str, int]
     floats: torch.dtype
     device: torch.device
+    training: bool = False
 
     def stored(self, dtype: str) -> torch.dtype:
         """How values of an IR element type are held."""

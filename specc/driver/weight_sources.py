@@ -273,6 +273,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     """
     weights = sources.path or spec.checkpoint
     folders = readings.tokenizer_directories(weights, spec.config_file)
+    spec = replace(spec, reader=replace(spec.reader, training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), folders).model
     if sources.init is None and not weights and not own_weights_path(spec.program):
         # to be trained, a model need not know anything yet

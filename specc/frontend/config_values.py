@@ -84,7 +84,7 @@ class ConfigReader:
     `steps` counts the work of all readings that share it. `path` is where the config
     stands in that of the spec that uses this one, empty where none does. `longest` is
     how long texts may be, where that decides how positions turn; 0 is what the spec or
-    file says.
+    file says. `training` keeps what only training computes, such as dropout.
     """
 
     symbolic: bool = False
@@ -95,6 +95,7 @@ class ConfigReader:
     steps: StepBudget = field(default_factory=StepBudget)
     longest: int = 0
     path: str = ""
+    training: bool = False
 
     def full(self, path: str) -> str:
         """What a field is called from outside."""

@@ -201,7 +201,8 @@ class Context:
     """The state of one elaboration.
 
     `evaluator` breaks the import cycle between the modules of this package. `calls` are the blocks
-    being called, the innermost last; `scope` is the scope of the node being added.
+    being called, the innermost last; `scope` is the scope of the node being added. `training`
+    keeps what only training computes, such as dropout.
     """
 
     library: Library
@@ -214,6 +215,7 @@ class Context:
     facts: ValueFacts = field(default_factory=ValueFacts)
     calls: list[str] = field(default_factory=list)
     scope: str = ""
+    training: bool = False
 
     @contextmanager
     def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:

@@ -321,7 +321,6 @@ FOREIGN_OPERATIONS = (
         "a spec says what a trained model computes: leave it out",
         (),
         (
-            "dropout",
             "dropout1d",
             "dropout2d",
             "droppath",

@@ -74,6 +74,7 @@ def create_context(
         evaluator=_SpecEvaluator(library),
         symbols=LengthSymbols(symbolic=reader.symbolic, runtime=lengths, max_length=reader.longest),
         used=ResourceUse(steps=reader.steps),
+        training=reader.training,
     )
 
 

@@ -244,6 +244,7 @@ def _layers() -> list[Example]:
         Example(ops.LayerNorm(1e-5), (f(2, 3, 5), f(5), f(5))),
         Example(ops.LayerNorm(1e-5), (f(2, 5), None, None)),
         Example(ops.RMSNorm(1e-6), (f(2, 3, 5), f(5))),
+        Example(ops.Dropout(0.5, 0), (f(2, 5, 3),)),
         Example(ops.Softmax(1), (f(2, 5, 3),)),
         Example(ops.MaskedSoftmax(), mask),
         Example(ops.MaskedSoftmax(), (f(2, 3, 5), b(2, 1, 5))),

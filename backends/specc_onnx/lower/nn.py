@@ -132,6 +132,12 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     return g.node("Expand", g.constant(1.0, x.type.dtype), g.shape([width]))
 
 
+@lower(ops.Dropout)
+def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
+    """The identity: ONNX models are for inference."""
+    return x.name
+
+
 @lower(ops.Softmax)
 def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
     """The standard operator."""

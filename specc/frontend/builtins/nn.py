@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.operators import convert_to_tensor
+from specc.frontend.scalar_arithmetic import get_known_float
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
@@ -24,6 +25,19 @@ def linear(
     weight = site.parameter("weight", [out, x.shape[-1]], init, ["out"])
     offset = site.parameter("bias", [out], ZEROS_INIT, ["out"]) if bias else None
     return site.one(ops.Linear(), x, weight, offset)
+
+
+@register_builtin()
+def dropout(site: CallSite, x: Tensor, p: float) -> Tensor:
+    """Set elements to zero with probability `p` in training and scale the others by `1 / (1 - p)`
+    (arXiv:1207.0580). The identity at inference: compiled models do not contain it.
+    """
+    _check_float_tensor(site, x)
+    site.within(p, "p", 0.0, 1.0)
+    rate = get_known_float(p)
+    if not site.context.training or not rate:
+        return x
+    return site.one(ops.Dropout(rate, len(site.context.builder.nodes)), x)
 
 
 @register_builtin()

@@ -8,6 +8,7 @@ from specc.ir.types import ShapeError
 
 __all__ = [
     "Attend",
+    "Dropout",
     "Embedding",
     "Hard",
     "LayerNorm",
@@ -43,6 +44,16 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
     """`x / sqrt(mean(x²) + eps) * g` over the last axis (arXiv:1910.07467, eq. 4)."""
 
     eps: float
+
+
+class Dropout(Op, sig="f[*s] -> f[*s]"):
+    """The identity at inference. In training, elements are set to zero with probability `p`
+    and the others divided by `1 - p` (arXiv:1207.0580). `call` tells calls on one tensor apart:
+    each samples a mask of its own.
+    """
+
+    p: float
+    call: int
 
 
 class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
