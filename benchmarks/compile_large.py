@@ -109,7 +109,7 @@ def row(sizes: Sizes, folder: Path) -> str:
     cells = []
     for what in (
         ["-o", str(folder / f"{sizes.dtype}.onnx")],
-        ["--for", "all", "-o", str(folder / f"{sizes.dtype}-all")],
+        ["--graphs", "all", "-o", str(folder / f"{sizes.dtype}-all")],
     ):
         cost = measure.of_process([*SPECC, "compile", str(place), *what])
         cells.append(f"{cost.seconds:.1f} s, {cost.processor:.1f} s, {cost.megabytes:.0f} MB")

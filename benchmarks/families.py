@@ -52,7 +52,7 @@ def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     command = ["-m", "specc", "compile", str(checkpoint), "--weights-as", "copy", "-o"]
     if published.FAMILIES[name].kind == "reads":
         return [*command, str(out / "model.onnx")]
-    return [*command, str(out), "--for", "step"]
+    return [*command, str(out), "--graphs", "step"]
 
 
 def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
@@ -60,7 +60,7 @@ def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     command = ["-m", "specc", "compile", str(checkpoint), "-o"]
     if published.FAMILIES[name].kind == "reads":
         return [*command, str(checkpoint / "model.onnx")]
-    return [*command, str(checkpoint), "--for", "step"]
+    return [*command, str(checkpoint), "--graphs", "step"]
 
 
 def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
@@ -113,7 +113,7 @@ def rows(folder: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> I
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
     made: dict[str, dict[str, Made]] = {}
-    warm = ["compile", "numbers", "--for", "step", "-o", str(folder / "warm")]
+    warm = ["compile", "numbers", "--graphs", "step", "-o", str(folder / "warm")]
     measure.of_process([sys.executable, "-m", "specc", *warm], folder / "pyc")
     for name in chosen:
         made[name] = _compiled(name, folder, quick, remarks)

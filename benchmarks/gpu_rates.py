@@ -109,14 +109,14 @@ def _nobody(ids: decoders.Ints, count: int) -> decoders.Trace:
 def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
     """A package for a card; what is said where it cannot be made."""
     width = [] if dtype == "f32" else ["--dtype", dtype]
-    command = ["compile", name, "--for", "step", "--names", names, "--weights", str(checkpoint)]  # fmt: skip
+    command = ["compile", name, "--graphs", "step", "--io-names", names, "--weights", str(checkpoint)]  # fmt: skip
     status = main([*command, *width, "--target", "ort-cuda", "--force", "-o", str(out)])
     return "" if status == 0 else f"ends with {status}"
 
 
 def of_package(out: Path, plan: Plan) -> decoders.Writer:
     """A package of ours through the Python API."""
-    model = specc.load(out, provider=plan.provider).writer
+    model = specc.load(out, execution_provider=plan.provider).writer
 
     def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
         step = decoders.steps(model, ids)
@@ -263,7 +263,7 @@ def _encoders(
     width = [] if dtype == "f32" else ["--dtype", dtype]
     main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
     wanted = models.MODELS[name]
-    session = specc.load(out, provider=plan.provider).scoring.runtime
+    session = specc.load(out, execution_provider=plan.provider).scoring.runtime
 
     def ours(shape: tuple[int, ...]) -> Callable[[], object]:
         # inputs lie on the card before, as PyTorch's do, and results stay there
@@ -304,7 +304,7 @@ def kernels(name: str, folder: Path, plan: Plan) -> Iterator[str]:
         yield "Kernels are those of a card; there is none.\n"
         return
     for dtype in plan.dtypes:
-        model = specc.load(folder / f"{name}-{dtype}", provider=plan.provider).writer
+        model = specc.load(folder / f"{name}-{dtype}", execution_provider=plan.provider).writer
         ids = _ids(1, plan)
         step = decoders.steps(model, ids)
         step(ids)

@@ -56,7 +56,7 @@ def _text(value: object) -> str:
 
 def verified(path: Path, provider: str) -> dict[str, object]:
     """How far the model is from the reference, or what is wrong."""
-    status, heard = said(["verify", str(path), "--provider", provider])
+    status, heard = said(["verify", str(path), "--execution-provider", provider])
     found = [float(number) for number in WORST.findall(heard)]
     if status:
         return {"wrong": heard.strip()[-600:]}
@@ -70,7 +70,7 @@ def written(folder: Path, provider: str) -> dict[str, object]:
     tokens = {}
     for at in dict.fromkeys((provider, "cpu")):
         for path in (folder, folder / "generate.onnx"):
-            model = specc.load(path, provider=at)
+            model = specc.load(path, execution_provider=at)
             entrance = model.entrance
             lengths = sizes_for(entrance.graph, 1)
             inputs = random_inputs(entrance.graph, lengths, np.random.default_rng(0))
@@ -115,7 +115,7 @@ def tried(name: str, provider: str, folder: Path, dtypes: Sequence[str]) -> dict
             row["nodes"] = dict(Counter(ep for ep, _, _ in nodes))
             row["placement"] = nodes
         package = folder / f"{name}-{dtype}"
-        fault = compiled(name, dtype, package, "--for", "all")
+        fault = compiled(name, dtype, package, "--graphs", "all")
         if fault and "E0701" not in fault and "E0703" not in fault:
             row[f"{dtype} package"] = {"wrong": fault[-600:]}
         elif not fault:
@@ -132,10 +132,10 @@ def rounded(name: str, kind: str, provider: str, folder: Path) -> dict[str, obje
     path = folder / f"{name}-{kind}.onnx"
     more = ["--quantize", kind]
     if kind == "int4":
-        more += ["--samples", "0"]
+        more += ["--calibration-samples", "0"]
     # `int8` has a scale a result, and no blocks
     if kind != "int8":
-        more += ["--block", "32"]
+        more += ["--group-size", "32"]
     if fault := compiled(name, "f32", path, *more):
         return {} if NOTHING in fault else {"wrong": fault[-600:]}
     return verified(path, provider)

@@ -209,7 +209,7 @@ def _writers(
     for kind in (*KINDS, ALL_4):
         out = folder / f"{name}-{kind}"
         # the time does not hang on how numbers of 4 bits are chosen
-        specc.compile(checkpoint, out, parts=["step"], weights_as="copy", **_options(kind))
+        specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_options(kind))
         writers[kind], sizes[kind] = decoders.of_specc(out), _size(out)
     out = folder / f"{name}-ctranslate2"
     try:
@@ -334,8 +334,8 @@ def _options(kind: str) -> dict[str, Any]:
     if kind == "float32":
         return {}
     if kind == ALL_4:
-        return {**_options("int4"), "quantize_head": "int4", "quantize_all": True}
-    return {"quantize": kind, **({"samples": 0} if kind == "int4" else {})}
+        return {**_options("int4"), "lm_head_bits": 4, "quantize_all": True}
+    return {"quantize": kind, **({"calibration_samples": 0} if kind == "int4" else {})}
 
 
 def _faster(times: Mapping[str, list[float]], name: str) -> str:

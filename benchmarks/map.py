@@ -226,7 +226,7 @@ def _dates(folder: Path, count: int) -> Table:
     texts = [
         f"{rng.randint(1, 28)} {rng.choice(months)} {rng.randint(1900, 2050)}" for _ in range(count)
     ]
-    specc.compile("dates", folder / "dates", parts=["score", "encode", "step"])
+    specc.compile("dates", folder / "dates", graphs=["score", "encode", "step"])
     return Table(
         title="Dates as text to dates as numbers (`dates`, a package)",
         model=folder / "dates",
@@ -285,7 +285,7 @@ def _embedded(model: Any, some: Sequence[list[int]]) -> object:
 def _refilled(folder: Path, count: int) -> Iterator[str]:
     """Texts that end when they like: places that are free are filled, or wait."""
     (folder / "planned.specc").write_text(WRITER)
-    specc.compile(folder / "planned.specc", folder / "planned", init=0, parts="step")
+    specc.compile(folder / "planned.specc", folder / "planned", init=0, graphs="step")
     writer = specc.load(folder / "planned", threads=1).writer
     assert writer is not None
     rng = np.random.default_rng(0)

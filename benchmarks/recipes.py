@@ -32,8 +32,8 @@ OURS: dict[str, dict[str, Any]] = {
     "specc, int8": {"quantize": "int8"},
     "specc, int8-weights": {"quantize": "int8-weights"},
     "specc, int4 (its own texts)": {"quantize": "int4"},
-    "specc, int4, block 32": {"quantize": "int4", "block": 32},
-    "specc, int4, to the nearest": {"quantize": "int4", "samples": 0},
+    "specc, int4, block 32": {"quantize": "int4", "group_size": 32},
+    "specc, int4, to the nearest": {"quantize": "int4", "calibration_samples": 0},
 }
 THEIRS = {
     "genai's builder, int4": (),

@@ -54,7 +54,7 @@ def _compiled(checkpoint: Path, package: Path, quick: bool) -> Iterator[str]:
     sizes = SMALL if quick else SEVEN
     size = save(sizes, checkpoint, NOISE // 64 if quick else NOISE)
     command = [sys.executable, "-m", "specc", "compile", str(checkpoint)]
-    options = ["--quantize", "int4", "--samples", "0", "--for", "step"]
+    options = ["--quantize", "int4", "--calibration-samples", "0", "--graphs", "step"]
     cost = measure.of_process([*command, *options, "-o", str(package)])
     shutil.rmtree(checkpoint)
     rate = size / 1e6 / cost.seconds

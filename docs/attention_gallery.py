@@ -49,7 +49,7 @@ def _trained(name: str, path: Path, folder: Path) -> str:
     given, made = TRAINED[name], str(folder / name)
     # a model that reads a picture writes nothing, and is one file
     one_file = given.endswith(".png")
-    words = ["-o", f"{made}.onnx"] if one_file else ["--for", "all", "-o", made]
+    words = ["-o", f"{made}.onnx"] if one_file else ["--graphs", "all", "-o", made]
     _run("compile", name, *words)
     _run("run", words[-1], given, "--attention", str(path))
     shown = Path(given).name if one_file else given

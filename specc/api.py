@@ -30,7 +30,7 @@ from specc.driver.python_arguments import (
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.runtime.attention_selection import AttentionWeights
-from specc.runtime.continuous_batching import AT_ONCE
+from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generate_each import generate_each
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
@@ -79,28 +79,28 @@ def compile(
     target: str = "ort-cpu",
     opset: int = 0,
     taps: Sequence[str] = (),
-    context: int = 0,
+    context_length: int = 0,
     graph: str = "",
     weights_as: str = "",
-    defaults_inside: bool = False,
-    parts: str | Sequence[str] = (),
-    names: str = "specc",
-    settings: Mapping[str, object] | None = None,
+    inline_defaults: bool = False,
+    graphs: str | Sequence[str] = (),
+    io_names: str = "specc",
+    generation_config: Mapping[str, object] | None = None,
     quantize: str = "",
-    keep: Sequence[str] = (),
-    block: int | None = None,
-    quantize_head: str = "",
+    quantize_exclude: Sequence[str] = (),
+    group_size: int | None = None,
+    lm_head_bits: int | str = "",
     quantize_all: bool = False,
-    samples: int | None = None,
-    calibrate: str | Path = "",
-    cache: str = "",
+    calibration_samples: int | None = None,
+    calibration_data: str | Path = "",
+    kv_cache: str = "",
     fold_norms: bool = False,
     for_quantizers: bool = False,
     dtype: str = "",
     force: bool = False,
 ) -> CompileReport:
     """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
-    Of `parts` a folder is made, of which `settings` are for one that decodes; `force`
+    `graphs` writes a package; `generation_config` is for its `generate` graph; `force`
     replaces what specc did not write.
 
     >>> specc.compile("xor", "xor.onnx")
@@ -108,11 +108,11 @@ def compile(
     """
     given = dict(locals())  # all of them, before anything else has a name
     check_arguments(**given)
-    chosen = parse_part_names(parts)
-    _check_settings(settings, chosen)
+    chosen = parse_part_names(graphs)
+    _check_generation_config(generation_config, chosen)
     options = compile_options(given, chosen)
     run = compile_package if chosen else compile_spec
-    return run(_open(spec, config, set, options.weights, context), options)
+    return run(_open(spec, config, set, options.weights, context_length), options)
 
 
 class Model(ModelHandle):
@@ -183,17 +183,17 @@ class Model(ModelHandle):
         self,
         rows: Iterable[object],
         *,
-        at_once: int = AT_ONCE,
+        batch_size: int = DEFAULT_BATCH_SIZE,
         **settings: Unpack[GenerationArguments],
     ) -> Iterator[GenerationResult | Diagnostic]:
         """Write behind each of any number of rows: an iterator in, an iterator out, in
         order; for a bad row what is wrong with it. See `specc.runtime.generate_each`.
 
-        `at_once` texts stand beside each other, and one that has ended makes room for the
+        `batch_size` texts stand beside each other, and one that has ended makes room for the
         next. E0701 for a model that does not write, E0891 for a count that is none.
         """
         writer = _writing(self)
-        return generate_each(writer, rows, at_once, writer.chosen(settings))
+        return generate_each(writer, rows, batch_size, writer.chosen(settings))
 
     def stream(self, **once: object) -> InputStream:
         """Begin a stream, to which rows are `push`ed as they come; `once` are the inputs
@@ -206,9 +206,9 @@ class Model(ModelHandle):
         *data: str | Path,
         out: str | Path,
         columns: Mapping[str, str] | None = None,
-        keep: Sequence[str] | None = None,
+        keep_columns: Sequence[str] | None = None,
         raw: Sequence[str] = (),
-        to: str = "",
+        output_format: str = "",
         engine: str = "local",
         workers: int = 0,
         max_errors: int | None = None,
@@ -224,9 +224,9 @@ class Model(ModelHandle):
             data=data,
             out=out,
             columns=columns,
-            keep=keep,
+            keep_columns=keep_columns,
             raw=raw,
-            to=to,
+            output_format=output_format,
             engine=engine,
             workers=workers,
             max_errors=max_errors,
@@ -236,12 +236,12 @@ class Model(ModelHandle):
             data=[os.fspath(path) for path in data],
             out=os.fspath(out),
             columns=dict(columns or {}),
-            keep=keep,
+            keep=keep_columns,
             settings=dict(settings),
             raw=tuple(raw),
             graph=self.opened.graph,
             provider=self.opened.provider,
-            to=to,
+            to=output_format,
             workers=workers,
             engine=engine,
             most_errors=max_errors,
@@ -265,7 +265,7 @@ def _writing(model: Model) -> Generator:
     return model.writer
 
 
-def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model:
+def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0) -> Model:
     """Open a compiled model, or a package, on an execution provider: `cpu`, `cuda`, …
     There is no silent fall-back.
 
@@ -273,15 +273,15 @@ def load(model: str | Path, *, provider: str = "cpu", threads: int = 0) -> Model
     ...     model
     <specc model xor, predict: x f32[batch, 2] -> y f32[batch, 1], cpu>
     """
-    check_arguments(model=model, provider=provider, threads=threads)
+    check_arguments(model=model, execution_provider=execution_provider, threads=threads)
     refuse_uncompiled(model)
-    opened = Model(open_compiled(model, provider=provider, threads=threads))
+    opened = Model(open_compiled(model, provider=execution_provider, threads=threads))
     # now, so that what cannot be opened is said here and not at the first use
     _ = opened.scoring, opened.writer, opened.opened.streamer
     return opened
 
 
-def _check_settings(settings: object, parts: Sequence[str]) -> None:
+def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
     """E0731 for settings that are none, E0753 for settings of a model that does not
     decode by itself.
     """
@@ -293,8 +293,8 @@ def _check_settings(settings: object, parts: Sequence[str]) -> None:
     if settings and "generate" not in parts:
         raise_error(
             "E0753",
-            "`settings` are those of a model that decodes by itself, and none is asked for",
-            helps=['add "generate" to `parts`', "or give them to `generate` when the model is run"],
+            "`generation_config` is for a model that decodes by itself, and none is asked for",
+            helps=['add "generate" to `graphs`', "or pass the settings to `generate`"],
         )
 
 

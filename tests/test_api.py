@@ -82,9 +82,9 @@ def writes(folder: Path) -> Path:
 
 
 def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:
-    made = specc.compile(writes(tmp_path), tmp_path / "all", init=0, parts="all")
+    made = specc.compile(writes(tmp_path), tmp_path / "all", init=0, graphs="all")
     assert {"score.onnx", "step.onnx", "generate.onnx"} <= {p.name for p, _ in made.files}
-    some = specc.compile(tmp_path / "m.specc", tmp_path / "some", init=0, parts="step,score")
+    some = specc.compile(tmp_path / "m.specc", tmp_path / "some", init=0, graphs="step,score")
     assert "generate.onnx" not in {p.name for p, _ in some.files}
 
 
@@ -95,29 +95,31 @@ def test_parts_that_there_are_not_are_refused(parts: object, tmp_path: Path) -> 
     if parts == "":  # nothing said is no package
         return
     with pytest.raises(specc.Failed, match="E0754"):
-        specc.compile(writes(tmp_path), tmp_path / "x", init=0, parts=parts)  # type: ignore[arg-type]
+        specc.compile(writes(tmp_path), tmp_path / "x", init=0, graphs=parts)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
     ("settings", "parts", "code"),
-    [({"beams": 2}, "step", "E0753"), ({"beams": 2}, (), "E0753"), (5, "generate", "E0731"),
-     ({"beams": 10**9}, "generate", "E0732"), ({"start": 5}, "generate", "E0732"), ({"stop": [1, 5]}, "all", "E0732"),
-     ({"beams": 2, "temperature": 0.5}, "generate", "E0733"), ({"width": 2}, "all", "E0731")],
+    [({"num_beams": 2}, "step", "E0753"), ({"num_beams": 2}, (), "E0753"), (5, "generate", "E0731"),
+     ({"num_beams": 10**9}, "generate", "E0732"), ({"start": 5}, "generate", "E0732"), ({"stop": [1, 5]}, "all", "E0732"),
+     ({"num_beams": 2, "temperature": 0.5}, "generate", "E0733"), ({"width": 2}, "all", "E0731")],
 )  # fmt: skip
 def test_settings_that_mean_nothing_are_refused(
     settings: object, parts: str, code: str, tmp_path: Path
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
-        specc.compile(writes(tmp_path), tmp_path / "x", init=0, parts=parts, settings=settings)  # type: ignore[arg-type]
+        specc.compile(
+            writes(tmp_path), tmp_path / "x", init=0, graphs=parts, generation_config=settings
+        )  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("output", None), ("output", b"x.onnx"), ("spec", 5), ("init", "1"), ("init", 1.0), ("init", True),
-     ("opset", "20"), ("opset", 17.0), ("taps", "a"), ("taps", [1]), ("set", [("a", 1)]), ("graph", 5), ("names", 3),
-     ("target", None), ("weights_as", 1), ("weights_as", "lnik"), ("force", "no"), ("defaults_inside", 1)],
+     ("opset", "20"), ("opset", 17.0), ("taps", "a"), ("taps", [1]), ("set", [("a", 1)]), ("graph", 5), ("io_names", 3),
+     ("target", None), ("weights_as", 1), ("weights_as", "lnik"), ("force", "no"), ("inline_defaults", 1)],
 )  # fmt: skip
 def test_an_argument_of_another_kind_is_named(argument: str, value: object, tmp_path: Path) -> None:
     given: dict[str, object] = {"spec": "xor", "output": tmp_path / "x.onnx", "init": 0}
@@ -148,6 +150,6 @@ def test_a_masked_array_does_not_lose_its_mask(tmp_path: Path) -> None:
 
 def test_a_pad_that_is_no_token_of_the_model_is_refused(tmp_path: Path) -> None:
     spec = writes(tmp_path)
-    specc.compile(spec, tmp_path / "x", init=0, parts="step")
+    specc.compile(spec, tmp_path / "x", init=0, graphs="step")
     with pytest.raises(specc.Failed, match=r"E0732.*pad"):
         specc.load(tmp_path / "x").generate([[1]], pad=99)

@@ -61,7 +61,7 @@ def check_html(text: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("looked at")
-    specc.compile(WRITER, made / "package", init=0, parts="all")
+    specc.compile(WRITER, made / "package", init=0, graphs="all")
     specc.compile("digits", made / "digits.onnx")
     return made
 

@@ -182,7 +182,10 @@ def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
         "E0922",
         f"the provider `{provider}` is not available here",
         notes=notes,
-        helps=["use `--provider cpu`", f"{page} says how to install another ONNX Runtime"],
+        helps=[
+            "use `--execution-provider cpu`",
+            f"{page} says how to install another ONNX Runtime",
+        ],
     )
 
 
@@ -244,7 +247,7 @@ def check_node_placement(
                     if provider in PROVIDER_TARGETS
                     else []
                 ),
-                "use `--provider cpu`",
+                "use `--execution-provider cpu`",
             ],
         )
 

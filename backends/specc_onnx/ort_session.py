@@ -310,7 +310,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
             title,
             notes=["it computes in bf16, and there are no kernels of that for cpu"],
             helps=[
-                "run it on a card: `--provider cuda`",
+                "run it on a card: `--execution-provider cuda`",
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
             ],
         )

@@ -26,17 +26,17 @@ say verify "$out/digits.onnx"
 printf '\nWhere [CLS] looked: %s/seven-attention.html\n' "$out"
 
 printf '\nA recurrent translator with additive attention (2014), described in specs/models/dates.yaml.\n'
-say compile specs/models/dates.yaml --for all -o "$out/dates"
+say compile specs/models/dates.yaml --graphs all -o "$out/dates"
 for date in "3 mai 1979" "Thursday, May 3rd, 1979" "3. Mai 1979"; do
   say run "$out/dates" "$date"
 done
-say run "$out/dates" "3rd May 79" --beams 4 --n-best 2
+say run "$out/dates" "3rd May 79" --num-beams 4 --num-return-sequences 2
 say run "$out/dates" "3 mai 1979" --attention "$out/dates-attention.html"
 say verify "$out/dates"
 printf '\nHow day, month and year cross over: %s/dates-attention.html\n' "$out"
 
 printf '\nA character Transformer with rotary positions, described in specs/models/numbers.yaml.\n'
-say compile specs/models/numbers.yaml --for all -o "$out/numbers"
+say compile specs/models/numbers.yaml --graphs all -o "$out/numbers"
 for text in "three hundred and five" "hunderteintausendeinhunderteins" "en 21016" "de 30017"; do
   say run "$out/numbers" "$text"
 done

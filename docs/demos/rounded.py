@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 COUNT = 200
 """Texts of a demo."""
 AT_ONCE = 50
-ALL: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "block": 32}
+ALL: Mapping[str, object] = {"quantize": "int4", "quantize_all": True, "group_size": 32}
 """Maps of fewer than 65 536 numbers, which is all that these models have, keep 8 bits
 unless they are asked for.
 """
@@ -31,7 +31,7 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "int8-weights": {"quantize": "int8-weights"},
     "int4": {"quantize": "int4"},
     "int4 everywhere": ALL,
-    "int4 everywhere, to the nearest": {**ALL, "samples": 0},
+    "int4 everywhere, to the nearest": {**ALL, "calibration_samples": 0},
 }
 """The rows of the table, and what is compiled for them."""
 
@@ -74,7 +74,7 @@ TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "num
 
 def written(name: str, folder: Path, options: Mapping[str, object]) -> Score:
     """The texts that a demo writes, letter for letter."""
-    specc.compile(name, folder, parts=["encode", "step"], **options)  # type: ignore[arg-type]
+    specc.compile(name, folder, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
     model = specc.load(folder)
     pairs = TEXTS[name]()
     right = 0
@@ -118,10 +118,14 @@ LEARNED = HERE / "learned" / "llama"
 ROUNDED: Mapping[str, Mapping[str, object]] = {
     "int8": {"quantize": "int8"},
     "int8-weights": {"quantize": "int8-weights"},
-    "int4, to the nearest": {"quantize": "int4", "samples": 0},
+    "int4, to the nearest": {"quantize": "int4", "calibration_samples": 0},
     "int4": {"quantize": "int4"},
-    "int4, block 32, to the nearest": {"quantize": "int4", "samples": 0, "block": 32},
-    "int4, block 32": {"quantize": "int4", "block": 32},
+    "int4, block 32, to the nearest": {
+        "quantize": "int4",
+        "calibration_samples": 0,
+        "group_size": 32,
+    },
+    "int4, block 32": {"quantize": "int4", "group_size": 32},
 }
 """The rows of the table of what a small Llama loses."""
 SEED, TEXTS_READ, LONG = 2026, 32, 120
@@ -131,7 +135,7 @@ def diverging(folder: Path) -> Iterator[str]:
     """How far what is drawn from is off, on texts that the model writes from another seed
     than those that it is rounded by.
     """
-    specc.compile(LEARNED, folder / "full", parts=["score", "encode", "step"])
+    specc.compile(LEARNED, folder / "full", graphs=["score", "encode", "step"])
     full = specc.load(folder / "full")
     start = np.zeros((TEXTS_READ, 1), np.int64)
     made = full.generate(start, strategy="sample", seed=SEED, max_tokens=LONG, stop=[]).results()

@@ -1,11 +1,10 @@
 """Position ids as affine functions of query and key position; where comparisons hold.
 
-On entry: two grids. Each is seen as `a t + b u + far + c`, where `t` and `u` are the times
-of the query and of the key, `far` is a sum of lengths, and `c` lies between two numbers,
-because a division of whole numbers rounds. Where the slopes of `t` and `u` in their
-difference are opposite, the comparison says something of `t - u` alone. So it does where
-what is left over can only make it harder to hold, `u` being 0 or more on the keys' side,
-`t` on the queries':
+Input: two grids. Each is written as `a t + b u + far + c`, where `t` and `u` are the times of
+query and key, `far` is a sum of lengths, and `c` lies in an interval, because integer division
+rounds. If the slopes of `t` and `u` in the difference of both sides are opposite, the comparison
+bounds `t - u`. It also does if the remaining terms can only make it harder to satisfy: `u >= 0`
+on the keys' side, `t >= 0` on the queries' side:
 
     k <= q              q - k >= 0
     q // 3 <= k // 3    q - k <= 2      c lies between -2/3 and 2/3
@@ -37,8 +36,8 @@ ZERO_LENGTH = Dim.of(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
-    """`query · t + key · u + far / over + c` with `c` between `low` and `high`; `far` is
-    a sum of lengths, without a number in it.
+    """`query · t + key · u + far / over + c` with `c` between `low` and `high`; `far` is a sum
+    of lengths without a constant term.
     """
 
     query: Fraction = ZERO

@@ -27,10 +27,10 @@ from specc.transforms.inline_defaults import inline_defaults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisCausality:
-    """What holds along the axis `symbol`.
+    """Causality along the axis `symbol`.
 
-    `causal` is None where no result has rows along it. `why` says what looks ahead, and
-    where. `fields` maps each result to how far back its rows look.
+    `causal` is None if no output has this axis. `why` names the op that reads later positions.
+    `fields` maps each output to its receptive field.
     """
 
     symbol: str
@@ -100,12 +100,13 @@ CONDITION = "if its values are finite and nothing computed from them overflows"
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisReport:
-    """`growing` is the symbol along which the model generates or is streamed, so many
-    rows at a time as a `chunk` has; `batch` that of the batch, where there is one.
+    """Results of all analyses of a graph.
 
-    `causal` and `apart` are None where there is nothing to prove. `fields` maps each
-    output to the reach of its rows along `growing`: how far back it looks. `padded`
-    names the inputs that say what is padding. `others` are the other run-time axes.
+    `growing` is the symbol of the time axis along which the model generates or streams, `chunk`
+    its positions per step; `batch` is the symbol of the batch, if there is one. `causal` and
+    `apart` (batch elements are independent) are None if there is nothing to prove. `fields`
+    maps each output to its receptive field along `growing`. `padded` names the padding masks.
+    `others` are the other dynamic axes.
     """
 
     growing: str | None
@@ -181,7 +182,7 @@ def analyze_graph(
 
 @dataclass
 class _TimeAxisFacts:
-    """What is known along the axis that grows."""
+    """Facts about the time axis."""
 
     chunk: int = 1
     errors: list[Diagnostic] = field(default_factory=list)

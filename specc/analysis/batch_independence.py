@@ -1,8 +1,8 @@
 """Prove that batch elements are independent.
 
-An axis that says the batch's length holds the batch *in blocks*: row r of `batch * k`
-rows is of example `r // k`. The inputs hold it so, with k = 1; an op keeps it so, axis
-by axis, or mixes:
+An axis whose length contains the batch size holds the batch *in blocks*: position r of `batch *
+k` positions belongs to batch element `r // k`. Inputs have k = 1. An op either keeps the blocks,
+axis by axis, or mixes batch elements:
 
     windows = merge(split(x, [n, 7]), axis=0)
                 [batch, n * 7, d] → [batch * n, 7, d]       blocks of n
@@ -41,7 +41,7 @@ def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
 
 @dataclass(frozen=True)
 class _BatchAxis:
-    """The length of the batch, and the symbols that are lengths made of it."""
+    """The batch size, and the symbols of lengths derived from it."""
 
     length: Dim
     related: frozenset[str]

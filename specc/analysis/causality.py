@@ -1,15 +1,15 @@
 """Prove that a model can generate: no op lets a position depend on a later one, and
 no input default does.
 
-On entry: a graph, the input that grows and the outputs that are asked for. On leaving:
-nothing, where a step can be derived, or one error for each op at fault.
+Input: a graph, the input with the time axis and the requested outputs. Output: nothing if a
+decode step can be derived, else one error per op that violates causality.
 
-The proof is local. Each op on the way to what is wanted must be causal by itself,
-because while the model generates, row t + 1 of a value between does not exist yet,
-whatever a later op does with it. So the op that is named is the op at fault.
+The proof is local. Each op on the way to the outputs must be causal by itself, because during
+generation position t + 1 of an intermediate value does not exist yet, whatever a later op does
+with it. So the reported op is the cause.
 
-An attention without a mask sees every key, later ones too; the flip beside it, which
-no output reads, is not mentioned:
+Attention without a mask sees every key, including later ones; the `flip` next to it, which no
+output reads, is not reported:
 
     $ causality x y
     graph "g"
@@ -22,9 +22,9 @@ no output reads, is not mentioned:
     gives
     E0712 `y` cannot be generated along `n`: without a mask a position sees every later one
 
-A default is computed from what there is. What it gave for rows that are there must stay
-when more come; and what has no rows must not be made from those that grow, since it is
-computed once.
+A default is computed from the current input. Its values for existing positions must not change
+when more arrive, and a default without a time axis must not depend on one, since it is computed
+once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
-"""Parts of causality messages: ops that move positions, windows, reductions over keys,
-and masks of which nothing is proved.
+"""Parts of causality messages: ops that move positions, windows, reductions over keys, and
+masks that are not proved causal.
 
-    pre[i] & pre[j] | j <= i      `pre[i]` compares no row numbers
-    j >= i                        no doubt: it shows later positions
+    pre[i] & pre[j] | j <= i      `pre[i]` compares no position ids
+    j >= i                        certain: it shows later positions
 """
 
 from collections.abc import Generator
@@ -38,7 +38,7 @@ CAUSAL_MASK_SUFFIX = ", with a causal mask as `seen`"
 
 @dataclass(frozen=True, slots=True)
 class LeakMessage:
-    """What is said about a leak."""
+    """The parts of a message about a leak."""
 
     code: str
     what: str
@@ -226,8 +226,8 @@ MAX_INSPECTED_VALUES = 500
 
 @dataclass(frozen=True, slots=True)
 class MaskDoubt:
-    """`spent`: there was more to look at than is looked at. Else `value` is the first
-    part of the mask that is no comparison of row numbers.
+    """`spent`: the search budget ran out. Otherwise `value` is the first part of the mask that
+    is no comparison of position ids.
     """
 
     spent: bool
@@ -286,7 +286,7 @@ def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid |
 
 
 class _UnprovedPart(NamedTuple):
-    """The first part that compares no row numbers, and whether no part does."""
+    """The first part that compares no position ids, and whether no part does."""
 
     value: Value | None
     all: bool

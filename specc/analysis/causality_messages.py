@@ -1,7 +1,7 @@
 """Messages for causality errors: what the op reads and what to write instead.
 
-What the proof did not find out is said to be so: that a mask shows later positions is
-said only where a comparison of row numbers says it.
+A message says that a mask shows later positions only if a comparison of position ids implies it;
+otherwise it says that causality was not proved.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """Count multiply-adds and parameters as formulas over symbolic lengths, and format them.
 
-A multiply-add counts as one. Elementwise work is not counted: it is what memory traffic
-hides.
+A multiply-add counts as one. Elementwise ops are not counted: they are bound by memory traffic.
 """
 
 import re

@@ -22,7 +22,7 @@ STATE_SIZE_REASON = "it goes on from a state that would have a row for every pos
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedLoop:
-    """A node at fault, in the graph or the body where it stands, and why."""
+    """The unsupported node, the graph or body that contains it, and the reason."""
 
     place: Graph
     node: Node

@@ -1,9 +1,9 @@
 """Query-key grids: constants, divisions by zero, infinities, factors of sums of products.
 
-On entry: a value seen as a grid over the rows of a query and of a key. On leaving: its
-factors with the same two axes, where a node multiplies them and sums over other axes, as
-`einsum("b h i j, h g -> b g i j", w, mix)` does over heads. Where one factor is zero for
-a pair of query and key, so is the result, unless another is infinite or NaN.
+Input: a value as a grid over query and key positions. Output: its factors with the same two
+axes, where a node multiplies them and sums over other axes, as `einsum("b h i j, h g -> b g i
+j", w, mix)` does over heads. Where one factor is zero for a query and a key, so is the result,
+unless another factor is infinite or NaN.
 """
 
 from collections.abc import Generator

@@ -1,7 +1,7 @@
 """Maximum and minimum lengths of axes, from position tables, RoPE and windows.
 
-A learned position table of 1024 rows bounds the length of its sequence, `x[:, 0:3]`
-needs three rows; ONNX Runtime would say so only by failing.
+A learned position table of size 1024 limits the sequence length, `x[:, 0:3]` needs three
+positions; without this check ONNX Runtime would fail at run time.
 """
 
 from bisect import bisect_left
@@ -24,8 +24,8 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """A length, `symbol` or the text of several, may be at most `most`, because of the
-    table `table`, or of frequencies (`ROPE_TABLE`).
+    """The length `symbol`, or an expression of several, is at most `most`, because of the table
+    `table` or of rotary frequencies (`ROPE_TABLE`).
     """
 
     symbol: str
@@ -45,7 +45,7 @@ def format_limit_reason(table: str, most: int) -> str:
         return f"the table `{table}` has positions for {most}"
     return (
         f"it turns by the frequencies of texts up to {most} tokens, "
-        "which `--context` decides when it is compiled"
+        "which `--context-length` decides when it is compiled"
     )
 
 

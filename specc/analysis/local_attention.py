@@ -1,22 +1,21 @@
 """Decompose attention masks into a band and global tokens, and choose block sizes for
 local (sliding-window) attention.
 
-On entry: a mask and its two axes. `window | global rows` has no band, because a global
-row sees all and is seen by all; taken apart it is a band, keys that every query may see,
+Decomposition. `window | global tokens` has no band, because a global token attends to all
+positions and is attended to by all. It is decomposed into a band, keys that every query may see,
 and queries that may see every key:
 
     abs(i - j) < 64 | first[j] | first[i]     [-63, 63], first[j], first[i]
     (i - j < 64 & j <= i | j < 4) & keep[j]   [0, 63], j < 4
     first[i] & keep[j]                        nothing, first[i]
 
-What is found holds all that the mask shows, and may hold more: of two conditions that
-must both hold, the one is kept that leaves less.
+The parts cover everything that the mask shows, possibly more: of two conditions that must both
+hold, the one that leaves fewer pairs is kept.
 
-On entry: a mask and the lengths of its two axes. Where its band has an end, a block of
-neighboring queries reads neighboring keys alone: rows 64 to 95 of a window of 64 read
-keys 1 to 95. A loop over such blocks costs `n · w` where one product costs `n · n`. It
-has a price of its own, so it is taken above a length only; the numbers were measured on
-ONNX Runtime, `benchmarks/local.py` measures them again.
+Blocks. If the band of a mask is bounded, a block of consecutive queries reads consecutive keys
+only: with a window of 64, positions 64 to 95 read keys 1 to 95. A loop over such blocks costs `n
+· w` instead of `n · n`. It has overhead, so it is used above a length only; the thresholds were
+measured on ONNX Runtime, `benchmarks/local.py` measures them again.
 """
 
 from collections.abc import Collection, Generator
@@ -35,8 +34,8 @@ from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """Rows along `axis` of a boolean at which it is true, at any place along its other
-    axes; with `negated` at which it is false.
+    """Positions along `axis` at which a boolean is true anywhere along its other axes; with
+    `negated`, false.
     """
 
     value: Value
@@ -46,9 +45,7 @@ class GlobalTokenCondition:
 
 @dataclass(frozen=True, slots=True)
 class MaskParts:
-    """A mask is true only where `q - k` lies in `band`, or at one of the `keys`, or of
-    the `queries`.
-    """
+    """A mask is true only where `q - k` lies in `band`, or at one of the `keys` or `queries`."""
 
     band: Interval
     keys: tuple[GlobalTokenCondition, ...] = ()
@@ -91,7 +88,7 @@ def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value]
 
 
 class _PartsQuestion(NamedTuple):
-    """What are the parts of a grid, or of its opposite?"""
+    """The question for the parts of a grid, or of its negation."""
 
     grid: QueryKeyGrid
     negated: bool
@@ -173,11 +170,11 @@ GLOBAL_TOKEN_RATIO = 4
 
 @dataclass(frozen=True, slots=True)
 class LocalAttention:
-    """An attention in blocks of `block` queries, for more than `above` rows.
+    """Attention in blocks of `block` queries, for sequences longer than `above`.
 
-    `find_band_interval` is where `q - k` lies for what is seen, apart from `parts`: keys that all
-    queries may see, and queries that may see all. With `keys` every block looks at that
-    many; without, as many as the band and the ends of the axis leave.
+    `band` is the interval of visible `q - k`; `parts` are global tokens: keys that all queries
+    may see, and queries that may see all keys. With `keys` every block reads that many keys;
+    without, as many as the band and the ends of the axis leave.
     """
 
     band: Interval

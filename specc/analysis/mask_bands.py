@@ -1,26 +1,25 @@
 """The band of a mask: between which offsets `q - k` it can be true.
 
-On entry: a value and two of its axes, whose rows are called `q` and `k`. On leaving: an
-interval of `q - k` outside of which the grid is surely false. Whatever is written in a
-mask, that is all that attention needs: the lower end proves causality, the upper end
-bounds the cache.
+Input: a value and two of its axes, with positions `q` and `k`. Output: an interval of `q - k`
+outside of which the grid is surely false. Attention needs no more: the lower end proves
+causality, the upper end bounds the KV cache.
 
     j <= i                 [0, ∞]
     0 <= i - j < 4         [0, 3]
     keep[j]                [-∞, ∞]
 
-The interval is a sound hull: an operation it knows nothing of gives [-∞, ∞], so a proof
-can fail, not lie.
+The interval is a sound over-approximation: an unknown op gives [-∞, ∞], so a proof can fail but
+never be wrong.
 
-Rows are counted in time, from behind the head of their axis (`specc.ir.time_axis`), and two
-intervals are found. On the keys' side only keys of time 0 and above are looked at: its
-lower end is the proof. On the queries' side only such queries are, since steps make no
-others: its upper end is the look-back. So behind a head of `m` keys and queries
+Positions are counted in time, from the end of the prefix of their axis (`specc.ir.time_axis`),
+and two intervals are found. On the keys' side only keys of time >= 0 are considered: the lower
+end is the causality proof. On the queries' side only queries of time >= 0 are considered, since
+steps compute no others: the upper end is the look-back. So with a prefix of `m` keys and queries
 `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
-Both sides of a comparison are seen as linear functions of `q` and `k`; `k <= q` and
-`q < k + 4` each give an interval, `and` their intersection. Of the opposite, "not seen
-or too far back", no interval is left, since it holds on both sides of the window:
+Both sides of a comparison are written as linear functions of `q` and `k`; `k <= q` and `q < k +
+4` each give an interval, `and` their intersection. The negation, "not visible or too far back",
+has no interval, since it holds on both sides of the window:
 
     $ bands 0 1
     graph "g"
@@ -77,8 +76,8 @@ ATTENTION_GRID_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """Where `t - u` must lie; `spent` where more was to be looked at than may be, so
-    that the rest was taken to hold everywhere.
+    """The interval of `t - u`; `spent` if the search budget ran out, so that the rest was
+    assumed true everywhere.
     """
 
     interval: Interval
@@ -158,14 +157,14 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
 
 
 class _NonZeroQuestion(NamedTuple):
-    """Where can a grid, or its opposite, be true, or other than zero?"""
+    """The question where a grid, or its negation, can be true or nonzero."""
 
     grid: QueryKeyGrid
     negated: bool
 
 
 class _ComparisonQuestion(NamedTuple):
-    """Where can `left <= right` hold, or `left < right`?"""
+    """The question where `left <= right`, or `left < right`, can hold."""
 
     left: QueryKeyGrid
     right: QueryKeyGrid
@@ -178,7 +177,9 @@ _BandSolver: TypeAlias = Generator[_BandQuestion, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """What is known of one grid on one side, and how much more may be looked at."""
+    """The state of the search for the band of one grid on one side: known answers and the
+    remaining budget.
+    """
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)

@@ -1,20 +1,20 @@
 """Reductions over keys on which masked positions have no effect.
 
-On entry: a node that reads an axis whole, as a sum over keys does, and that link. On
-leaving: the axis of the result along which it goes row by row all the same, and the
-interval of `q - k` within which keys matter. What a grid holds at the others, `find_masked_values`
-says; here stands which number does not count for which op.
+Input: a node that reads a whole axis, such as a sum over keys, and that dependence. Output: the
+result axis along which it still works elementwise, and the interval of `q - k` of keys with an
+effect. `find_masked_values` gives the constant at the other keys; the table lists which
+constants have no effect on which op.
 
     sum                     0
-    max, argmax             what no element is below: -inf, or 0 among weights
+    max, argmax             a lower bound of all elements: -inf, or 0 for weights
     softmax                 -inf
-    sort                    what comes last in its order
-    topk                    -inf, of which steps put more behind what there is
-    gather                  any number, so long as every row that is picked exists
+    sort                    whatever sorts last
+    topk                    -inf, of which decode steps append more
+    gather                  any constant, if all indices are in range
 
-Equal numbers are told apart by their place, the lower first, so that `argmax` and `sort`
-find what is shown before what is hidden behind it. Of hidden ones `topk` takes those of
-the lowest numbers, which more keys do not change.
+Ties are broken by position, the lower first, so that `argmax` and `sort` return visible keys
+before masked ones. Among masked keys `topk` takes those at the lowest positions, which further
+keys do not change.
 """
 
 from collections.abc import Iterable

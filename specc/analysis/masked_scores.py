@@ -1,10 +1,8 @@
 """Scores set to very low values by a mask: which positions a softmax or maximum skips.
 
-Low is -1e30 and below; a floor is lower than every row that exists, whatever those
-hold, such as -1 for row numbers. Either is worth something only as long as nothing
-ordinary was made as low: `can_hold_low_scores` values may be, at rows that exist,
-`can_hold_low_values` ones at
-padded rows.
+Low means -1e30 and below; a floor is lower than every valid position, such as -1 for position
+ids. Both only help as long as no ordinary value is as low: `can_hold_low_scores` values may be
+at valid positions, `can_hold_low_values` values at padded ones.
 """
 
 from collections.abc import Generator, Iterable, Iterator

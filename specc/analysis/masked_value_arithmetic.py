@@ -1,7 +1,7 @@
 """Arithmetic on constants at masked positions.
 
-Only those are followed that every element type holds as they are, so that what is told
-here is so in the model too: whole numbers up to 256, and infinity.
+Only constants that every dtype represents exactly are tracked (integers up to 256, and
+infinity), so that the facts hold in the compiled model, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping

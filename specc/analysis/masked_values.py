@@ -1,17 +1,16 @@
 """Infer the constant that a query-key grid holds at masked positions.
 
-On entry: a value and two of its axes, whose rows are called `q` and `k`. On leaving:
-pairs of a number and an interval of `q - k`. Outside of the interval the grid holds
-that number everywhere; true is 1 and false 0, so that the pair with 0 is the band.
+Input: a value and two of its axes, with positions `q` and `k`. Output: pairs of a constant and
+an interval of `q - k`. Outside of the interval the grid equals that constant; true is 1 and
+false 0, so that the pair with 0 is the band.
 
     where(causal, s, -inf)                  -inf outside [0, ∞]
     exp(where(causal, s, -inf) - m[q])      0 outside [0, ∞]
     where(causal & window(4), s, 0) + 1     1 outside [0, 3]
 
-That is what a reduction over keys needs: the greatest of some scores does not change by
-more of minus infinity, nor a sum by more zeros. As in a band nothing is guessed: an op
-it knows nothing of has no pairs. What is hidden must be a number, in the full pass as in
-a step: values that overflow are not looked for.
+A reduction over keys needs this: a maximum does not change by more -inf, nor a sum by more
+zeros. As for bands nothing is guessed: an unknown op has no pairs. Masked values are assumed to
+be finite, in the full forward pass as in a step; overflow is not considered.
 
 The softmax over keys gives zeros where the scores are minus infinity:
 

@@ -1,10 +1,9 @@
 """Evaluate recursive rules over a graph with memoization, a budget and no recursion.
 
-A rule is a generator: it yields the questions whose answers it needs, is sent them, and
-returns its own. Asked by a stack of our own, so that a graph may be as deep as it likes,
-and with every answer remembered, so that what two readers share is looked at once: of
-thirty `where`s one upon the other, each of which reads the last twice, thirty questions
-are left of 2^30 paths.
+A rule is a generator: it yields the questions whose answers it needs, receives them, and returns
+its own answer. The evaluation uses an explicit stack, so that graphs may be arbitrarily deep,
+and memoizes answers, so that shared operands are visited once: a chain of thirty `where` nodes,
+each reading its predecessor twice, needs thirty answers instead of 2^30.
 """
 
 from collections.abc import Callable, Generator, Hashable
@@ -21,7 +20,7 @@ TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
 
 @dataclass
 class TraversalBudget:
-    """How much of a graph is looked at for one band, so that no graph makes it slow."""
+    """A limit on the number of values inspected for one band."""
 
     steps: int = MAX_TRAVERSAL_STEPS
 

@@ -1,7 +1,7 @@
 """Summarize a graph as a tree of scopes with shapes, weights and cost.
 
-Scopes are the paths weights live under: `h.3.attn.c_proj` is part of `h.3.attn`, which
-is part of `h.3`.
+Scopes are the prefixes of parameter names: `h.3.attn.c_proj` is part of `h.3.attn`, which is
+part of `h.3`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,11 +18,10 @@ from specc.ir.types import Type
 
 @dataclass(kw_only=True)
 class SummaryNode:
-    """One scope: its own name, what it gives, its weights, its work, and the scopes
-    inside.
+    """One scope: its name, result type, weights, multiply-adds and inner scopes.
 
-    `spared` is what its attentions in blocks do not do of the work. `members` are the
-    names of the parts that this one stands for, its own where it is alone.
+    `spared` are the multiply-adds that blocked attention saves. `members` are the names of the
+    equal scopes that this one stands for.
     """
 
     name: str

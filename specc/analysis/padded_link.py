@@ -12,11 +12,12 @@ from specc.ir.op_dependence import Dependence
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedRead:
-    """One link through which a result may depend on padded rows, with what is known of
-    the operands, and the side on which padding may stand. `apart`: it moves positions
-    that always exist apart from others, of what is read, as many as `ends` says before
-    and after it; `into_apart`, of the result.
-    `merged`: the axis is that of batch and positions as one.
+    """One dependence through which a result may read padded positions, with the facts of the
+    operands and the side of the padding.
+
+    `apart`: padding separates always-valid positions of the operand, `ends` many before and
+    after it; `into_apart`: those of the result. `merged`: the axis is batch and positions in
+    one.
     """
 
     node: Node

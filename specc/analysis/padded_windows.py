@@ -1,10 +1,9 @@
 """Windows, slices, delays and added positions along a padded axis.
 
-An axis holds some positions that always exist, then those of a sequence with its
-padding, then some more that always exist. A window that reads across their borders
-gives the same result in a padded batch as alone if one number stands at all padded
-positions and at those added beside them (`Rows.fill`): then padding only makes a
-constant run longer.
+An axis holds positions that are always valid, then those of a padded sequence, then more that
+are always valid. A window across their borders gives the same result in a padded batch as alone
+if padded positions and those added next to them hold the same constant (`PaddingFacts.fill`):
+padding then only makes a constant run longer.
 """
 
 from collections.abc import Iterator

@@ -1,17 +1,16 @@
 """Check whether padded positions can reach an output (lint W0601).
 
-On entry: a graph with inputs declared `keep[batch, seq]`, which say which rows of an
-axis exist. Along each such axis this pass follows one question: can a value at a row
-that exists depend on rows that do not? On leaving: a warning for each op that lets them
-in.
+Input: a graph with padding masks, inputs declared `keep[batch, seq]`. Along each such axis the
+pass answers one question: can a value at a valid position depend on padded positions? Output: a
+warning for each op through which it can.
 
-An op that reads other rows is clean where what stands at the padded rows is surely zero
-(or, for a maximum, surely low; `padding_values` says which), where a mask that implies `keep`
-stands between, or where the declared side of the padding keeps them out of sight. Row
-numbers count padded rows before them; only their differences are clean.
+An op is clean if the values at padded positions are surely zero (or, for a maximum, surely low;
+see `padding_values`), if a mask that implies `keep` hides them, or if they lie on the side that
+the op does not read. Position ids count the padded positions before them; only their differences
+are clean.
 
-Padding on the right stands behind every row that exists: a running sum never meets it.
-The mean over the axis does:
+Right padding comes after every valid position: a running sum never reads it. The mean over the
+axis does:
 
     $ padding
     graph "g"
@@ -155,9 +154,9 @@ def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
 
 @dataclass(frozen=True)
 class _PaddingWalk:
-    """One padded axis: its `keep`, the side on which rows may be missing, and all
-    `lengths` that it has behind strides, and beside other rows, where `places` says how
-    many stand before it. With `finite`, as if no value were NaN or infinite.
+    """The walk along one padded axis: its mask `keep`, the `side` of the padding, and all
+    `lengths` that the axis has after strides and next to other positions, where `places`
+    gives their offsets. With `finite`, as if no value were NaN or infinite.
     """
 
     keep: Value

@@ -1,13 +1,13 @@
 """Infer the constant held at padded positions, and axes in sorted order.
 
-On entry: a node, and what is known of its operands along a padded axis. On leaving: for
-axes of a result, the number that stands wherever the row is padded: minus infinity
-behind `where(keep, s, -inf)`, zero behind its exponential, whatever else the rows hold.
+Input: a node, and the facts of its operands along a padded axis. Output: for each axis of a
+result the constant at padded positions, if there is one: -inf after `where(keep, s, -inf)`, zero
+after its exponential, whatever the valid positions hold.
 
-Sorted from the greatest on, what is minus infinity comes last. So along a sorted axis
-rows are *ranks*: whichever side padding stood on, its ranks are the last, and a row
-number made there counts none of it. What is a rank meets only ranks, and numbers that
-were made from nothing but row numbers and constants.
+In descending order -inf sorts last. So positions along a sorted axis are *ranks*: whichever side
+was padded, padded elements have the last ranks, and a position id computed there counts none of
+them. Ranks may only be combined with ranks, and with values computed from position ids and
+constants.
 """
 
 from collections.abc import Mapping, Sequence

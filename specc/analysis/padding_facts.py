@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """The op through which padded rows came in. `counted`: by their number, not by
-    their values; `shifted`: by their number before a stride.
-
-    `inside` is the body of the loop that the op stands in, if it stands in one;
-    `reading` the link that lets them in, where values do.
+    """The op through which padded positions entered. `counted`: by their number, not by their
+    values; `shifted`: by their number before a stride. `inside` is the body of the loop that
+    contains the op, if any; `reading` the dependence that reads them.
     """
 
     node: Node
@@ -32,22 +30,20 @@ class PaddingSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingFacts:
-    """What is known of a value along a padded axis.
+    """Facts about a value along a padded axis.
 
-    It is zero or false (`zero`), very low (`low`), or lower than at every row that
-    exists (`floor`), wherever its row along one of these axes is padded. Along `peaks`
-    at least one row that exists holds an ordinary number; unless `wild`, all do, and
-    unless `stained`, padded ones too. Where rows are padded it may hold NaN (`broken`) or
-    infinity (`endless`, of these signs).
+    At padded positions along these axes it is zero or false (`zero`), very low (`low`), or
+    lower than at every valid position (`floor`). Along `peaks` at least one valid position
+    holds an ordinary value; unless `wild`, all do, and unless `stained`, padded ones too. At
+    padded positions it may be NaN (`broken`) or infinite (`endless`, of these signs).
 
-    `count`: it grows with the number of padded rows before. `turned`: its features were
-    rotated by angles that do. `points`: it holds numbers of rows that exist. `held`: the
-    number that stands wherever the row along an axis is padded. `fill`: the same, where it
-    also stands at the positions that `pad` or `concat` added beside. `repeated`: axes
-    along which padded positions hold what the last that exists holds. `ranked`: axes along
-    which rows are in the order of what they hold, padded ones last. `behind`: a mask
-    where it is false alone infinity was put, from which all that is broken comes.
-    `dirt`: padded rows have reached rows that exist.
+    `count`: what the number of earlier padded positions adds to it. `turned`: the rotation of
+    its features by such angles. `points`: it holds indices of valid positions. `held`: the
+    constant at padded positions, by axis. `fill`: the same if positions added by `pad` or
+    `concat` hold it, too. `repeated`: axes along which padded positions repeat the last valid
+    one. `ranked`: axes in sorted order, padded positions last. `behind`: the mask outside of
+    which infinity was filled in, from which all NaN comes. `dirt`: the source through which
+    padded positions reached valid ones.
     """
 
     zero: frozenset[int] = frozenset()
@@ -142,12 +138,11 @@ AxisFact: TypeAlias = Literal["zero", "low", "floor", "peaks", "repeated"]
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedResult:
-    """One result of a node, and what is known of its operands; `keeps` are its links
-    along padded axes, row for row.
+    """One result of a node, and the facts of its operands; `keeps` are its elementwise
+    dependences along padded axes.
 
-    `keep` says which rows exist, `lengths` are those of padded axes, `joined` those of
-    axes on which `pad` or `concat` added positions beside them. `after`: padding stands
-    after all that exist.
+    `keep` is the padding mask, `lengths` those of padded axes, `joined` those of axes to which
+    `pad` or `concat` added positions. `after`: padding comes after all valid positions.
     """
 
     node: Node

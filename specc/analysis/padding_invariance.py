@@ -1,8 +1,8 @@
 """Prove that an op is unaffected by padded positions.
 
-What it reads there must be surely zero, or surely low under a maximum or a softmax; or
-it must never look there, because a mask hides them or because they all stand on the
-side that it looks away from.
+The values it reads there must be surely zero, or surely low for a maximum or softmax; or it must
+not read them at all, because a mask hides them or because all of them lie on the side that it
+does not read.
 """
 
 from math import inf

@@ -10,8 +10,8 @@ from specc.ir.graph import Graph, Node, Value
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
-    """Padded positions reach `output` of `graph` through `dirt`, by the input `keep`;
-    `states` is known of its values. `not_finite`: only because they hold NaN or infinity.
+    """Padded positions of the mask `keep` reach `output` of `graph` through `dirt`; `states`
+    are the facts of its values. `not_finite`: only because they hold NaN or infinity.
     """
 
     graph: Graph

@@ -1,9 +1,9 @@
 """Infinity and NaN at padded positions, where a product with zero does not hide them.
 
-Whatever number `x` holds at a padded position, `x * keep` is zero there. But zero times
-infinity is NaN, and NaN passes through every sum that it enters. A running sum of `keep`
-is zero before the first position that exists, a window of it too: what divides by such
-a value is trusted only where bounds show that the divisor is not zero.
+Whatever finite value `x` has at a padded position, `x * keep` is zero there. But zero times
+infinity is NaN, and NaN propagates through every sum. A running sum of `keep` is zero before the
+first valid position, and so is a window of it: a quotient by such a value is trusted only if
+bounds show that the divisor is not zero.
 """
 
 from math import isinf

@@ -1,10 +1,10 @@
 """Offsets of padded positions on axes that also hold prefix or memory positions.
 
-    concat([memory, x])      behind the rows of `memory`, which are always there
-    concat([prompt, x])      for padding of `prompt`: at the front, rows of `x` behind
-    concat([memory, x])[:, m:]   at the front again
+    concat([memory, x])      after the positions of `memory`, which are always valid
+    concat([prompt, x])      for padding of `prompt`: at the start, positions of `x` after it
+    concat([memory, x])[:, m:]   at the start again
 
-A length tells where: `m + n` has one place in a graph, or none where it has two.
+A length identifies the offset: `m + n` has one offset in a graph, or none if it has two.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The rows before padded ones, by the length of the axis; `rows` are those that may
-    be padded, on the `side`; `least` bounds lengths from below.
+    """The number of positions before padded ones, by the length of the axis; `rows` is the
+    padded length, `side` the side of the padding, `least` lower bounds of lengths.
     """
 
     rows: Dim

@@ -1,12 +1,11 @@
 """Position ids that count padding: how they may be used without effect on results.
 
-A row number grows by one with every padded row before it, twice a row number by two.
-What padding adds to a value is followed as its *count*: so many times the number of
-padded rows, and times which values. A difference or a comparison is the same however
-much padding there is if both sides have equal counts; so are weights of a softmax over
-rows whose scores all grow by the same amount, as ALiBi's do when it is written as
-`slope * j`. Everything else that a row number goes into shows how much padding there
-was.
+A position id grows by one with every padded position before it, twice a position id by two. The
+analysis tracks what padding adds to a value, its *count*: a multiple of the number of padded
+positions, possibly times other values. A difference or comparison does not depend on the amount
+of padding if both sides have equal counts; nor do softmax weights over positions whose scores
+all grow by the same amount, as those of ALiBi written as `slope * j` do. Any other use of a
+position id exposes the amount of padding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +27,8 @@ not the same at all rows.
 
 @dataclass(frozen=True, slots=True)
 class OrderedPositions:
-    """Stands for the numbers of rows of an axis of this length, on which padding stands
-    among rows that exist: those behind it count it, those before it do not. All that
-    stays the same is which of two comes first.
+    """A count for position ids of an axis on which padding lies between valid positions: those
+    after it count it, those before it do not. Only the order is preserved.
     """
 
     length: Dim
@@ -42,7 +40,7 @@ class OrderedPositions:
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """Stands for row numbers counted from where rows end that stand before: below 0 at
+    """A count for position ids relative to the end of the positions before them: negative for
     those, and from there on with what padding adds.
     """
 
@@ -56,7 +54,7 @@ class RelativePositions:
 
 @dataclass(frozen=True, slots=True)
 class PaddedLength:
-    """Stands for a length that padding is a part of."""
+    """A count for a length that includes padding."""
 
     length: Dim
 

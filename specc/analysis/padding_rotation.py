@@ -1,8 +1,8 @@
 """Rotary embeddings with position ids that count padding: which products cancel it.
 
-Query i is turned by the angles of row i, key j by those of row j; in the product of
-both the difference is left, which padding before them does not change. Anything else
-that is done with the features shows the angles.
+Query i is rotated by the angles of position i, key j by those of position j; their product
+depends on the difference only, which padding before both does not change. Any other use of the
+features exposes the angles.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,8 @@ from specc.ir.graph import Node, Value
 
 @dataclass(frozen=True, slots=True)
 class RotationFact:
-    """By which angles, in which pairs (`key`), and along which axis the features lie;
-    None for the angles themselves.
-
-    Two values of one key are turned alike.
+    """The angles and feature pairs of a rotation (`key`), and the feature axis; None for the
+    angles themselves. Values with equal keys are rotated alike.
     """
 
     key: object

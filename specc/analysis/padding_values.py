@@ -1,14 +1,12 @@
 """Infer facts about values at padded positions: zeros, constants, very low scores.
 
-On entry: a node, and what is known of its operands along one padded axis. On leaving:
-what is known of each result. All that is said is sure; what is not seen is not said.
+Input: a node, and the facts of its operands along one padded axis. Output: the facts of each
+result. Facts are sound: an unknown op has none.
 
-Scores are filled with minus infinity where `keep` is false. There they are low, and
-lower than at every row that exists (`is_lowest_at_padding`), and at least one row that exists
-holds an
-ordinary number (`iterate_ordinary_axes`). So the softmax, which divides by a sum that is not zero,
-gives
-zeros there, and what it weighs may hold anything:
+Scores are filled with -inf where `keep` is false. There they are low and lower than at every
+valid position (`is_lowest_at_padding`), and at least one valid position holds an ordinary value
+(`iterate_ordinary_axes`). So the softmax, which divides by a nonzero sum, gives zeros there, and
+the values that it weighs may be anything:
 
     $ padded keep
     graph "g"

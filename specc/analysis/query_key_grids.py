@@ -1,8 +1,8 @@
 """View a value as a grid over query and key positions, through views and broadcasts.
 
-On entry: a value, and which of its axes are those rows. A view moves axes about, so what
-is behind it is the same grid with its axes elsewhere: `[n, n]` behind an `insert` at 0 is
-seen along its axes 0 and 1 where the result is seen along 1 and 2.
+Input: a value and its query and key axes. A view moves axes, so its operand is the same grid
+with other axis indices: a value `[n, n]` before an `insert` at 0 is seen along its axes 0 and 1,
+the result along 1 and 2.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,11 +20,10 @@ GridSide: TypeAlias = Literal["keys", "queries"]
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyGrid:
-    """A value seen as a grid: which of its axes are the query's and the key's rows, if
-    they are its own.
+    """A value seen as a grid, with its query and key axes if it has them.
 
-    With a `clock` rows are counted in time, from behind the head of their axis. Of one
-    `side` rows before time 0 are not looked at.
+    With a `clock` positions are counted in time, from the end of the prefix. Positions before
+    time 0 of one `side` are ignored.
     """
 
     value: Value

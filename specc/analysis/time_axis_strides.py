@@ -1,30 +1,31 @@
 """Concatenation, slicing and striding along the time axis: which positions keep their
 time step, and how many positions form one chunk.
 
-    concat(memory, x)     row `t` of `x` is its row `t`: the head grew
-    pad(x, before=2)      and so it did here
-    concat(x, memory)     the rows of `memory` move with every new row
-    x[s:] of `h + g`      row `t` stays row `t`, as long as `s <= h`
-    x[a:b] of `h + g`     reads rows of the head alone where `b <= h`: nothing that moves
-    x[h:h+1] of `h + g`   the first row of all: no row of time 0 and above is before it
+    concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grew
+    pad(x, before=2)      likewise
+    concat(x, memory)     the positions of `memory` move with every new one
+    x[s:] of `h + g`      time `t` stays `t`, as long as `s <= h`
+    x[a:b] of `h + g`     reads prefix positions only if `b <= h`: constant
+    x[h:h+1] of `h + g`   the first position of all: no position of time >= 0 is before it
 
-A window that moves by 3 makes a row of the chunks of 3 rows that it ends in. Row `t`
-stands at the *last* row of its chunk, `3 t + 2`: when the chunk is there, so is the row.
+A window with stride 3 makes one position of the chunk of 3 in which it ends. Position `t`
+corresponds to the *last* input position of its chunk, `3 t + 2`: it can be computed as soon as
+the chunk is complete.
 
-    rows that come in     0  1  2 | 3  4  5 | 6  7  8
-    rows behind           0       | 1       | 2
-    row 1 may read        x  x  x   x  x  x
+    input positions       0  1  2 | 3  4  5 | 6  7  8
+    output positions      0       | 1       | 2
+    output 1 may read     x  x  x   x  x  x
 
-What is read is counted from there, so that a row that reads none behind its chunk has an
+Dependences are counted from there, so that an output that reads nothing after its chunk has an
 interval that begins at 0 or above, as everywhere.
 
-    x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 rows
-    conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two behind a stride of 3
-    max_pool(…, stride=2): …                 f[b, seq, d]         one behind both
+    x: f[b, seq, d]                       x: f[b, 6 seq, d]       a chunk has 6 positions
+    conv(x, stride=3): f[b, seq // 3, d]  →  f[b, 2 seq, d]       two after a stride of 3
+    max_pool(…, stride=2): …                 f[b, seq, d]         one after both
 
-On entry: a graph, and the length of its input that comes row by row. On leaving: the same
-graph, in which that length is a number of chunks. Lengths behind strides are then no
-quotients, and each axis says by itself how many rows of it a chunk brings.
+Input: a graph and the length of its streamed input. Output: the same graph, in which that length
+is a number of chunks. Lengths after strides are then no quotients, and each axis states how many
+positions it has per chunk.
 """
 
 from collections.abc import Iterable

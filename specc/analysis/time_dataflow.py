@@ -1,22 +1,21 @@
 """Trace the time axis forward through a graph and find ops that read later positions.
 
-On entry: any sound graph, and the symbol of an axis, such as the length of a text. On
-leaving: the state of every value, and the ops that leak. A graph is never refused here;
-`causality` decides which leaks matter.
+Input: any valid graph, and the symbol of a time axis, such as the sequence length. Output: the
+state of every value, and the ops that leak. Graphs are never rejected here; `causality` decides
+which leaks matter.
 
-Rows are counted in time, from behind the head of an axis (`specc.ir.time_axis`). A value is
-fixed (it depends on nothing that has the axis, or on rows of a head alone), or it moves.
-One that moves has time axes, the axes of that length behind a head or none, and for each
-the accumulated reach:
-which rows its row `t` depends on, as an interval of `t - u`. Or it has none and holds
-the newest row, or what was read of all rows.
+Positions are counted in time, from the end of the prefix of an axis (`specc.ir.time_axis`). A
+value is constant (it depends on nothing with the time axis, or on prefix positions only), or it
+moves. A moving value has time axes, with or without a prefix, and for each the accumulated
+receptive field: which positions its position `t` depends on, as an interval of `t - u`. Or it
+has none and holds the newest position, or a reduction over all.
 
-Every op is judged by itself: `causality_messages` names each one that lets row t of its result read
-a row after t of its operand, whatever a later op makes of it.
+Each op is judged by itself: `causality_messages` reports each op that lets position t of its
+result read a position after t of its operand, whatever a later op does with it.
 
-A centered convolution reads one row before, its own, and one after, which leaks. The
-delay behind it moves that by one: its rows depend on two before to their own. `last`
-holds the newest row and has no rows of its own:
+A centered convolution reads the position before, its own, and the one after, which leaks. The
+delay after it shifts that by one: its positions depend on the last two and their own. `last`
+holds the newest position and has no time axis:
 
     $ flow n
     graph "g"
@@ -88,8 +87,8 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
 
 @dataclass
 class _TimeReads:
-    """What a result reads of what moves: rows, along each of its time axes; the newest;
-    all; the first.
+    """What a result reads of moving operands: positions along each of its time axes, the
+    newest, all, or the first.
     """
 
     before: dict[int, Interval]

@@ -1,8 +1,8 @@
 """Facts of the time dataflow: state of a value, causality leaks, captures of loops.
 
-A mask that was made before a loop is an input of its body, of which nothing is known
-there. Behind the input stands what made it: so a proof that looks at the body sees
-`causal` inside as it sees it outside.
+A mask computed before a loop is an input of its body, where its definition is not visible.
+Captures are therefore replaced by the outer values, so that the analysis of the body sees
+`causal` as outside.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,11 @@ LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "f
 
 @dataclass(frozen=True, slots=True)
 class TimeState:
-    """What a value is along the symbol. `axes` maps each time axis to its accumulated reach.
+    """The state of a value along the time axis. `axes` maps each time axis to its accumulated
+    receptive field.
 
-    One without axes may hold the `newest` row, something of the `whole` axis, or only of
-    its `first` row: then this is what any row that meets it reads.
+    A value without time axes may hold the `newest` position, something of the `whole` axis, or
+    only its `first` position; every position that reads it then depends on that.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
@@ -44,14 +45,13 @@ class TimeState:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """`node` reads rows that come after the one it makes.
+    """`node` reads positions after the one it computes.
 
-    `why`: `ahead`, rows up to `-reach.lo` later; `all`, every row; `newest`, it mixes
-    the newest row into earlier ones; `length`, it needs the final number of rows;
-    `captured`, a loop takes from outside what moves; `first`, rows of a head read the
-    first row behind them; `shape`, its result has an axis
-    whose rows are no longer those of the symbol. `inside`: the leak in the body of the
-    loop `node`, with that body.
+    `why`: `ahead`, positions up to `-reach.lo` later; `all`, every position; `newest`, it mixes
+    the newest position into earlier ones; `length`, it needs the final length; `captured`, a
+    loop captures a moving value; `first`, prefix positions read the first position after them;
+    `shape`, the result has an axis whose positions are no longer those of the time axis.
+    `inside`: the leak in the body of the loop `node`, with that body.
     """
 
     node: Node
@@ -63,11 +63,8 @@ class Leak:
 
 @dataclass(frozen=True)
 class TimeFlow:
-    """The state of every value along `symbol`, and the ops that leak, in the graph's
-    order.
-
-    `inside` holds the opened body of every loop over another axis, the values of which
-    have states too.
+    """The state of every value along `symbol`, and the ops that leak, in graph order. `inside`
+    holds the body of every loop over another axis, whose values have states too.
     """
 
     clock: TimeAxis
@@ -92,9 +89,7 @@ class TimeFlow:
 
 @dataclass(frozen=True)
 class FlowContext:
-    """The axis that is followed: its length, the symbols that follow from it, and what
-    is known of values so far.
-    """
+    """The time axis, the symbols derived from it, and the states of values so far."""
 
     clock: TimeAxis
     states: dict[Value, TimeState]

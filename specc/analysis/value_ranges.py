@@ -1,11 +1,11 @@
 """Value ranges and constants that hold for all inputs.
 
-On entry: any value. On leaving: the least and the most that it can be, infinite where
-nothing is seen. Weights of a softmax lie between 0 and 1, row numbers are 0 and above,
-and one more than a row number is 1 and above. What is no number is not looked for.
+Input: any value. Output: its minimum and maximum, infinite where unknown. Softmax weights lie
+between 0 and 1, position ids are 0 and above, a position id plus one is 1 and above. NaN is not
+considered.
 
-Masks are laid over scores by constants that were cast, expanded and given axes; behind
-such nodes the number is still the same.
+Masks are applied to scores by constants that were cast, expanded and given axes; the constant
+is found behind such nodes.
 """
 
 from collections.abc import Callable, Mapping

@@ -49,29 +49,32 @@ class RandomWeights:
 SCALARS = ("max_tokens", "seed", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Settings that it takes as inputs."""
 
-FIXED = (
-    "strategy",
-    "start",
-    "stop",
-    "pad",
-    "beams",
-    "n_best",
-    "length_penalty",
-    "early_stopping",
-    "suppress",
-    "begin_suppress",
-    "min_tokens",
-    "min_length",
-    "no_repeat",
-    "banned",
-    "renormalize",
-    "begin",
-    "last_token",
-)
-"""Settings that such a model was compiled with."""
+FIXED: Mapping[str, str] = {
+    "strategy": "strategy",
+    "start": "start",
+    "stop": "stop",
+    "pad": "pad",
+    "num_beams": "beams",
+    "num_return_sequences": "n_best",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+    "suppress_tokens": "suppress",
+    "begin_suppress_tokens": "begin_suppress",
+    "min_tokens": "min_tokens",
+    "min_length": "min_length",
+    "no_repeat_ngram_size": "no_repeat",
+    "bad_words_ids": "banned",
+    "renormalize_logits": "renormalize",
+    "begin": "begin",
+    "forced_eos_token_id": "last_token",
+}
+"""The settings that such a model was compiled with, and their keys in its metadata."""
 
-TOLD = (*FIXED, *SCALARS, "stop_strings", "max_length")
-"""Settings that it says of itself: what is not fixed is its default."""
+TOLD: Mapping[str, str] = {
+    **FIXED,
+    **{name: name for name in (*SCALARS, "stop_strings", "max_length")},
+}
+"""The settings that it records: those that are not fixed are its defaults."""
 
 
 LAYOUTS: Mapping[str, WeightLayout] = {"rows": "rows", "columns": "columns"}

@@ -125,7 +125,7 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
             "E0802",
             f"the package `{escape_text(str(folder))}` cannot be read: its `{NAME}`: "
             f"{error.reason}",
-            helps=["a folder is a package if `specc compile` wrote it with --for"],
+            helps=["a folder is a package if `specc compile` wrote it with --graphs"],
         )
     index = parse_index(data, escape_text(str(where)))
     if contents and not is_unmodified(data):

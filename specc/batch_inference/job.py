@@ -263,14 +263,14 @@ KINDS = {
     "data": JobArgumentKind("a path or more, each a text", _paths),
     "out": JobArgumentKind("the path of a folder", _path),
     "columns": JobArgumentKind("a table from inputs to names of columns", _table),
-    "keep": JobArgumentKind("a list of names of columns", _names),
+    "keep_columns": JobArgumentKind("a list of names of columns", _names),
     "raw": JobArgumentKind("a list of names of outputs", _names),
-    "to": JobArgumentKind("a text", lambda value: isinstance(value, str)),
+    "output_format": JobArgumentKind("a text", lambda value: isinstance(value, str)),
     "engine": JobArgumentKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
     "workers": JobArgumentKind("a whole number from 0 on", _count),
     "max_errors": JobArgumentKind("a whole number from 0 on", _count),
 }
-OPTIONAL = ("columns", "keep", "max_errors")
+OPTIONAL = ("columns", "keep_columns", "max_errors")
 """What may be None as well."""
 
 

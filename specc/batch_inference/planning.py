@@ -267,5 +267,5 @@ def _check_kept(
         raise_error(
             "E0886",
             f"`{escape_text(twice[0])}` is a column of the data and of the results",
-            helps=["leave it out of --keep, or rename it in the data"],
+            helps=["leave it out of --keep-columns, or rename it in the data"],
         )

@@ -55,8 +55,8 @@ class RowGenerator:
         return GeneratedResults(
             text=self.writer.decode is not None,
             scores=beam,
-            log_probs=chosen.log_probabilities,
-            several=beam and chosen.n_best > 1,
+            log_probs=chosen.log_probs,
+            several=beam and chosen.num_return_sequences > 1,
         )
 
     def batch(
@@ -82,7 +82,7 @@ class RowGenerator:
         return replace(writing, numbers=[first + row.number for row in rows])
 
 
-GIVEN_ONE_BY_ONE = ("n_best", "log_probabilities")
+GIVEN_ONE_BY_ONE = ("num_return_sequences", "log_probs")
 
 
 @dataclass

@@ -170,7 +170,10 @@ def fail_no_generated_text() -> NoReturn:
     raise_error(
         "E0859",
         "this model writes no texts of its own to round weights by",
-        helps=["give it inputs in a file: `--calibrate FILE`", "or leave out --samples"],
+        helps=[
+            "give it inputs in a file: `--calibration-data FILE`",
+            "or leave out --calibration-samples",
+        ],
     )
 
 

@@ -182,7 +182,10 @@ def _products(x: Array, name: str) -> Array:
             "E0859",
             f"what `{escape_text(name)}` is multiplied by is not finite on the samples",
             notes=["weights are rounded by what they do to these"],
-            helps=["give other inputs: `--calibrate FILE`", "or none: `--samples 0`"],
+            helps=[
+                "give other inputs: `--calibration-data FILE`",
+                "or none: `--calibration-samples 0`",
+            ],
         )
     made: Array = rows.T @ rows
     return made

@@ -49,5 +49,5 @@ def _check_finite(most: Array, name: str) -> None:
             "E0859",
             f"the state `{escape_text(name)}` is not finite on the samples",
             notes=["it is to be kept in 8 bits, by scales of what it holds there"],
-            helps=["give other inputs: `--calibrate FILE`", "or leave out `--cache`"],
+            helps=["give other inputs: `--calibration-data FILE`", "or leave out `--kv-cache`"],
         )

@@ -1,11 +1,12 @@
 """Options shared by commands: the spec and its config, quantization."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import fields
 
 from specc.artifact.package_index import is_package_directory
 from specc.cli.standard_input import STDIN, read_spec_from_stdin
 from specc.cli.terminal import print_note
-from specc.driver.quantize_section import CACHES, MOST_SAMPLES, NONE, QuantizeOptions
+from specc.driver.quantize_section import CACHES, HEADS, MAX_SAMPLES, NONE, QuantizeOptions
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.library.spec_files import format_shadow_note, is_builtin_spec
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
@@ -15,6 +16,7 @@ def add_quantize_arguments(parser: ArgumentParser) -> None:
     """`--quantize` and what belongs to it."""
     parser.add_argument(
         "--quantize",
+        default="",
         choices=[*QUANTIZATION_KINDS, NONE],
         help="round weights: int8 (whole numbers on both sides, a scale a row), "
         "int8-weights (weights alone), int4 (least memory, for texts written by few), or "
@@ -22,21 +24,22 @@ def add_quantize_arguments(parser: ArgumentParser) -> None:
         "spec says so",
     )
     parser.add_argument(
-        "--keep",
+        "--quantize-exclude",
         action="append",
         default=[],
         metavar="PATTERN",
         help="leave these weights as they are, by name or scope: lm_head, layers.0.*",
     )
     parser.add_argument(
-        "--block",
+        "--group-size",
         type=int,
         metavar="N",
         help=f"group size of int4 and int8-weights (default {DEFAULT_GROUP_SIZE})",
     )
     parser.add_argument(
-        "--quantize-head",
-        choices=["int8", "int4", "none"],
+        "--lm-head-bits",
+        default="",
+        choices=HEADS,
         help="what is done to the weights that make the results",
     )
     parser.add_argument(
@@ -58,23 +61,24 @@ def add_quantize_arguments(parser: ArgumentParser) -> None:
 def _by_inputs(parser: ArgumentParser) -> None:
     """By what numbers of 4 bits are rounded, and by whom."""
     parser.add_argument(
-        "--samples",
+        "--calibration-samples",
         type=_samples,
         metavar="N",
-        help="with int4 or --cache: round by so many texts that the model writes itself; 0: each "
-        "number to the nearest",
+        help="with int4 or --kv-cache: number of self-generated calibration sequences; "
+        "0: round to nearest",
     )
     parser.add_argument(
-        "--calibrate",
+        "--calibration-data",
         default="",
         metavar="FILE",
-        help="with int4 or --cache: round by these inputs, .npz or a JSON object a line",
+        help="with int4 or --kv-cache: round by these inputs, .npz or a JSON object a line",
     )
     parser.add_argument(
-        "--cache",
+        "--kv-cache",
+        default="",
         choices=CACHES,
-        help="with --for step: keep keys and values in 8 bits, by scales of texts that the "
-        "model writes itself, or of --calibrate; none, though the spec says so",
+        help="with --graphs step: keep keys and values in 8 bits, by scales of texts that the "
+        "model writes itself, or of --calibration-data; none, though the spec says so",
     )
     parser.add_argument(
         "--for-quantizers",
@@ -86,30 +90,23 @@ def _by_inputs(parser: ArgumentParser) -> None:
 
 def _samples(text: str) -> int:
     """How many texts a model writes to be rounded by."""
-    return parse_bounded_int(text, 0, MOST_SAMPLES, "a number of texts")
+    return parse_bounded_int(text, 0, MAX_SAMPLES, "a number of texts")
 
 
 def parse_quantize_options(given: Namespace) -> QuantizeOptions:
-    """What the options say of rounding."""
-    return QuantizeOptions(
-        kind=given.quantize or "",
-        keep=tuple(given.keep),
-        block=given.block,
-        head=given.quantize_head or "",
-        every=given.quantize_all,
-        samples=given.samples,
-        calibrate=given.calibrate,
-        cache=given.cache or "",
-        fold=given.fold_norms,
-    )
+    """Return the quantization options of a command line."""
+    values = {each.name: vars(given)[each.name] for each in fields(QuantizeOptions)}
+    return QuantizeOptions(**values | {"quantize_exclude": tuple(given.quantize_exclude)})
 
 
+PROVIDER = "ONNX Runtime execution provider: cpu, cuda, … (default: cpu)"
+"""Help of `--execution-provider`."""
 FORCE = "replace a file that specc did not write, too; never one that is read"
 """What `--force` says wherever something is written."""
 
 
 def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
-    """SPEC, `--config`, `--set`, `--context`, `--graph`; `more` is what else SPEC may be."""
+    """SPEC, `--config`, `--set`, `--context-length`, `--graph`; `more` is what else SPEC may be."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
@@ -138,7 +135,7 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
         help="set one config value, such as layers=2",
     )
     parser.add_argument(
-        "--context",
+        "--context-length",
         type=parse_context,
         default=0,
         metavar="N",
@@ -162,7 +159,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedS
         sets=arguments.set,
         weights=weights,
         own=arguments.own,
-        longest=arguments.context,
+        longest=arguments.context_length,
     )
 
 

@@ -1,4 +1,4 @@
-"""Compile a spec to an ONNX model, or with --for to a package of the graphs derived from it."""
+"""Compile a spec to an ONNX model, or with --graphs to a package of the graphs derived from it."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
@@ -30,14 +30,14 @@ from specc.library.spec_files import format_shadow_note
 def add_compile_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_spec_arguments(parser)
-    parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --for all -o out/gpt2"
+    parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --graphs all -o out/gpt2"
     parser.add_argument(
         "-o",
         "--output",
         required=True,
         type=parse_output_path,
         metavar="MODEL.onnx|DIR",
-        help="the model to write; with --for, the folder",
+        help="the model to write; with --graphs, the folder",
     )
     _package_arguments(parser)
     _weights_arguments(parser)
@@ -52,7 +52,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     )
     add_sampling_arguments(
         parser,
-        "how a model that decodes by itself (--for generate) writes, unless it is "
+        "how a model that decodes by itself (--graphs generate) writes, unless it is "
         "told otherwise when it runs",
     )
 
@@ -129,8 +129,8 @@ def _model_arguments(parser: ArgumentParser) -> None:
         "--explain", action="store_true", help="say of each attention how it is done, and why"
     )
     parser.add_argument(
-        "--defaults",
-        choices=["inside"],
+        "--inline-defaults",
+        action="store_true",
         help="have the model itself compute inputs that are left out",
     )
 
@@ -138,10 +138,10 @@ def _model_arguments(parser: ArgumentParser) -> None:
 def _package_arguments(parser: ArgumentParser) -> None:
     """What a package holds, and whose names it uses."""
     parser.add_argument(
-        "--for",
+        "--graphs",
         type=parse_parts,
         default=(),
-        dest="parts",
+        dest="graphs",
         metavar="PARTS",
         help="write a package, a folder of these graphs: score (the spec as it is), "
         "encode and step (what a model that "
@@ -150,7 +150,7 @@ def _package_arguments(parser: ArgumentParser) -> None:
         "MODEL.onnx",
     )
     parser.add_argument(
-        "--names",
+        "--io-names",
         choices=PROFILES,
         default="specc",
         help="whose names inputs and outputs have: ours, those of Optimum (hf), or of "
@@ -183,7 +183,7 @@ def run_compile(given: Namespace) -> int:
 
 def _compiled(given: Namespace) -> CompileReport:
     """The files of a model, or of a package where parts of one are named."""
-    make = compile_package if given.parts else compile_spec
+    make = compile_package if given.graphs else compile_spec
     return make(
         open_spec_from_arguments(given, given.weights),
         CompileOptions(
@@ -196,14 +196,14 @@ def _compiled(given: Namespace) -> CompileReport:
             opset=given.opset,
             graph=given.graph,
             taps=tuple(given.tap),
-            defaults_inside=given.defaults == "inside",
+            defaults_inside=given.inline_defaults,
             weights_as=given.weights_as,
             dtype=given.dtype or "",
             hash_full=given.hash == "full",
             try_load=not given.no_load,
             force=given.force,
-            parts=given.parts,
-            names=given.names,
+            parts=given.graphs,
+            names=given.io_names,
             settings=parse_generation_settings(given),
             precision=parse_quantize_options(given),
             for_quantizers=given.for_quantizers,
@@ -221,24 +221,24 @@ def parse_output_path(text: str) -> str:
 def _check_belonging(given: Namespace) -> None:
     """E0753 for options that mean nothing to what is asked for."""
     # Names of others are those of caches, which the graph of a whole text has none of.
-    if given.names != "specc" and not {"encode", "step"} & set(given.parts):
+    if given.io_names != "specc" and not {"encode", "step"} & set(given.graphs):
         raise_error(
             "E0753",
-            f"`--names {given.names}` is for packages with a step",
-            helps=["add `--for step`"],
+            f"`--io-names {given.io_names}` is for packages with a step",
+            helps=["add `--graphs step`"],
         )
     decoding = [setting_flag(name) for name in parse_generation_settings(given)]
-    if decoding and "generate" not in given.parts:
+    if decoding and "generate" not in given.graphs:
         raise_error(
             "E0753",
             f"`{decoding[0]}` is settled in a model that decodes by itself, and none is asked for",
-            helps=["add `--for generate`", f"or say `{decoding[0]}` when the model is run"],
+            helps=["add `--graphs generate`", f"or say `{decoding[0]}` when the model is run"],
         )
     # One graph that decodes by itself is the only part that can be a file by itself.
-    if given.parts and given.parts != ("generate",) and given.output.endswith(".onnx"):
+    if given.graphs and given.graphs != ("generate",) and given.output.endswith(".onnx"):
         raise_error(
             "E0753",
-            f"`--for {','.join(given.parts)}` makes a folder of several files, "
+            f"`--graphs {','.join(given.graphs)}` makes a folder of several files, "
             f"`{given.output}` is the name of one",
             helps=[f"write `-o {given.output.removesuffix('.onnx')}`"],
         )

@@ -82,7 +82,7 @@ def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None
             raise_error(
                 "E0956",
                 f"`{escape_text(path)}` decodes by itself and shows no graph to compare",
-                helps=["compare its spec, or a package made of it with `--for all`"],
+                helps=["compare its spec, or a package made of it with `--graphs all`"],
             )
         return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
     print_shadow_note(path)

@@ -18,7 +18,13 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     add("-o", "--output", required=True, metavar="FOLDER", help="the model repository")
     add("--name", default="", help="the model's name there; else that of its spec")
     add("--graph", default="", metavar="ROLE", help="this graph of a package")
-    add("--batch", type=_count, default=64, metavar="N", help="rows at once, at most")
+    add(
+        "--max-batch-size",
+        type=_count,
+        default=64,
+        metavar="N",
+        help="maximum batch size of the server",
+    )
     add("--force", action="store_true", help="replace what specc did not write")
 
 
@@ -33,7 +39,7 @@ def run_export(given: Namespace) -> int:
     refuse_uncompiled(given.model)
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name
-    folder, most = Path(given.output), given.batch
+    folder, most = Path(given.output), given.max_batch_size
     files = list(write_triton_repository(model, name, folder, most, force=given.force))
     if not print_json_result("export", {"files": [str(path) for path in files]}):
         for path in files:

@@ -10,90 +10,88 @@ from specc.preprocessing.entity_spans import AGGREGATION_STRATEGIES
 from specc.preprocessing.task_kinds import FUNCTIONS
 
 HELP = {
-    "--max": ("N", "write at most N tokens; otherwise the spec's number, or 256"),
-    "--min": ("N", "write at least N tokens before a text may end"),
-    "--no-repeat": ("N", "write no N tokens in a row that are there already"),
-    "--temperature": ("T", "sample, with logits divided by T: below 1 the likely become likelier"),
-    "--top-k": ("K", "sample among the K best tokens"),
-    "--top-p": ("P", "sample among the best tokens that together reach the probability P"),
-    "--min-p": ("P", "sample among tokens of at least P times the best one's probability"),
-    "--repetition-penalty": ("R", "above 1: make tokens that are there already less likely"),
-    "--beams": ("N", "beam search: follow N unfinished texts at once"),
-    "--length-penalty": ("A", "beam search: divide a text's score by its length to the power of A"),
-    "--n-best": ("N", "beam search: give the N best texts"),
-    "--seed": ("SEED", "the number that samples are drawn from; the same one draws the same text"),
+    "max_tokens": ("N", "maximum number of generated tokens (default: the spec's, or 256)"),
+    "min_tokens": ("N", "minimum number of generated tokens before a stop token is allowed"),
+    "no_repeat_ngram_size": ("N", "do not repeat any n-gram of this size"),
+    "temperature": ("T", "sample; divide the logits by T (below 1: more deterministic)"),
+    "top_k": ("K", "sample from the K most probable tokens"),
+    "top_p": ("P", "nucleus sampling: sample from the smallest set with total probability P"),
+    "min_p": ("P", "sample from tokens of at least P times the highest probability"),
+    "repetition_penalty": ("R", "above 1: make tokens that already occur less likely"),
+    "num_beams": ("N", "beam search with N beams"),
+    "length_penalty": ("A", "beam search: divide scores by length ** A"),
+    "num_return_sequences": ("N", "beam search: return the N best sequences"),
+    "seed": ("SEED", "random seed of sampling"),
 }
-WHOLE = ("--max", "--min", "--no-repeat", "--top-k", "--beams", "--n-best", "--seed")
-NAMES = {"--max": "max_tokens", "--min": "min_tokens"}
+"""Settings with an option of their own: metavar and help."""
+INTEGERS = (
+    "max_tokens",
+    "min_tokens",
+    "no_repeat_ngram_size",
+    "top_k",
+    "num_beams",
+    "num_return_sequences",
+    "seed",
+)
 
 
 def add_sampling_arguments(parser: ArgumentParser, title: str) -> Any:
-    """Declare those that say how tokens are chosen; gives their group. None has a
-    default: the spec's settings hold.
+    """Declare the options that choose tokens and return their group. None has a default:
+    the spec's settings apply.
     """
     group = parser.add_argument_group(title)
     group.add_argument(
-        "--strategy", choices=STRATEGIES, help="how tokens are chosen; otherwise as the spec says"
+        "--strategy", choices=STRATEGIES, help="decoding strategy (default: the spec's)"
     )
-    for flag, (word, about) in HELP.items():
-        group.add_argument(
-            flag,
-            type=_whole if flag in WHOLE else _number,
-            metavar=word,
-            help=about,
-            dest=_name(flag),
-        )
+    for name, (metavar, text) in HELP.items():
+        kind = _parse_integer if name in INTEGERS else _parse_float
+        group.add_argument(setting_flag(name), type=kind, metavar=metavar, help=text)
     return group
 
 
 def add_generation_arguments(parser: ArgumentParser) -> None:
-    """Declare all of them."""
-    group = add_sampling_arguments(parser, "how text is written (docs/generation.md)")
+    """Declare all generation options."""
+    group = add_sampling_arguments(parser, "generation (docs/generation.md)")
     group.add_argument(
         "--stop",
         action="append",
         metavar="TEXT",
         dest="stop_strings",
-        help="end before this text; may be given again",
+        help="stop before this string; may be repeated",
     )
     group.add_argument(
         "--log-probs",
         action="store_const",
         const=True,
-        dest="log_probabilities",
-        help="with -o: write the tokens' log-probabilities too",
+        help="with -o: also write the log-probability of each token",
     )
 
 
 def parse_generation_settings(given: Namespace) -> dict[str, Any]:
-    """What was given, by the names of `specc.decode.generation_settings`."""
-    names = ("strategy", *map(_name, HELP), "stop_strings", "log_probabilities")
+    """Return the given options, named as in `specc.decode.generation_settings`."""
+    names = ("strategy", *HELP, "stop_strings", "log_probs")
     found = vars(given)
     return {name: found[name] for name in names if found.get(name) is not None}
 
 
 def setting_flag(name: str) -> str:
-    """The option that gives the setting `name`."""
-    return next((flag for flag in HELP if _name(flag) == name), f"--{name.replace('_', '-')}")
+    """Return the flag of a generation setting: `top_k` is `--top-k`."""
+    return "--stop" if name == "stop_strings" else f"--{name.replace('_', '-')}"
 
 
-def _name(flag: str) -> str:
-    return NAMES.get(flag, flag.strip("-").replace("-", "_"))
-
-
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ArgumentTypeError(f"{text[:40]!r} is no whole number")
+        raise ArgumentTypeError(f"{text[:40]!r} is not an integer")
     if len(text) > 20:
         raise ArgumentTypeError(f"{text[:40]!r} is too large")
     return int(text)
 
 
-def _number(text: str) -> float:
+def _parse_float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text[:40]!r} is no number") from None
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number") from None
 
 
 MOST_ROWS = 2**53
@@ -102,7 +100,7 @@ MOST_ROWS = 2**53
 
 def add_run_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.epilog = 'For example: specc run out/numbers "de 305" --max 64'
+    parser.epilog = 'For example: specc run out/numbers "de 305" --max-tokens 64'
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
         "inputs",
@@ -119,7 +117,9 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         "--graph", default="", metavar="NAME", help="run this one of a package's graphs, once"
     )
     parser.add_argument(
-        "--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)"
+        "--execution-provider",
+        default="cpu",
+        help="cpu, cuda, … (an execution provider of ONNX Runtime)",
     )
     _attention_arguments(parser)
     parser.add_argument(
@@ -154,7 +154,7 @@ def _task_arguments(parser: ArgumentParser) -> None:
         "config_sentence_transformers.json",
     )
     group.add_argument(
-        "--compare", action="store_true", help="embeddings: print the cosine of every two texts"
+        "--similarity", action="store_true", help="embeddings: print the cosine of every two texts"
     )
 
 
@@ -177,7 +177,7 @@ def _attention_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--heads", default="", metavar="0,2-5", help="which heads of it to draw")
     parser.add_argument(
-        "--log",
+        "--log-scale",
         action="store_true",
         help="color weights by powers of ten, so that small ones are seen",
     )
@@ -186,7 +186,7 @@ def _attention_arguments(parser: ArgumentParser) -> None:
 def _chunk_argument(parser: ArgumentParser) -> None:
     """Declare how the rows of a stream come."""
     parser.add_argument(
-        "--chunk",
+        "--chunk-size",
         type=_rows,
         default=0,
         metavar="ROWS",
@@ -197,7 +197,7 @@ def _chunk_argument(parser: ArgumentParser) -> None:
 def _rows(text: str) -> int:
     """A number of rows."""
     if not text.isdecimal() or not 0 < int(text) < MOST_ROWS:
-        raise ArgumentTypeError(f"`{escape_text(text)[:40]}` is no number of rows above 0")
+        raise ArgumentTypeError(f"`{escape_text(text)[:40]}` is not a number of rows above 0")
     return int(text)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from specc.batch_inference.job import ENGINES, ERRORS, JobReport, run_job
 from specc.batch_inference.plan import FORMATS, BatchLimits, JobPlan
 from specc.batch_inference.planning import ROWS, JobRequest
+from specc.cli.common_options import PROVIDER
 from specc.cli.generation_options import add_generation_arguments, parse_generation_settings
 from specc.cli.terminal import output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
@@ -37,7 +38,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         help="the column that an input is read from; one an input",
     )
     add(
-        "--keep",
+        "--keep-columns",
         metavar="NAMES",
         help="the columns that are carried over, with commas between; otherwise all",
     )
@@ -48,11 +49,14 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="give this output as numbers, beside what the spec's reading shows",
     )
-    add("--to", choices=FORMATS, help="what is written; otherwise as what is read")
+    add("--output-format", choices=FORMATS, help="what is written; otherwise as what is read")
     add("--graph", default="", metavar="ROLE", help="run this one of a package's graphs")
-    add("--provider", default="cpu", help="what it runs on: cpu, cuda, …")
+    add("--execution-provider", default="cpu", metavar="NAME", help=PROVIDER)
     _how(parser)
     add_generation_arguments(parser)
+
+
+PART = f"rows per output file, the unit of work (default: {ROWS})"
 
 
 def _how(parser: ArgumentParser) -> None:
@@ -63,7 +67,13 @@ def _how(parser: ArgumentParser) -> None:
     add("--engine", choices=ENGINES, default="local", help="who starts the workers")
     add("--address", default="", metavar="ADDRESS", help="with --engine ray: the cluster")
     add("--gpus", type=float, default=0, metavar="N", help="with --engine ray: GPUs of each worker")
-    add("--rows", type=_count, default=ROWS, metavar="N", help="rows that a worker takes at a time")
+    add(
+        "--rows-per-part",
+        type=_count,
+        default=ROWS,
+        metavar="N",
+        help="rows that a worker takes at a time",
+    )
     _limits(add)
     add(
         "--max-errors",
@@ -76,16 +86,22 @@ def _how(parser: ArgumentParser) -> None:
 def _limits(add: Callable[..., object]) -> None:
     """Options of how much is computed at once."""
     limits = BatchLimits()
-    add("--cap", type=_count, default=limits.cap, metavar="N", help="rows in a batch, at most")
     add(
-        "--tokens",
+        "--batch-size",
+        type=_count,
+        default=limits.cap,
+        metavar="N",
+        help="rows in a batch, at most",
+    )
+    add(
+        "--max-batch-tokens",
         type=_count,
         default=limits.tokens,
         metavar="N",
         help="tokens in a batch, padding counted, at most",
     )
     add(
-        "--memory",
+        "--max-batch-memory",
         type=_count,
         default=limits.memory >> 20,
         metavar="MB",
@@ -111,14 +127,20 @@ def run_map(given: Namespace) -> int:
         data=given.data,
         out=given.output,
         columns=_columns(given.column),
-        keep=None if given.keep is None else given.keep.split(",") if given.keep else [],
+        keep=None
+        if given.keep_columns is None
+        else given.keep_columns.split(",")
+        if given.keep_columns
+        else [],
         settings=parse_generation_settings(given),
         raw=given.raw,
         graph=given.graph,
-        provider=given.provider,
-        to=given.to or "",
-        rows=given.rows,
-        limits=BatchLimits(cap=given.cap, tokens=given.tokens, memory=given.memory << 20),
+        provider=given.execution_provider,
+        to=given.output_format or "",
+        rows=given.rows_per_part,
+        limits=BatchLimits(
+            cap=given.batch_size, tokens=given.max_batch_tokens, memory=given.max_batch_memory << 20
+        ),
         workers=given.workers,
         engine=given.engine,
         address=given.address,
@@ -139,6 +161,10 @@ def run_map(given: Namespace) -> int:
         # how long it took is a remark: whoever wants it quiet has the summary alone
         print_done(format_times(report), aside=True)
     return 0
+
+
+def _split_names(text: str) -> list[str]:
+    return text.split(",") if text else []
 
 
 def report_as_json(report: JobReport) -> dict[str, object]:
@@ -216,8 +242,8 @@ def _notes(plan: JobPlan) -> Iterator[str]:
     if plan.shares:
         yield (
             "rows of a batch are rounded by one scale: what a row gives depends, by what "
-            "rounding loses, on those beside it, and so on --rows, --cap, --tokens and "
-            "--memory; compiled with --quantize int8 it does not"
+            "rounding loses, on those beside it, and so on --rows-per-part, --batch-size, "
+            "--max-batch-tokens and --max-batch-memory; compiled with --quantize int8 it does not"
         )
 
 

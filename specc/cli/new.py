@@ -31,10 +31,10 @@ def add_new_arguments(parser: ArgumentParser) -> None:
         nargs="+",
         metavar="SPEC FILE",
         help="the shipped spec to begin with (see `specc list specs`), and the file to "
-        "write: .yaml or .specc; with --from the file alone",
+        "write: .yaml or .specc; with --from-checkpoint the file alone",
     )
     parser.add_argument(
-        "--from",
+        "--from-checkpoint",
         dest="folder",
         default="",
         metavar="DIR",
@@ -139,9 +139,9 @@ def _tell(draft: SpecDraft) -> None:
 
 
 def _wrong_words(drafting: bool) -> None:
-    wanted = "one file beside --from" if drafting else "a shipped spec and a file"
+    wanted = "one file beside --from-checkpoint" if drafting else "a shipped spec and a file"
     raise_error(
         "E0407",
         f"`specc new` takes {wanted}",
-        helps=["specc new vit my.yaml", "specc new my.yaml --from checkpoint/"],
+        helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
     )

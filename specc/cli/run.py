@@ -36,18 +36,18 @@ __all__ = ["add_run_arguments", "run_run"]
 def run_run(given: Namespace) -> int:
     """Print the results, and write what was asked for."""
     refuse_uncompiled(given.model)
-    opened = open_compiled(given.model, graph=given.graph, provider=given.provider)
+    opened = open_compiled(given.model, graph=given.graph, provider=given.execution_provider)
     entrance, settings = opened.entrance, parse_generation_settings(given)
     if opened.chance is not None:
         print_note(str(opened.chance))
-    task = model_task(opened) if given.chat is None and not given.chunk else None
+    task = model_task(opened) if given.chat is None and not given.chunk_size else None
     if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
         return run_for_task(opened, task, given, settings)
     read = read_arguments(entrance, given.inputs)
     outputs = parse_run_outputs(given, [*opened.files, *map(Path, read.files)])
     outputs.check()
-    if given.chunk or (opened.streamer is not None and opened.scoring is None):
-        _stream(opened, read.inputs, outputs, given.chunk)
+    if given.chunk_size or (opened.streamer is not None and opened.scoring is None):
+        _stream(opened, read.inputs, outputs, given.chunk_size)
     elif given.chat is not None:
         said = {**read.inputs, entrance.growing: [encode_chat(entrance, _messages(given.chat))]}
         _write(opened, opened.begin(said, settings), outputs)
@@ -107,7 +107,7 @@ def _stream(
     streamer = open_stream(opened)
     if outputs.attention:
         opened.looked_at()  # a package that has the whole graph draws it without chunks
-        helps = ["leave out `--chunk`"]
+        helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "what a stream looked at is not drawn", helps=helps)
     results = streamer.run(inputs, rows)
     _show(streamer.entrance.reading, results, outputs)
@@ -124,7 +124,7 @@ def _comes_in_pieces(writing: GenerationStream) -> bool:
     """Whether a text is shown while it is written: one alone, of words and not of
     numbers, for people. A program reads one object, when all is there.
     """
-    at_once = writing.settings.n_best == 1 and len(writing.prompt) == 1
+    at_once = writing.settings.num_return_sequences == 1 and len(writing.prompt) == 1
     is_text = writing.writer.decode is not None
     return at_once and is_text and not output_style().for_programs
 

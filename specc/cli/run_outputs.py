@@ -113,12 +113,12 @@ class RunOutputs:
 
 def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     """What the options ask for. E0753 for the scope of a picture that nobody wants."""
-    which = ("scope", "layers", "heads", "log")
+    which = ("scope", "layers", "heads", "log_scale")
     told = [name for name in which if vars(given)[name]]
     if told and not given.attention:
         raise_error(
             "E0753",
-            f"`--{told[0]}` says how to draw attention, and none is to be drawn",
+            f"`--{told[0].replace('_', '-')}` says how to draw attention, and none is to be drawn",
             helps=["add --attention OUT.html"],
         )
     return RunOutputs(
@@ -131,7 +131,7 @@ def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
             layers=parse_number_list(given.layers, "--layers") if given.layers else (),
             heads=parse_number_list(given.heads, "--heads") if given.heads else (),
         ),
-        log=given.log,
+        log=given.log_scale,
     )
 
 

@@ -41,15 +41,15 @@ def run_for_task(
         if name not in task.options:
             flag = "--" + name.replace("_", "-")
             _no_option(flag, task)
-    if given.compare and task.kind != "sentence-similarity":
-        _no_option("--compare", task)
+    if given.similarity and task.kind != "sentence-similarity":
+        _no_option("--similarity", task)
     made = run_task(opened.whole, {**_inputs(read), **told})
     if made.truncated:
         print_note(
             f"{made.truncated} texts are longer than {task.max_length} tokens, which is all "
             "that the model reads of a text"
         )
-    _print(made, compare=given.compare)
+    _print(made, compare=given.similarity)
     outputs.save(made)
     return 0
 

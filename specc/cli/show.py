@@ -14,6 +14,7 @@ from specc.analysis.cost import (
 )
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summary
+from specc.artifact.manifest import TOLD
 from specc.cli.common_options import add_spec_arguments, is_compiled, open_spec_from_arguments
 from specc.cli.show_drawing import add_drawing_arguments, check_drawing_options, write_drawings
 from specc.cli.terminal import print_json_result
@@ -74,7 +75,7 @@ def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
     return str(dim) if dim.number is None else dim.number
 
 
-BEAM = ("beams", "n_best", "length_penalty", "early_stopping")
+BEAM = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
 """Settings that only a search over beams has."""
 
 
@@ -82,13 +83,13 @@ def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
     parser.add_argument(
-        "--at", default="", metavar="batch=8,seq=4096", help="put numbers in place of the lengths"
+        "--dims", default="", metavar="batch=8,seq=4096", help="put numbers in place of the lengths"
     )
     parser.add_argument(
         "--ir", action="store_true", help="print the graph itself as text, a line a node"
     )
     parser.add_argument(
-        "--after",
+        "--print-after",
         default="",
         metavar="PASS",
         help="the graph behind this pass of compile: "
@@ -103,20 +104,20 @@ def run_show(given: Namespace) -> int:
     """
     if check_drawing_options(given):
         return _draw(given)
-    as_ir = given.ir or given.after
+    as_ir = given.ir or given.print_after
     if _is_whole_package(given) and not as_ir:
         from specc.runtime.model_package import format_package_overview, open_package
 
         return _say("\n".join(format_package_overview(open_package(given.spec))))
     manifest = _manifest_of(given)
     if manifest is not None and manifest.decodes is not None:
-        if given.after:
-            _no_pass(given.after, "none runs on a model that decodes by itself")
+        if given.print_after:
+            _no_pass(given.print_after, "none runs on a model that decodes by itself")
         return _say("\n".join(_itself(manifest)))
     if as_ir:
         return _say(format_ir(*_behind(given, manifest).graphs()).rstrip("\n"))
     graph, own = load_graph(given, manifest)
-    at = parse_sizes(given.at, graph)
+    at = parse_sizes(given.dims, graph)
     lines = format_tree(graph, at, _count(graph, own))
     if not print_json_result("show", graph_as_json(graph, at, own)):
         print("\n".join(lines))
@@ -154,7 +155,7 @@ def _architecture(given: Namespace) -> ArchitectureView:
         raise_error(
             "E0956",
             f"`{escape_text(given.spec)}` decodes by itself and shows no graph to draw",
-            helps=["draw its spec, or a package made of it with `--for all`"],
+            helps=["draw its spec, or a package made of it with `--graphs all`"],
         )
     graphs = {WHOLE: manifest.graph}
     return _drawn(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
@@ -168,7 +169,7 @@ def _counted(given: Namespace, manifest: "Manifest") -> str:
 def _drawn(
     given: Namespace, name: str, doc: str, graphs: Mapping[str, Graph], count: str
 ) -> ArchitectureView:
-    at = parse_sizes(given.at, next(iter(graphs.values())))
+    at = parse_sizes(given.dims, next(iter(graphs.values())))
     return ArchitectureView(name=name, doc=doc, graphs=graphs, count=count, at=at)
 
 
@@ -185,7 +186,7 @@ def _manifests(path: str) -> "dict[str, Manifest]":
         raise_error(
             "E0956",
             f"`{escape_text(path)}` holds no graph that can be drawn",
-            helps=["draw its spec, or make a package of it with `--for all`"],
+            helps=["draw its spec, or make a package of it with `--graphs all`"],
         )
     return shows
 
@@ -195,13 +196,13 @@ def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.Pass
     stored, where none is.
     """
     names = [each.name for each in pass_pipeline.ALL_PASSES]
-    if given.after and given.after not in names:
+    if given.print_after and given.print_after not in names:
         listed = f"there are {', '.join(names)}"
-        _no_pass(given.after, *suggest_similar_name(given.after, names, listed))
+        _no_pass(given.print_after, *suggest_similar_name(given.print_after, names, listed))
     work = _work_of(given, manifest)
     return (
-        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(given.after))
-        if given.after
+        pass_pipeline.run_passes(work, pass_pipeline.list_passes_up_to(given.print_after))
+        if given.print_after
         else work
     )
 
@@ -313,11 +314,12 @@ def _itself(manifest: "Manifest") -> list[str]:
     """
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
-    said = {n: v for n, v in settings.items() if beam or n not in BEAM}
+    known = {n: settings[key] for n, key in TOLD.items() if key in settings}
+    said = {n: v for n, v in known.items() if beam or n not in BEAM}
     settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
     lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]
-    return [*lines, "its parts are seen in a package: --for step"]
+    return [*lines, "its parts are seen in a package: --graphs step"]
 
 
 def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
@@ -351,14 +353,14 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
         if name not in known or not number.isdecimal() or not number.isascii():
             raise_error(
                 "E0407",
-                f"`--at {part}` is no length of this model",
+                f"`--dims {part}` is no length of this model",
                 helps=[f"it has {', '.join(sorted(known))}"],
             )
         found[name] = int(number)
         if name in most and found[name] > most[name].most:
             raise_error(
                 "E0407",
-                f"`--at {part}`: this model takes at most {most[name].most}",
+                f"`--dims {part}`: this model takes at most {most[name].most}",
                 notes=[most[name].reason],
             )
     return found

@@ -35,8 +35,8 @@ def check_drawing_options(given: Namespace) -> bool:
     """Whether a drawing is asked for, and may be written. E0955 where a text is, too."""
     if not given.html and not given.svg:
         return False
-    if given.ir or given.after:
-        option = "--ir" if given.ir else "--after"
+    if given.ir or given.print_after:
+        option = "--ir" if given.ir else "--print-after"
         raise_error(
             "E0955",
             f"`{option}` prints a graph as text, and a drawing is asked for",

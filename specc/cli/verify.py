@@ -26,7 +26,9 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
         "--graph", default="", metavar="NAME", help="only this one of a package's graphs"
     )
     parser.add_argument(
-        "--provider", default="cpu", help="cpu, cuda, … (an execution provider of ONNX Runtime)"
+        "--execution-provider",
+        default="cpu",
+        help="cpu, cuda, … (an execution provider of ONNX Runtime)",
     )
     parser.add_argument("--seed", type=parse_seed, default=0, help="for the random inputs")
     parser.add_argument(
@@ -38,18 +40,18 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
         help="end with status 5 where a branch or loop body was executed in no round",
     )
     parser.add_argument(
-        "--against",
+        "--baseline",
         default="",
         metavar="MODEL.onnx|DIR",
         help="the same model without rounded weights: say what the rounding lost",
     )
     parser.add_argument(
-        "--layers",
+        "--per-layer",
         action="store_true",
-        help="with --against: say it of each part with a rounded weight, too",
+        help="with --baseline: say it of each part with a rounded weight, too",
     )
     parser.add_argument(
-        "--at-most",
+        "--threshold",
         action="append",
         default=[],
         type=parse_bound,
@@ -80,13 +82,15 @@ def run_verify(given: Namespace) -> int:
     """
     _check_options(given)
     refuse_uncompiled(given.model)
-    opened = open_compiled(given.model, graph=given.graph, provider=given.provider, contents=True)
+    opened = open_compiled(
+        given.model, graph=given.graph, provider=given.execution_provider, contents=True
+    )
     found = VerifyResults()
     try:
         _compare(given, opened, found)
         if given.strict:
             _check_covered(found)
-        if given.against:
+        if given.baseline:
             _beside(given, opened, found)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
@@ -124,14 +128,14 @@ class VerifyResults:
 def _check_options(given: Namespace) -> None:
     """E0753 for options that say something of another model where none is named."""
     for option, wanted, verb in (
-        ("--at-most", given.at_most, "bounds"),
-        ("--layers", given.layers, "tells"),
+        ("--threshold", given.threshold, "bounds"),
+        ("--per-layer", given.per_layer, "tells"),
     ):
-        if wanted and not given.against:
+        if wanted and not given.baseline:
             raise_error(
                 "E0753",
                 f"`{option}` {verb} what was lost beside another model, and none is named",
-                helps=["add `--against MODEL`, the same without rounded weights"],
+                helps=["add `--baseline MODEL`, the same without rounded weights"],
             )
 
 
@@ -167,16 +171,16 @@ def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None
     """What was lost beside another model, a line a part and a result. E0856 where it is
     more than it may be.
     """
-    full = open_compiled(given.against, graph=given.graph, provider=given.provider)
+    full = open_compiled(given.baseline, graph=given.graph, provider=given.execution_provider)
     compared = QuantizationComparison(_whole(opened), _whole(full))
     compared.run(given.seed, given.rounds)
-    for name, off in compared.layers(given.seed) if given.layers else ():
+    for name, off in compared.layers(given.seed) if given.per_layer else ():
         terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
         found.parts.append((name, off))
     found.lost = compared.told()
     for line in compared.lines():
         terminal.print_done(line)
-    compared.check(dict(given.at_most))
+    compared.check(dict(given.threshold))
 
 
 def _whole(opened: OpenedModel) -> LoadedModel:
@@ -185,6 +189,6 @@ def _whole(opened: OpenedModel) -> LoadedModel:
         raise_error(
             "E0832",
             "the package has no `score` graph, by which models are compared",
-            helps=["compile it with `--for score,encode,step`"],
+            helps=["compile it with `--graphs score,encode,step`"],
         )
     return opened.scoring

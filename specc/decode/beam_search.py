@@ -73,7 +73,7 @@ def search_beams(
     keep: Bools | None = None,
     ends: Ends | None = None,
 ) -> list[list[BeamHypothesis]]:
-    """For each row of `prompt` i64[rows n], its `settings.n_best` best texts,
+    """For each row of `prompt` i64[rows n], its `settings.num_return_sequences` best texts,
     best first.
 
     There are fewer only where fewer exist. `keep` bool[rows n] says which tokens of the
@@ -97,7 +97,7 @@ def search_beams(
         rows = _going(live, parents)
         live = [search for search in live if not search.over]
         if not live:
-            return [s.found[: settings.n_best] for s in searches]
+            return [s.found[: settings.num_return_sequences] for s in searches]
         newest = _newest(live)
         stepper.reorder(rows)
         seen = _seen_now(seen, rows, newest)
@@ -154,7 +154,7 @@ def _advance(
         raw if seen is None else apply_repetition_penalty(raw, seen, settings.repetition_penalty)
     )
     scores = mask_disallowed_tokens(scores, settings, place)
-    if settings.renormalize:
+    if settings.renormalize_logits:
         # a row that may not go on has nothing to make probabilities of
         some = scores.max(axis=1) > -np.inf
         scores = scores.copy()
@@ -166,7 +166,7 @@ def _advance(
             [[b.score] for b in search.beams], np.float32
         )
         places = top_k_indices(
-            sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.beams
+            sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.num_beams
         )[0]
         continued: list[tuple[int, _Beam]] = []
         for at in places:
@@ -205,11 +205,11 @@ def _sorted_out(
             going.append((row, beam))
         # an end among the later candidates is not kept: transformers looks at
         # them only to find enough beams that go on
-        elif place < settings.beams:
+        elif place < settings.num_beams:
             search.found.append(_finished(beam, ended, settings))
     # stable: of equals the earlier
-    search.found = sorted(search.found, key=lambda h: -h.score)[: settings.beams]
-    going = going[: settings.beams]
+    search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
+    going = going[: settings.num_beams]
     search.beams = [beam for _, beam in going]
     search.over = not going or _decided(search, settings)
     return [row for row, _ in going]
@@ -217,9 +217,7 @@ def _sorted_out(
 
 def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
     score = _normalized(beam.score, len(beam.tokens), settings)
-    return BeamHypothesis(
-        beam.tokens, score, ended, beam.log_probs if settings.log_probabilities else None
-    )
+    return BeamHypothesis(beam.tokens, score, ended, beam.log_probs if settings.log_probs else None)
 
 
 def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
@@ -239,7 +237,7 @@ def _decided(search: _Search, settings: GenerationSettings) -> bool:
     penalty above 0 at the greatest length there can be, where the penalty helps it
     most.
     """
-    if len(search.found) < settings.beams:
+    if len(search.found) < settings.num_beams:
         return False
     if settings.early_stopping is True:
         return True

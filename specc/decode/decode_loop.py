@@ -65,7 +65,7 @@ def decode_steps(
         uniform = _uniform(settings, numbers, step)
         chosen = choose_next_tokens(logits, seen, settings, place, uniform)
         tokens = np.where(ended, settings.filler, chosen)
-        scores = token_log_probs(logits, chosen, ended) if settings.log_probabilities else None
+        scores = token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
             # of a row that has ended too: nothing of it is read any more
             seen[rows, chosen] = True

@@ -28,14 +28,14 @@ class GenerationArguments(TypedDict, total=False):
     stop: int | Sequence[int] | None
     stop_strings: str | Sequence[str] | None
     pad: int | None
-    last_token: int | None
-    suppress: int | Sequence[int] | None
-    begin_suppress: int | Sequence[int] | None
+    forced_eos_token_id: int | None
+    suppress_tokens: int | Sequence[int] | None
+    begin_suppress_tokens: int | Sequence[int] | None
     begin: Sequence[int | Sequence[int]] | None
-    no_repeat: int | None
-    banned: Sequence[int | Sequence[int]] | None
+    no_repeat_ngram_size: int | None
+    bad_words_ids: Sequence[int | Sequence[int]] | None
     repetition_penalty: float | None
-    log_probabilities: bool | None
+    log_probs: bool | None
     seed: int | None
     temperature: float | None
     top_k: int | None
@@ -44,18 +44,18 @@ class GenerationArguments(TypedDict, total=False):
     typical_p: float | None
     epsilon_cutoff: float | None
     eta_cutoff: float | None
-    beams: int | None
+    num_beams: int | None
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None
-    n_best: int | None
-    renormalize: bool | None
+    num_return_sequences: int | None
+    renormalize_logits: bool | None
 
 
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 Early: TypeAlias = bool | Literal["never"]
-SETS = ("stop", "stop_strings", "suppress", "begin_suppress")
+SETS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
 """Settings of which one may be given, or several, in any order."""
-WHOLE = ("pad", "max_length", "last_token")
+WHOLE = ("pad", "max_length", "forced_eos_token_id")
 """Whole numbers that may be none."""
 BEAMS = 4
 """Beams of a search for which nobody says how many; as many as the texts asked for, if
@@ -65,23 +65,21 @@ those are more.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """What is chosen at each step, and when a text ends.
+    """How each token is chosen and when a sequence ends.
 
-    `max_tokens` counts written tokens, the stop included, the prompt not. `top_k` 0,
-    `top_p` and `typical_p` 1, `min_p`, `epsilon_cutoff` and `eta_cutoff` 0, a
-    `temperature` and a `repetition_penalty` of 1 change nothing. `stop` are the tokens
-    that end a text, `stop_strings` the texts before which it ends. `start` is what the
-    spec begins with where there is no prompt: one token, or several.
+    `max_tokens` and `min_tokens` count generated tokens including the stop token,
+    `max_length` and `min_length` the prompt as well. `stop` are the stop token ids,
+    `stop_strings` strings to stop before, `start` the token or tokens that generation
+    starts from without a prompt. 0 disables `top_k`, `min_p`, `epsilon_cutoff` and
+    `eta_cutoff`; 1 disables `top_p`, `typical_p`, `temperature` and `repetition_penalty`.
 
-    `suppress` are tokens that are never written, `begin_suppress` those that are not the
-    first. No stop is written before there are `min_tokens`, or `min_length` with the
-    prompt; `max_length` is the most with the prompt. No `no_repeat` tokens in a row are
-    there twice, and none of the runs of `banned` is written to its end. A search that
-    is to `renormalize` makes chances that add up to 1 of what every rule has left. What
-    is written first is at each place of `begin` one of its tokens, and
-    `begin_suppress` counts behind it; `last_token` comes at the greatest length.
-    `log_probabilities` asks for the logarithm of each written token's probability under
-    the model as it is: of its logits before any penalty, temperature or cut.
+    `suppress_tokens` are never generated, `begin_suppress_tokens` not as the first token
+    after `begin`, which lists the allowed token ids of each of the first steps.
+    `forced_eos_token_id` is generated at the maximum length. No n-gram of size
+    `no_repeat_ngram_size` occurs twice, no sequence of `bad_words_ids` is generated.
+    `renormalize_logits` makes beam search apply log-softmax after these rules.
+    `log_probs` requests each token's log-probability, computed from the model's logits
+    before any penalty, temperature or filter.
     """
 
     strategy: Strategy = "greedy"
@@ -94,31 +92,31 @@ class GenerationSettings:
     epsilon_cutoff: float = 0.0
     eta_cutoff: float = 0.0
     repetition_penalty: float = 1.0
-    beams: int = BEAMS
+    num_beams: int = BEAMS
     length_penalty: float = 1.0
     early_stopping: Early = False
-    n_best: int = 1
-    renormalize: bool = False
+    num_return_sequences: int = 1
+    renormalize_logits: bool = False
     max_length: int | None = None
     min_tokens: int = 0
     min_length: int = 0
-    no_repeat: int = 0
-    banned: tuple[tuple[int, ...], ...] = ()
-    suppress: tuple[int, ...] = ()
-    begin_suppress: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
     begin: tuple[tuple[int, ...], ...] = ()
-    last_token: int | None = None
+    forced_eos_token_id: int | None = None
     start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     pad: int | None = None
     seed: int = 0
-    log_probabilities: bool = False
+    log_probs: bool = False
 
     @property
     def reads_texts(self) -> bool:
         """Whether a rule looks at the tokens of a text that are there already."""
-        return bool(self.no_repeat or self.banned)
+        return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property
     def filler(self) -> int:
@@ -134,7 +132,7 @@ def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSet
 
     A given None counts as not given. What the spec says in the strategy's parentheses
     holds only while the strategy stays the spec's. A caller who names no strategy but
-    gives options of one (`temperature`, `beams`) means that one. Fails with every fault
+    gives options of one (`temperature`, `num_beams`) means that one. Fails with every fault
     found: E0731 for unknown names, E0732 for values out of range, E0733 for settings
     that do not go together.
     """
@@ -170,7 +168,7 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
     values |= {**wanted, "strategy": strategy}
     if strategy == "beam":
         # whoever asks for five texts and says no more needs five beams
-        values.setdefault("beams", max(BEAMS, int(values.get("n_best", 1))))
+        values.setdefault("num_beams", max(BEAMS, int(values.get("num_return_sequences", 1))))
     return values
 
 
@@ -183,13 +181,13 @@ def _named(
 
 def _meant(wanted: Mapping[str, object]) -> str | None:
     """The strategy to which what a caller gives belongs, where that is one only. A seed
-    alone asks for nothing, nor does a search's `renormalize`, which elsewhere would
+    alone asks for nothing, nor does a search's `renormalize_logits`, which elsewhere would
     change no text.
     """
     owners = {
         NAMED[name].strategies
         for name in wanted
-        if name not in ("seed", "renormalize") and len(NAMED[name].strategies) == 1
+        if name not in ("seed", "renormalize_logits") and len(NAMED[name].strategies) == 1
     }
     return next(iter(owners))[0] if len(owners) == 1 else None
 
@@ -207,7 +205,8 @@ def _clashes(
                 fail_conflict(f"`{name}` means nothing to the strategy `{strategy}`", helps)
             )
     if strategy == "beam" and not found:
-        fault = fail_too_many_sequences(int(values.get("n_best", 1)), int(values["beams"]), False)
+        best = int(values.get("num_return_sequences", 1))
+        fault = fail_too_many_sequences(best, int(values["num_beams"]))
         found += [fault] if fault else []
     return found
 
@@ -217,7 +216,7 @@ def _plain(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     if name == "start":
         return tuple(map(int, _several(value)))
-    if name in ("begin", "banned"):
+    if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, _several(place))) for place in value)
     if name in SETS:
         # a text that ends texts stands beside tokens that do

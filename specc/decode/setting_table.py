@@ -146,15 +146,15 @@ OPTIONS: tuple[GenerationOption, ...] = (
     _beside("max_length", _count(1)),
     _beside("min_tokens", _count(0), "min", "min_new_tokens"),
     _beside("min_length", _count(0)),
-    _beside("no_repeat", _count_or("none"), "no_repeat_ngram_size", "no_repeat_ngram"),
+    _beside("no_repeat_ngram_size", _count_or("none"), "no_repeat", "no_repeat_ngram"),
     _beside(
-        "banned",
-        SettingValues(f"a list of at most {STOPS} tokens, or of runs of tokens", _places),
         "bad_words_ids",
+        SettingValues(f"a list of at most {STOPS} tokens, or of runs of tokens", _places),
+        "banned",
         "bad_words",
     ),
-    _beside("suppress", TOKENS, "suppress_tokens"),
-    _beside("begin_suppress", TOKENS, "begin_suppress_tokens"),
+    _beside("suppress_tokens", TOKENS, "suppress"),
+    _beside("begin_suppress_tokens", TOKENS),
     _beside(
         "begin",
         SettingValues(
@@ -163,7 +163,7 @@ OPTIONS: tuple[GenerationOption, ...] = (
         "forced_bos_token_id",
         "forced_decoder_ids",
     ),
-    _beside("last_token", TOKEN, "forced_eos_token_id"),
+    _beside("forced_eos_token_id", TOKEN),
     _beside("strategy", SettingValues("greedy, sample or beam", _strategy), "do_sample", "mode"),
     GenerationOption(
         name="seed",
@@ -175,12 +175,12 @@ OPTIONS: tuple[GenerationOption, ...] = (
         foreign=("random_seed",),
     ),
     GenerationOption(
-        name="log_probabilities",
+        name="log_probs",
         word="",
         strategies=(),
         # only a caller in Python can say it, who writes truth so
         values=replace(TRUTH, range="True or False"),
-        foreign=("logprobs", "log_probs", "output_scores"),
+        foreign=("logprobs", "log_probabilities", "output_scores"),
     ),
     _sample("temperature", FACTOR, "temp"),
     _sample("top_k", _count_or("all tokens"), "k"),
@@ -192,13 +192,7 @@ OPTIONS: tuple[GenerationOption, ...] = (
     _sample("typical_p", SHARE, "typical"),
     _sample("epsilon_cutoff", CUTOFF, "epsilon"),
     _sample("eta_cutoff", CUTOFF, "eta"),
-    GenerationOption(
-        name="beams",
-        word="width",
-        strategies=("beam",),
-        values=BEAMS,
-        foreign=("num_beams", "beam_width", "beam_size", "width"),
-    ),
+    _beam("num_beams", BEAMS, "beams", "beam_width", "beam_size", "width"),
     _beam(
         "length_penalty",
         SettingValues(
@@ -215,8 +209,8 @@ OPTIONS: tuple[GenerationOption, ...] = (
         ),
         "early_stop",
     ),
-    _beam("n_best", BEAMS, "num_return_sequences", "nbest"),
-    _beam("renormalize", TRUTH, "renormalize_logits"),
+    _beam("num_return_sequences", BEAMS, "n_best", "nbest", "n", "best_of"),
+    _beam("renormalize_logits", TRUTH),
     GenerationOption(
         name="repetition_penalty",
         word="repetition_penalty",

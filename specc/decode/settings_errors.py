@@ -70,23 +70,23 @@ def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) ->
     return Diagnostic("E0733", title, _label(span), helps=tuple(helps))
 
 
-def fail_too_many_sequences(
-    best: int, beams: int, spec: bool, span: Span | None = None
-) -> Diagnostic | None:
+def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> Diagnostic | None:
     """E0733 where more texts are asked for than beams are kept."""
     if best <= beams:
         return None
-    word = "width" if spec else "beams"
     return fail_conflict(
-        f"{best} texts are asked for, and the search keeps {beams}",
-        [f"`n_best` is at most `{word}`: say {word}={best}, or n_best={beams}"],
+        f"{best} sequences are requested from a beam search of {beams} beams",
+        [
+            f"`num_return_sequences` is at most `num_beams`: use num_beams={best}, or "
+            f"num_return_sequences={beams}"
+        ],
         span,
     )
 
 
-NEVER = ("suppress", "begin_suppress", "banned")
+NEVER = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 """Settings that name tokens which may not come."""
-DRAWN = ("stop", "begin", "last_token", *NEVER)
+DRAWN = ("stop", "begin", "forced_eos_token_id", *NEVER)
 """Settings that name tokens which are written, or not."""
 
 
@@ -103,7 +103,7 @@ class VocabularySizes:
         """E0732 where the setting `word` names a token that the model does not have."""
         most = self._most(word)
         tokens = _several(value)
-        if word in ("begin", "banned"):  # of each place one token, or several
+        if word in ("begin", "bad_words_ids"):  # of each place one token, or several
             tokens = [token for place in tokens for token in _several(place)]
         wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
         if not wrong:
@@ -137,8 +137,8 @@ def check_spec_settings(
     """Every fault in what a spec's `generate` says, as plain data.
 
     `spans` tells where things stand: the setting `stop` under "stop", its name under
-    "stop name", and what stands in the strategy's parentheses under "strategy.width"
-    and "strategy.width name".
+    "stop name", and what stands in the strategy's parentheses under "strategy.num_beams"
+    and "strategy.num_beams name".
     """
     at = spans or {}
     found: list[Diagnostic | None] = []
@@ -165,11 +165,11 @@ def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagno
             return [fail_bad_value(NAMED["strategy"], "strategy", kind, span)]
         return [fail_unknown_setting(kind, STRATEGIES, "strategy", span)]
     found = [_option_fault(kind, word, value, at) for word, value in inside.items()]
-    best, width = inside.get("n_best"), inside.get("width")
+    best, width = inside.get("num_return_sequences"), inside.get("num_beams")
     # both are whole numbers once nothing is wrong with either
     if kind == "beam" and not any(found) and is_int_in_range(best, 1) and is_int_in_range(width, 1):
-        place = at.get("strategy.n_best")
-        found.append(fail_too_many_sequences(int(best), int(width), True, place))
+        place = at.get("strategy.num_return_sequences")
+        found.append(fail_too_many_sequences(int(best), int(width), place))
     return found
 
 
@@ -191,7 +191,7 @@ def _option_fault(
 
 def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
     """The strategy's name and what stands in its parentheses, of `"greedy"` or
-    `{"kind": "beam", "width": 4}`.
+    `{"kind": "beam", "num_beams": 4}`.
     """
     if isinstance(said, Mapping):
         return said.get("kind"), {str(k): v for k, v in said.items() if k != "kind"}

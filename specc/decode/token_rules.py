@@ -46,11 +46,11 @@ def mask_disallowed_tokens(
     banned = _banned(scores.shape, settings, place)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
-    if settings.last_token is not None and place.step + 1 == settings.max_tokens:
-        scores = _only(scores, (settings.last_token,))
+    if settings.forced_eos_token_id is not None and place.step + 1 == settings.max_tokens:
+        scores = _only(scores, (settings.forced_eos_token_id,))
     never = [
-        *settings.suppress,
-        *(settings.begin_suppress if place.step == len(settings.begin) else ()),
+        *settings.suppress_tokens,
+        *(settings.begin_suppress_tokens if place.step == len(settings.begin) else ()),
     ]
     known = [token for token in never if token < scores.shape[1]]
     if known:
@@ -81,7 +81,7 @@ def _banned(
     for token in stops:
         banned[early, token] = True
     for row, text in enumerate(place.texts):
-        ends = [*_again(text, settings.no_repeat), *_ends(text, settings.banned)]
+        ends = [*_again(text, settings.no_repeat_ngram_size), *_ends(text, settings.bad_words_ids)]
         banned[row, [t for t in ends if t < shape[1]]] = True
     return banned
 

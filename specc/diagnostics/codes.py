@@ -337,7 +337,7 @@ CODE_SUMMARIES = {
     "E0990": "a picture is larger than the frame that it lies in",
     "W0202": "a name that nothing uses",
     "W0418": "keys of a config.json that nothing reads",
-    "W0436": "positions beyond the original context need --context",
+    "W0436": "positions beyond the original context need --context-length",
     "W0504": "tied weights differ in the checkpoint",
     "W0505": "a `share` that no two calls need",
     "W0528": "weights of a new head were drawn",

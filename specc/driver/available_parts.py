@@ -1,4 +1,4 @@
-"""Which parts of a package a model has."""
+"""Select which graphs of a package can be built for a model."""
 
 from dataclasses import replace
 
@@ -13,30 +13,31 @@ from specc.driver.generation_graphs import (
 
 
 def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Return the job without the parts that cannot be made of its model, and a remark
-    that says why, where there are some.
+    """Return the job without the graphs that its model does not support, and a remark
+    that says which were skipped and why.
 
-    A model that generates nothing has only `score`; a streaming model, one whose settings
-    a graph cannot follow, and a target that cannot run loops have no `generate`.
+    A model without a `generate` section has only `score`. A streaming model has no
+    `generate`, nor has a model whose generation settings cannot be exported, or a target
+    that cannot run loops.
     """
     model, parts = job.model, job.options.parts
     if model.generation is None and model.streaming is None:
         parts = tuple(part for part in parts if part == "score")
-        why = f"`{model.name}` does not say what it generates"
+        why = f"`{model.name}` has no `generate` section"
     elif model.generation is None:
-        why = f"`{model.name}` is streamed"
+        why = f"`{model.name}` is a streaming model"
     elif not job.target.decodes:
-        why = f"`{job.target.name}` cannot run a model that decodes by itself"
-    elif not (why := _unavailable(job)):
+        why = f"`{job.target.name}` cannot run a generation loop inside a graph"
+    elif not (why := _explain_no_generate_graph(job)):
         return job, ()
     parts = tuple(part for part in parts if part != "generate")
     left = [part for part in job.options.parts if part not in parts]
-    remark = f"not written: {', '.join(left)}; {why}"
+    remark = f"not exported: {', '.join(left)}; {why}"
     return replace(job, options=replace(job.options, parts=parts)), (remark,)
 
 
-def _unavailable(job: CompileJob) -> str:
-    """Return why there can be no graph that decodes by itself; empty where there can."""
+def _explain_no_generate_graph(job: CompileJob) -> str:
+    """Return why the self-contained `generate` graph cannot be built; empty if it can."""
     try:
         vocabulary_size(job.model.graph, require_generation(job.model))
         check_standalone(choose_settings(job))

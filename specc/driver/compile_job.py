@@ -1,4 +1,4 @@
-"""One compile: the spec, the options, and everything inferred from both before lowering."""
+"""State of one compile: the spec, the options, and what is inferred before lowering."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -47,22 +47,21 @@ from specc.weights.quantized_values import PrequantizedWeight, QuantizedValues, 
 from specc.weights.range_check import NarrowDtype, RangeCheckedValues
 
 HOW: Mapping[str, How] = {"": "auto", "auto": "auto", "link": "link", "inline": "inline"}
-"""Where weights go, by the word of the options."""
+"""How weights are stored, by value of `weights_as`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """What `compile` is told. `weights`, `init` or the spec's own file give the
-    numbers; `init_missing` is the seed of a head that the weights lack, `adapter` a
-    folder of changes that are merged in.
+    """Options of `compile`.
 
-    `dtype` is the type in which matrices of f32 are stored, `f16`, `bf16` or `f32`;
-    empty, that of the checkpoint where they stay in it. `weights_as` is `link`, `copy`,
-    `inline`, or empty for what fits best. `parts` are the graphs of a package (`score`,
-    `encode`, `step`, `generate`), `names` whose names its inputs and outputs have
-    (`specc.driver.profiles`), `settings` how the one that decodes by itself chooses
-    tokens (`specc.decode.generation_settings`). `precision` says which weights are rounded, beside
-    what the spec says of it; `for_quantizers` that other programs are to round them.
+    The parameters come from `weights`, the seed `init`, or the spec's own file; a missing
+    head is initialized from the seed `init_missing`, and the `adapter` directory is merged.
+    `dtype` is the storage type of float32 matrices, `f16`, `bf16` or `f32`; empty keeps
+    that of the checkpoint. `weights_as` is `link`, `copy`, `inline`, or empty for the best.
+    `parts` are the graphs of a package (`score`, `encode`, `step`, `generate`), `names` the
+    export profile (`specc.driver.profiles`), `settings` the generation settings of
+    `generate` (`specc.decode.generation_settings`). `precision` overrides the spec's
+    `quantize` section; `for_quantizers` prepares the model for external quantizers.
     """
 
     output: str
@@ -89,15 +88,14 @@ class CompileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileJob:
-    """A spec, the options, and what they come to.
+    """A spec, the options, and what follows from both.
 
-    `model` is what the spec elaborates to; `graph` is the model's, with the taps and
-    defaults that were asked for, as the manifest shows it. `values` are the numbers of
-    its parameters. `folders` are those that a tokenizer may lie in, `reading` says how
-    inputs are read and results shown, `remarks` what files beside the weights say.
-    `forms` is filled with what the backend tells of attentions. `ready` are weights
-    of 4 bits that are rounded already, by inputs, `recipe` how these are rounded, for people;
-    `scales` are those of states that are kept in 8 bits, by their names as parameters.
+    `model` is the elaborated spec; `graph` is its graph with the requested taps and inlined
+    defaults, as the manifest shows it. `values` are its parameters. `folders` are the
+    directories searched for a tokenizer, `reading` the preprocessing of inputs and display of
+    outputs, `remarks` notes from files next to the weights. `forms` is filled with how the
+    backend lowers each attention. `ready` are int4 weights already quantized on calibration
+    data, `recipe` describes that; `scales` are KV cache scales, by parameter name.
     """
 
     spec: OpenedSpec
@@ -115,13 +113,13 @@ class CompileJob:
 
     @cached_property
     def compiler(self) -> CompilerBackend:
-        """The backend. E0801 where it cannot be loaded."""
+        """The compiler backend. Raise E0801 if it cannot be loaded."""
         return backend.load_compiler()
 
     @cached_property
     def target(self) -> Target:
-        """The runtime that is written for. E0822 where there is none of that name, E0753
-        where it cannot be for quantizers.
+        """The target runtime. Raise E0822 for an unknown name, E0753 if other quantizers
+        cannot read its models.
         """
         target = self.compiler.get_target(self.options.target)
         if self.options.for_quantizers:
@@ -130,33 +128,33 @@ class CompileJob:
 
     @property
     def opset(self) -> int:
-        """The one asked for, or the backend's usual one."""
+        """The requested opset, or the default of the backend."""
         return self.options.opset or self.compiler.DEFAULT_OPSET
 
     @property
     def weights_as(self) -> How:
-        """Where the weights go."""
+        """How the weights are stored."""
         return HOW.get(self.options.weights_as, "copy")
 
     @property
     def sources(self) -> dict[str, str]:
-        """The texts of the spec's files by their names."""
+        """The source text of each spec file, by path."""
         modules = self.spec.library.modules.values()
         return {m.path: m.file.span.source.text for m in modules if m.file.span}
 
     @cached_property
     def rounding(self) -> QuantizeRequest:
-        """Which weights the spec and the options want rounded."""
+        """The quantization that the spec and the options request."""
         return merge_quantize_options(self.spec.program, self.options.precision)
 
     @cached_property
     def simplified(self) -> Graph:
-        """The graph as targets get it, its weights not yet rounded."""
+        """The simplified graph that targets lower, not yet quantized."""
         return pass_pipeline.simplify_graph(self.graph, fused=self.rounding.wish is None)
 
     @cached_property
     def precision(self) -> QuantizationDecision:
-        """Which weights are rounded. Fails with E0850 to E0853."""
+        """The quantization plan. Raise E0850 to E0853."""
         return precision.plan_quantization(
             self.simplified,
             self.rounding,
@@ -168,37 +166,37 @@ class CompileJob:
 
     @cached_property
     def folds(self) -> tuple[NormFold, ...]:
-        """The norms whose gains are moved before rounding, where that is asked for."""
+        """The norms to fold into linear layers before quantization, if requested."""
         if not self.rounding.fold:
             return ()
         return find_norm_folds(self.simplified, find_ties(self.values), self.precision.plan)
 
     @cached_property
     def full(self) -> ParameterValues:
-        """The numbers with all their bits, as they are rounded."""
+        """The parameters before quantization."""
         return self.folded or self.values
 
     @cached_property
     def folded(self) -> FoldedValues | None:
-        """The numbers with the gains of norms moved; None where none is."""
+        """The parameters with norms folded; None if none is."""
         return FoldedValues(self.values, self.folds) if self.folds else None
 
     @cached_property
     def low(self) -> QuantizedValues | None:
-        """The weights that are rounded, among all; None where none is."""
+        """The parameters with quantized weights; None if none is quantized."""
         plan = self.precision.plan
         return QuantizedValues(self.full, plan, self.ready) if plan else None
 
     @cached_property
     def narrow(self) -> Mapping[str, NarrowDtype]:
-        """Parameters that are stored in more bits than they are computed in."""
+        """Parameters stored with more bits than they are computed with."""
         plan, dtype = self.precision.plan, self.options.dtype
         return precision.half_precision_parameters(self.simplified, plan, dtype, self.target)
 
     @property
     def numbers(self) -> ParameterValues:
-        """The numbers as they are stored: `values`, rounded where that was asked for, and
-        scales beside them. What is computed in 16 bits is told if it does not fit there.
+        """The parameters as stored: `values`, quantized if requested, and KV cache scales.
+        Values computed in 16 bits are checked to be in range.
         """
         stored: ParameterValues = self.low or self.full
         if self.scales:
@@ -207,32 +205,32 @@ class CompileJob:
         return RangeCheckedValues(stored, self.narrow, moved) if self.narrow else stored
 
     def rounded(self, source: ModelSource) -> ModelSource:
-        """What a model is made from, with the weights rounded that are to be."""
+        """Return the source of a model with the planned weights quantized."""
         return precision.quantize_source(source, self.precision.plan)
 
     @property
     def told(self) -> Graph:
-        """The whole graph as the manifest shows it: as the spec has it, or with the casts
-        of the one that is lowered, which stand where loops were split.
+        """The full graph for the manifest: that of the spec, or the lowered one if that has
+        casts to 16 bits, whose place depends on how loops were split.
         """
         narrow = self.computed(self.simplified)
         return self.graph if narrow is self.simplified else narrow
 
     def computed(self, graph: Graph) -> Graph:
-        """A graph in the width that the target computes in."""
+        """Return the graph in the compute dtype of the target."""
         return precision.convert_graph_dtype(graph, self.options.dtype, self.target)
 
     def computed_apart(self, derived: DerivedGraphs) -> DerivedGraphs:
-        """The same of one that was taken apart."""
+        """Return derived graphs in the compute dtype of the target."""
         return precision.convert_derived_dtype(derived, self.options.dtype, self.target)
 
     def with_reading(self, reading: PreprocessingConfig) -> "CompileJob":
-        """The same job, its readings under the names that files have in the output."""
+        """Return the job with file names of readings as in the output."""
         return replace(self, reading=reading)
 
 
 def report_compiled(job: CompileJob, written: WrittenModel, *remarks: str) -> CompileReport:
-    """What is told of `written`; `remarks` come before those about weights."""
+    """Return the report of `written`; `remarks` precede those about weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
@@ -243,7 +241,7 @@ def report_compiled(job: CompileJob, written: WrittenModel, *remarks: str) -> Co
         *precision.quantization_notes(job.precision, job.folds, job.rounding),
         *precision.standalone_quantization_notes(job.precision.plan, job.target, job.options.parts),
         *remarks,
-        *_remarks_of(written, job.options, job.spec),
+        *_storage_remarks(written, job.options, job.spec),
         *check_memory(job.numbers, count_values(job.values)),
     )
     return CompileReport(
@@ -257,7 +255,7 @@ def report_compiled(job: CompileJob, written: WrittenModel, *remarks: str) -> Co
 
 
 def job_input_files(job: CompileJob) -> list[Path]:
-    """Every file that the model is made from, none of which it may be written over."""
+    """Return every input file of the compile; outputs must not overwrite them."""
     files = [
         *job.spec.library.modules,
         *readings.reading_files(job.spec.program, job.model, job.folders),
@@ -268,17 +266,17 @@ def job_input_files(job: CompileJob) -> list[Path]:
     files += adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
-        # it may be named by itself, or by the folder of a checkpoint
+        # the file itself or a checkpoint directory may be named
         files += [config, config / "config.json"]
-    if job.rounding.by.calibrate:
-        files.append(Path(job.rounding.by.calibrate))
+    if job.rounding.by.data:
+        files.append(Path(job.rounding.by.data))
     return sorted(set(files))
 
 
 @contextmanager
 def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
-    """Elaborate, find the weights and the readings; the files of weights are let go of
-    afterwards. Fails with a diagnostic of the stage that cannot go on.
+    """Elaborate the spec, open its weights and resolve its readings; weight files are closed
+    on exit. Raise Failed with the diagnostics of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
     folders = readings.tokenizer_directories(weights, spec.config_file)
@@ -295,7 +293,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         adapter=options.adapter,
     )
     with closing(load_parameter_values(spec, graph, sources)) as values:
-        # rounded weights have an order of their own
+        # quantized weights have a layout of their own
         if not merge_quantize_options(spec.program, options.precision).wish:
             graph, values = keep_stored_order(graph, values)
         yield CompileJob(
@@ -326,16 +324,16 @@ def build_manifest(
     decodes: Mapping[str, object] | None = None,
     scoring: Graph | None = None,
 ) -> Manifest:
-    """What a model of `job` says about itself; `graph` is what it computes.
+    """Return the manifest of a model of `job`; `graph` is what it computes.
 
-    A graph that is not `whole` was derived: it has inputs of its own, which nobody reads
-    from a picture or a text, and generates nothing alone. A model that `decodes` by
-    itself shows of the spec no more than its inputs, in which no default is inside, and
-    no attention of it can be looked at; `scoring` is the graph that `verify` decodes.
+    A graph that is not `whole` is derived: its inputs have no preprocessing, and it does
+    not generate by itself. The manifest of a self-contained generator (`decodes`) has the
+    spec's inputs, no inlined defaults and no attentions; `scoring` is the graph that
+    `verify` decodes with.
     """
     model, described = job.model, scoring or graph
     job.forms.extend(precision.describe_attention_forms(graph.name, emitted))
-    # A file that decodes computes them itself in any case, and says nothing of them.
+    # a generator computes its defaults in any case, and does not list them
     inside = job.options.defaults_inside and decodes is None
     return Manifest(
         name=model.name,
@@ -351,7 +349,7 @@ def build_manifest(
             job.values, job.options.init, emitted.beside, contents=job.options.hash_full
         ),
         stored=_find_stored(job, described, emitted),
-        precision=_precision_of(job, described, emitted),
+        precision=_quantization_facts(job, described, emitted),
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attentions if decodes is None else (),
@@ -361,38 +359,38 @@ def build_manifest(
 
 
 def _find_stored(job: CompileJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
-    """Return the initializer of each parameter. A parameter of which the model reads only
-    the length (an axis of a decoded graph) has none.
+    """Return the initializer of each parameter; none for one whose shape alone is used (an
+    axis of a decoded graph).
     """
     named = {n: stored_initializer(job, n) for n in graph.parameters}
     return {n: emitted.held[i] for n, i in named.items() if i in emitted.held}
 
 
 def stored_initializer(job: CompileJob, name: str) -> str:
-    """What holds the numbers of a parameter: itself, or its whole numbers."""
+    """Return the initializer of a parameter: itself, or its integers if quantized."""
     form = job.precision.plan.get(name)
     return form.numbers(name) if form else name
 
 
-def _precision_of(job: CompileJob, graph: Graph, emitted: EmittedModel) -> dict[str, object]:
-    """What the manifest says of rounded weights; nothing where there are none."""
+def _quantization_facts(job: CompileJob, graph: Graph, emitted: EmittedModel) -> dict[str, object]:
+    """Return the manifest's facts about quantized weights; empty if there are none."""
     if job.low is None:
         return {}
     kept = job.precision.kept
     return precision.precision_facts(graph, job.low, kept, emitted, job.recipe)
 
 
-def _remarks_of(
+def _storage_remarks(
     written: WrittenModel, options: CompileOptions, spec: OpenedSpec
 ) -> tuple[str, ...]:
-    """What became of the weights, where there was a choice."""
+    """Return a remark on where the weights are stored, if that was open."""
     if linked := len(written.plan.linked):
         return (
-            f"{linked} weights stay in their own file, which the model refers to: "
-            "keep it beside the model",
+            f"{linked} weights are external data in their original file: "
+            "keep that file next to the model",
         )
     reasons = sorted(set(written.plan.reasons.values()))
-    # who says where weights go, or draws them, does not wonder where they went
+    # no remark if the user chose the storage, or the weights are random
     named = options.weights or spec.checkpoint
     if named and reasons and not options.weights_as:
         return (f"weights were copied: {reasons[0]}",)

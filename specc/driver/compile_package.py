@@ -46,15 +46,15 @@ from specc.preprocessing.tokenizer_files import SUFFIX
 from specc.transforms import pass_pipeline
 
 PARTS = ("score", "encode", "step", "generate")
-"""What a package can hold: the graph as it is written, what is computed once, one step,
-and all of it in one file.
+"""Graphs that a package can hold: the full forward, the encoder, one decoding step
+(decoder-with-past), and the whole generation loop in one file.
 """
 
 
 @dataclass(frozen=True)
 class PackageContents:
-    """What a package holds: graphs by role, further files, and what `specc.json` tells
-    the program that writes with it.
+    """Contents of a package: graphs by role, further files, and the generation metadata in
+    `specc.json`.
     """
 
     parts: Mapping[str, PackageGraph]
@@ -63,73 +63,73 @@ class PackageContents:
 
 
 def compile_package(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
-    """Derive, bind the weights, lower, write `options.output`: a folder, or one file
-    that decodes by itself. Fails as `compile_spec` does.
+    """Compile a spec to `options.output`: a package directory, or one self-contained
+    generator file. Raise the errors of `compile_spec`.
 
-    E0701 where the spec does not generate, E0711 to E0717 where it cannot; E0934 where
-    the target cannot run a model that decodes by itself.
+    Raise E0701 if the spec does not generate, E0711 to E0717 if it is not causal, E0934 if
+    the target cannot run a generation loop.
     """
     check_profile(options.names)
     with open_job(spec, options) as opened:
         job, left = opened, tuple[str, ...]()
-        # settings of the command are those of the graph that decodes by itself
+        # generation settings given as options need the `generate` graph
         if options.parts == PARTS and not options.settings:
             job, left = drop_unavailable_parts(opened)
         with calibrate_job(job, write_package_directory) as ready:
             _check_decodes(job)
             if options.parts == ("generate",) and options.output.endswith(".onnx"):
-                return _one_file(ready)
+                return _write_generator_file(ready)
             made = write_package_directory(ready)
             return replace(made, remarks=(*made.remarks, *left))
 
 
 def _check_decodes(job: CompileJob) -> None:
-    """E0934: what such a target would compute is wrong, and it would not say so."""
+    """Raise E0934: such a target computes wrong results without an error."""
     if "generate" in job.options.parts and not job.target.decodes:
         others = [p for p in (job.options.parts) if p != "generate"] or ["step"]
         raise_error(
             "E0934",
-            f"`{job.target.name}` cannot run a model that decodes by itself",
-            notes=["caches that grow inside a loop come out wrong there, or not at all"],
+            f"`{job.target.name}` cannot run a generation loop inside a graph",
+            notes=["it computes caches that grow inside a loop wrongly, or not at all"],
             helps=[
-                f"compile with `--for {','.join(others)}`, and have a program run the steps",
+                f"compile with `--graphs {','.join(others)}`: the runtime calls the steps",
                 "or with `--target onnx`, for ONNX Runtime in any language",
             ],
         )
 
 
 def parse_part_names(said: object) -> tuple[str, ...]:
-    """The graphs a package is to hold, of names, a text of names with commas, or `all`.
-    E0754 for unknown names.
+    """Return the graphs of a package, from a list of names, a comma-separated string or
+    `all`. Raise E0754 for unknown names.
     """
     if said == "all":
         return PARTS
     names = said.split(",") if isinstance(said, str) else said
     if not isinstance(names, list | tuple | set | frozenset):
-        _no_part(said)
+        _fail_unknown_part(said)
     if not all(isinstance(name, str) for name in names):
-        _no_part(said)
+        _fail_unknown_part(said)
     for name in names:
         if name not in PARTS:
-            _no_part(name)
+            _fail_unknown_part(name)
     return tuple(part for part in PARTS if part in names)
 
 
-def _no_part(name: object) -> NoReturn:
+def _fail_unknown_part(name: object) -> NoReturn:
     raise_error(
         "E0754",
-        f"a package has no part called `{escape_text(str(name))[:60]}`",
-        helps=[f"there are {', '.join(PARTS)}, and `all`"],
+        f"a package has no graph called `{escape_text(str(name))[:60]}`",
+        helps=[f"graphs are {', '.join(PARTS)}, and `all`"],
     )
 
 
-def _one_file(job: CompileJob) -> CompileReport:
-    """Tokens in and tokens out, with nothing beside it but what is too large."""
+def _write_generator_file(job: CompileJob) -> CompileReport:
+    """Write a self-contained generator: token ids in, token ids out."""
     path = resolve_output_path(
         job.options.output, MODEL_OUTPUT, inputs=job_input_files(job), force=job.options.force
     )
     job = job.with_reading(job.reading.placed(sanitize_file_stem(path.stem)))
-    # A target or backend that is not there is told of before the graph is proven.
+    # resolved first, so that a missing target or backend is reported before the proof
     target = job.target
     graph = job.simplified
     source = convert_generator(job, build_generator_source(job, graph))
@@ -141,22 +141,22 @@ def _one_file(job: CompileJob) -> CompileReport:
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=job.options.dtype,
-        metadata=_decoding_texts(job, source),
+        metadata=_generator_metadata(job, source),
         load=job.options.try_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
     )
-    return report_compiled(job, written, *_left_out(job))
+    return report_compiled(job, written, *_unapplied_settings(job))
 
 
 def write_package_directory(job: CompileJob) -> CompileReport:
-    """The package, over none of the files that it is made from."""
+    """Write the package directory; its input files are never overwritten."""
     tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
     job = job.with_reading(job.reading.named(tokenizers))
-    target = job.target  # as in `_one_file`
+    target = job.target  # as in `_write_generator_file`
     contents = package_contents(job)
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
     names = job.options.names
-    # a program of another form loads them itself, by their usual names
+    # programs that read other profiles load companion files by their usual names
     taken = [extra.name for extra in (*texts, *contents.extras)]
     beside = tuple(read_companions(names, job.folders, taken))
     written = job.compiler.write_package(
@@ -178,13 +178,13 @@ def write_package_directory(job: CompileJob) -> CompileReport:
         every_load=job.options.hash_full,
     )
     missed = companion_notes(names, job.folders)
-    return report_compiled(job, written, *_left_out(job), *missed)
+    return report_compiled(job, written, *_unapplied_settings(job), *missed)
 
 
-def _facts(
+def _runtime_metadata(
     job: CompileJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object] | None:
-    """What our own runner has to know to write texts; None of what writes no tokens."""
+    """Return the metadata for our generation runtime; None if the model emits no tokens."""
     if not writes_tokens(job.model.graph, require_generation(job.model)):
         return None
     computed = job.computed_apart(derived)
@@ -192,22 +192,22 @@ def _facts(
 
 
 def package_contents(job: CompileJob) -> PackageContents:
-    """The graphs that are wanted, and what goes with them."""
+    """Build the requested graphs and what goes with them."""
     wanted, graph = job.options.parts, job.simplified
     parts: dict[str, PackageGraph] = {}
     if "score" in wanted:
-        texts = _texts(job, job.told, whole=True)
+        texts = _graph_metadata(job, job.told, whole=True)
         parts["score"] = PackageGraph(job.computed(graph), "score.onnx", texts)
-    # The whole graph alone needs no proof that it can go on.
+    # the full forward alone needs no causality proof
     if wanted == ("score",):
         return PackageContents(parts)
     if job.model.generation is None and job.model.streaming is not None:
-        return _streaming(job, job.model.streaming, parts)
-    return _writing(job, parts)
+        return _add_streaming_graphs(job, job.model.streaming, parts)
+    return _add_generation_graphs(job, parts)
 
 
-def _writing(job: CompileJob, parts: dict[str, PackageGraph]) -> PackageContents:
-    """These graphs, and those of a model that writes."""
+def _add_generation_graphs(job: CompileJob, parts: dict[str, PackageGraph]) -> PackageContents:
+    """Add the graphs of a generative model."""
     wanted, graph = job.options.parts, job.simplified
     ours = job.options.names == "specc"
     derived = derive_graphs(
@@ -224,75 +224,76 @@ def _writing(job: CompileJob, parts: dict[str, PackageGraph]) -> PackageContents
         computed = job.computed_apart(derived)
         forms = apply_profile(job.options.names, job.model, computed)
         for stem, form in forms.graphs.items():
-            parts[stem] = PackageGraph(form, f"{stem}.onnx", _texts(job, form, whole=False))
+            parts[stem] = PackageGraph(
+                form, f"{stem}.onnx", _graph_metadata(job, form, whole=False)
+            )
         extras = tuple(ExtraFile.of_data(n, data) for n, data in forms.files.items())
-        # Only our own runner knows how to feed a buffer; others are given caches that
-        # grow.
+        # only our runtime feeds preallocated buffers; others get caches that grow
         if ours:
-            parts["step"], buffers = _in_place(job, forms.graphs["step"], computed)
-    facts = _facts(job, derived, buffers) if ours else None
+            parts["step"], buffers = _build_buffered_step(job, forms.graphs["step"], computed)
+    facts = _runtime_metadata(job, derived, buffers) if ours else None
     if "generate" in wanted:
-        # other programs' names want other rows of the logits, so that what was derived
-        # for them is not what decodes
+        # other profiles need other logits, so their derived graphs are not those of `generate`
         source = convert_generator(
             job, build_generator_source(job, graph, derived if ours else None)
         )
-        parts["generate"] = PackageGraph(source, "generate.onnx", _decoding_texts(job, source))
+        parts["generate"] = PackageGraph(source, "generate.onnx", _generator_metadata(job, source))
     return PackageContents(parts, extras, facts)
 
 
 def convert_generator(job: CompileJob, source: SelfDecodingGraph) -> SelfDecodingGraph:
-    """What decodes by itself, in the width that the target computes in."""
+    """Return a self-contained generator in the compute dtype of the target."""
     return convert_generator_dtype(source, job.options.dtype, job.target)
 
 
-def _streaming(
+def _add_streaming_graphs(
     job: CompileJob, streaming: StreamSection, parts: Mapping[str, PackageGraph]
 ) -> PackageContents:
-    """The graphs of a stream: only our own runner knows how to feed them. E0977 for
-    what only a text has.
+    """Add the graphs of a streaming model, which only our runtime can feed. Raise E0977 for
+    options that apply to generation alone.
     """
     other = job.options.names if job.options.names != "specc" else ""
     if other or "generate" in job.options.parts:
-        asked = f"--names {other}" if other else "--for generate"
+        asked = f"--io-names {other}" if other else "--graphs generate"
         raise_error(
             "E0977",
-            f"`{asked}` is for what writes, and `{job.model.name}` is streamed",
-            notes=[f"rows of `{streaming.growing}` are given, not drawn"],
-            helps=["compile it with `--for score,step`"],
+            f"`{asked}` is for generative models, and `{job.model.name}` is a streaming model",
+            notes=[f"`{streaming.growing}` is an input stream, not generated"],
+            helps=["compile it with `--graphs score,step`"],
         )
     stream = derive_streaming_graphs(job, streaming)
     found = dict(parts)
     graphs = {"encode": stream.derived.encode, "step": stream.derived.step}
     for stem, graph in graphs.items():
         if graph is not None:
-            found[stem] = PackageGraph(graph, f"{stem}.onnx", _texts(job, graph, whole=False))
+            found[stem] = PackageGraph(
+                graph, f"{stem}.onnx", _graph_metadata(job, graph, whole=False)
+            )
     return PackageContents(found, facts=streaming_facts(job, stream).dump())
 
 
-def _in_place(
+def _build_buffered_step(
     job: CompileJob, step: Graph, derived: DerivedGraphs
 ) -> tuple[PackageGraph, tuple[str, ...]]:
-    """A step that our own runner drives has buffers for caches, where the target can
-    write into them; gives the part, and the inputs that are buffers.
+    """Return the step graph with in-place KV buffers where the target supports them, and the
+    names of these inputs.
     """
     caches = job.compiler.find_kv_buffers(step, derived.states, job.target, job.opset)
-    # The target cannot write in place, or no attention is of a form that its kernel
-    # has.
+    # none: the target cannot write in place, or no attention matches its kernel
     if not caches:
-        # scales were measured on a package of the usual options, which had buffers
+        # the scales were calibrated on a package with default options, which had buffers
         if job.scales:
-            why = "no attention writes into buffers with these options"
+            why = "no attention writes into a KV buffer with these options"
             fail_no_int8_cache(why, job.rounding.cache)
-        return PackageGraph(step, "step.onnx", _texts(job, step, whole=False)), ()
+        return PackageGraph(step, "step.onnx", _graph_metadata(job, step, whole=False)), ()
     if job.scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
     source = KVBufferGraph(step, caches)
-    return PackageGraph(source, "step.onnx", _texts(job, step, whole=False)), source.names
+    return PackageGraph(source, "step.onnx", _graph_metadata(job, step, whole=False)), source.names
 
 
-def _texts(job: CompileJob, graph: Graph, *, whole: bool) -> Texts:
-    """What a graph of the package carries; the spec's texts stand in `specc.json`."""
+def _graph_metadata(job: CompileJob, graph: Graph, *, whole: bool) -> Texts:
+    """Return the metadata of a graph in a package; spec sources are in `specc.json`."""
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:
         told = build_manifest(job, graph, emitted, whole=whole)
@@ -301,8 +302,8 @@ def _texts(job: CompileJob, graph: Graph, *, whole: bool) -> Texts:
     return texts
 
 
-def _decoding_texts(job: CompileJob, source: SelfDecodingGraph) -> Texts:
-    """What a model that decodes by itself carries."""
+def _generator_metadata(job: CompileJob, source: SelfDecodingGraph) -> Texts:
+    """Return the metadata of a self-contained generator."""
     decodes, signature = (decode_settings_of(job, source), spec_signature(job, source.graph))
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:
@@ -312,13 +313,11 @@ def _decoding_texts(job: CompileJob, source: SelfDecodingGraph) -> Texts:
     return texts
 
 
-def _left_out(job: CompileJob) -> tuple[str, ...]:
-    """What a spec says of generating that a model which knows only tokens cannot do."""
+def _unapplied_settings(job: CompileJob) -> tuple[str, ...]:
+    """Return remarks on generation settings that a graph of token ids cannot follow."""
     generation = job.model.generation
     if "generate" not in job.options.parts or generation is None:
         return ()
     if not generation.settings.get("stop_strings"):
         return ()
-    return (
-        "the stop strings are not in the model that decodes by itself: it knows tokens, not text",
-    )
+    return ("`generate` does not apply the stop strings: it has tokens, not text",)

@@ -1,4 +1,4 @@
-"""What a compile wrote; refuse to run a spec that is not compiled."""
+"""Report of a compile; errors for running a spec that is not compiled yet."""
 
 import os
 from dataclasses import dataclass, field
@@ -14,8 +14,9 @@ from specc.ir.model import ModelDefinition
 
 @dataclass(frozen=True, kw_only=True)
 class CompileReport:
-    """What `compile` wrote: files with their sizes, and what the user should know;
-    `forms` is how each attention is done, and why.
+    """Result of `compile`: the files written with their sizes, remarks and warnings.
+
+    `forms` lists how each attention is lowered, and why.
     """
 
     path: Path
@@ -29,7 +30,7 @@ class CompileReport:
         return format_repr(f"compiled {self.model.name}: {self.path}, {self._size}")
 
     def _repr_html_(self) -> str:
-        """What was written, for a notebook."""
+        """Return an HTML table of the written files, for notebooks."""
         return render_html_table(
             f"specc compiled {self.model.name}",
             [
@@ -51,14 +52,14 @@ _OR_SEED = ", or with --init 0 for random weights in place of --weights DIR"
 
 
 def refuse_uncompiled(model: str | Path) -> None:
-    """Lets pass what may be a compiled model. E0802 for the name of a shipped spec,
-    E0926 for a spec's own file and for a checkpoint.
+    """Return if `model` may be a compiled model. Raise E0802 for the name of a built-in
+    spec, E0926 for a spec file or a checkpoint directory.
     """
     path = Path(model)
     name = str(model)
     if path.suffix == ".onnx" or (path / NAME).exists():
         return
-    # what running a model does without, and half of what it takes to begin
+    # imported here: running a compiled model does not need the spec library
     from specc.library.spec_files import (
         SPEC_SUFFIXES,
         get_specs_directory,
@@ -67,33 +68,35 @@ def refuse_uncompiled(model: str | Path) -> None:
     )
 
     if not os.path.lexists(path):
-        # a model beside it was meant rather than the spec
+        # a model file next to it takes precedence over the built-in spec
         if not os.path.lexists(f"{name}.onnx") and name in list_builtin_specs():
-            _say(
+            _fail_uncompiled(
                 "E0802",
-                f"there is no model `{name}`; it is the name of a spec",
-                _command(name, get_specs_directory() / "models"),
+                f"there is no model `{name}`; it is the name of a built-in spec",
+                _compile_arguments(name, get_specs_directory() / "models"),
             )
         return
     out = f"{escape_text(path.resolve().stem)}.onnx"
     if path.suffix in SPEC_SUFFIXES and path.is_file():
         given = f"{escape_text(name)} --weights DIR -o {out}"
-        _say("E0926", f"`{escape_text(name)}` is a spec, and no model yet", given + _OR_SEED)
+        _fail_uncompiled(
+            "E0926", f"`{escape_text(name)}` is a spec, not a compiled model", given + _OR_SEED
+        )
     if (path / "config.json").is_file():
-        _say(
+        _fail_uncompiled(
             "E0926",
-            f"`{escape_text(name)}` is a checkpoint, and no model yet",
+            f"`{escape_text(name)}` is a checkpoint, not a compiled model",
             f"{escape_text(make_explicit_path(name))} -o {out}",
         )
 
 
-def _command(spec: str, folder: Path) -> str:
-    """How a shipped spec is compiled: a trained one with the weights that it names."""
+def _compile_arguments(spec: str, folder: Path) -> str:
+    """Return the arguments that compile a built-in spec, with its own weights if it has any."""
     if (folder / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"
     return f"{spec} --weights DIR -o {spec}.onnx{_OR_SEED}"
 
 
-def _say(code: str, title: str, command: str) -> NoReturn:
+def _fail_uncompiled(code: str, title: str, command: str) -> NoReturn:
     line, comma, more = command.partition(",")
     raise_error(code, title, helps=[f"compile it first: `specc compile {line}`{comma}{more}"])

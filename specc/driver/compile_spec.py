@@ -22,8 +22,9 @@ from specc.preprocessing.tokenizer_files import SUFFIX
 
 
 def compile_spec(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
-    """Elaborate, bind the weights, lower, write. Fails with a diagnostic of the stage
-    that cannot go on.
+    """Compile a spec: elaborate it, bind its weights, run the passes, lower and write.
+
+    Raise Failed with the diagnostics of the first stage that fails.
     """
     with open_job(spec, options) as job, calibrate_job(job, write_package_directory) as ready:
         return _compile_graph(ready)
@@ -34,7 +35,7 @@ def _compile_graph(job: CompileJob) -> CompileReport:
         job.options.output, MODEL_OUTPUT, inputs=job_input_files(job), force=job.options.force
     )
     job = job.with_reading(job.reading.placed(sanitize_file_stem(path.stem)))
-    # a file without a span has no text to keep, and is listed all the same
+    # a file without a span has no source text to embed; it is still listed
     sources = {**dict.fromkeys(_input_paths(job), ""), **job.sources}
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:

@@ -10,14 +10,14 @@ from specc.syntax.parse import parse_expression
 
 
 def parse_config_settings(sets: Sequence[str]) -> dict[str, ConfigAssignment]:
-    """Return the values of `--set`, by config path. Raises E0407 for a setting without `=`."""
+    """Return the values given by `--set`, keyed by config path. Raise E0407 if `=` is missing."""
     assigned: dict[str, ConfigAssignment] = {}
     for setting in sets:
         path, equals, text = setting.partition("=")
         if not equals:
             raise_error(
                 "E0407",
-                f"`--set {escape_text(setting)}` gives no value",
+                f"`--set {escape_text(setting)}` has no value",
                 helps=["write --set heads=4"],
             )
         expr = parse_expression(Source(f"--set {path}", text))

@@ -1,4 +1,4 @@
-"""Draft a spec from a checkpoint directory: nearest built-in spec, its config, misfits."""
+"""Draft a spec from a checkpoint directory: nearest built-in spec, its config, differences."""
 
 import json
 import re
@@ -30,16 +30,18 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.weights.checkpoint import open_weights
 
 TRIED = 4
-"""Specs of which the tensors are compared, of those whose keys fit best."""
+"""Number of candidate specs whose tensor names are compared."""
 LISTED = 12
-"""Names of one kind that are listed."""
+"""Maximum number of lines of one kind that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecDraft:
-    """An instance of the shipped spec `base` that makes its `graph`, with the values of a
-    config.json in it; `unplaced` says, a line each, what is in the checkpoint and not in
-    it, or the other way about. `certain`: the spec is for files of this type.
+    """Draft that extends the built-in spec `base`, with values from config.json.
+
+    `graph` is the graph that the checkpoint's class selects. `unplaced` lists, a line each,
+    differences between checkpoint and draft. `certain` is whether the spec declares the
+    checkpoint's model_type.
     """
 
     file: ast.File
@@ -51,20 +53,24 @@ class SpecDraft:
 
 
 def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -> SpecDraft:
-    """The draft called `name`. Fails with E0948 where no shipped spec is near, E0802 and
-    E0410 to E0415 for a config.json that cannot be read.
+    """Return the draft called `name` of a checkpoint directory.
+
+    Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 for a config.json
+    that cannot be read.
     """
     data = load_config_json(folder)
-    names = _tensors(folder)
-    kind = _type(data)
+    names = _list_tensor_names(folder)
+    kind = _read_model_type(data)
     base = supported_model_types().get(kind, "")
-    spec, model = _elaborated(base, data) if base else _nearest(folder, data, names)
+    spec, model = (
+        _elaborate_with_config(base, data) if base else _find_nearest_spec(folder, data, names)
+    )
     spec = replace(spec, checkpoint=folder)
-    parts = dict(_parts(spec.program))
-    kept, lost = _values(spec, model, parts, name)
-    unplaced = [f"the value of `{path}`, {text}" for path, text in lost.items()]
-    unplaced += _keys(spec, data)
-    unplaced += _weights(spec, model, names)
+    parts = dict(_chosen_parts(spec.program))
+    kept, lost = _differing_values(spec, model, parts, name)
+    unplaced = [f"config value `{path}`: {text}" for path, text in lost.items()]
+    unplaced += _unread_key_lines(spec, data)
+    unplaced += _binding_error_lines(spec, model, names)
     beginning = SpecInstance(
         name=name, extends=spec.named, values={**parts, **kept}, above=above, only=True, sign=sign
     )
@@ -78,8 +84,8 @@ def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -
     )
 
 
-def _type(data: JsonObject) -> str:
-    """The type that a config.json names; empty where it names none."""
+def _read_model_type(data: JsonObject) -> str:
+    """Return the `model_type` of a config.json; empty if it has none."""
     member = data.given(MODEL_TYPE_KEY)
     if member is None or not isinstance(member.value, JsonScalar):
         return ""
@@ -87,61 +93,61 @@ def _type(data: JsonObject) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _tensors(folder: str) -> frozenset[str]:
-    """The names of a checkpoint's tensors; none where it has no weights yet."""
+def _list_tensor_names(folder: str) -> frozenset[str]:
+    """Return the tensor names of a checkpoint; empty if it has no weights yet."""
     try:
         with closing(open_weights(folder)) as checkpoint:
             return frozenset(checkpoint.tensors)
     except Failed as failed:
-        # a config.json alone says something as well; damaged files are said to be
+        # a config.json alone is enough for a draft; damaged files are reported
         if any(d.code not in ("E0802", "E0518") for d in failed.diagnostics):
             raise
         return frozenset()
 
 
-def _elaborated(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition]:
-    """A shipped spec with the values of a config file, whatever type that is of."""
+def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition]:
+    """Elaborate a built-in spec with the values of a config.json, of any model_type."""
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open(base), library), data)
     reader = ConfigReader(published=library.published, raw=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
-    with suppress(Failed):  # of another family, whose classes this one does not know
+    with suppress(Failed):  # the classes of another family are unknown to this spec
         graph = graph_for_architecture(program, data)
-    return spec, _model(spec, graph)
+    return spec, _elaborate_sized(spec, graph)
 
 
-def _model(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
-    """The model with numbers. Shipped specs are known to be right for every size, so that
-    this is not proved again.
-    """
+def _elaborate_sized(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
+    """Elaborate the sized model. The symbolic check is skipped: built-in specs pass it."""
     made = elaborate_model(spec.program, spec.library, spec.reader, graph)
     return mark_ties(spec.program, spec.library, spec.reader, made)
 
 
-def _nearest(
+def _find_nearest_spec(
     folder: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
-    """The spec whose parameters are called most like the tensors, of those that read most
-    of the keys. E0948 where none does.
+    """Return the spec whose parameter names are most similar to the tensor names, among
+    those that read most of the config keys. Raise E0948 if there is none.
     """
     read = count_known_keys(data)
-    # Keys such as `vocab_size` are in every config.json: two in common mean nothing.
+    # keys such as `vocab_size` are in every config.json: two in common mean nothing
     near = [name for name in read if read[name] > 2]
-    wanted = _patterns(names)
+    wanted = _name_patterns(names)
     found: list[tuple[float, int, OpenedSpec, ModelDefinition]] = []
     for base in near[:TRIED]:
         with suppress(Failed):
-            spec, model = _elaborated(base, data)
-            alike = len(wanted & _patterns(frozenset(model.graph.parameters)))
+            spec, model = _elaborate_with_config(base, data)
+            alike = len(wanted & _name_patterns(frozenset(model.graph.parameters)))
             found.append((alike / max(len(wanted), 1), read[base], spec, model))
     if not found:
         raise_error(
             "E0948",
-            f"no shipped spec is near the model in `{escape_text(folder)}`",
-            notes=[f"its config.json is of the type `{escape_text(_type(data))[:60]}`"],
+            f"no built-in spec is similar to the model in `{escape_text(folder)}`",
+            notes=[
+                f"its config.json has the `model_type` `{escape_text(_read_model_type(data))[:60]}`"
+            ],
             helps=[
-                "begin with the spec that is most like it: specc new bert my.yaml",
+                "start from the most similar spec: specc new bert my.yaml",
                 "docs/families.md says how a family is written",
             ],
         )
@@ -149,70 +155,78 @@ def _nearest(
     return best[2], best[3]
 
 
-def _patterns(names: frozenset[str]) -> set[str]:
-    """What names end in, numbers of layers left open: families differ in what stands
-    before.
+def _name_patterns(names: frozenset[str]) -> set[str]:
+    """Return the last three components of names with layer indices as `{i}`: prefixes
+    differ between families.
     """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 
-def _parts(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Which specs are used, of those that may be several, by path."""
+def _chosen_parts(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the chosen spec by path, where a `use` allows several."""
     for part in program.parts:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
             yield path, part.path
-        yield from _parts(part.program, f"{path}.")
+        yield from _chosen_parts(part.program, f"{path}.")
 
 
-def _values(
+def _differing_values(
     spec: OpenedSpec, model: ModelDefinition, parts: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Config values that are not those the spec, with these `parts`, has anyway, as text
-    by path: those that an instance gives the same model by, and the rest.
+    """Return the config values that differ from those of the base spec, as literals by path:
+    those that an instance reproduces, and the rest.
     """
     types = {path: entry.type for path, entry in spec.program.paths().items()}
     base = spec.named
-    own = (_meant(base, parts, name) or {}) if parts else _defaults(open_spec_argument(base))
-    wanted = {path: value for path, value in _flat(model.config) if own.get(path, ...) != value}
-    texts = {path: _text(value, types.get(path)) for path, value in wanted.items()}
+    own = (
+        (_instance_config(base, parts, name) or {})
+        if parts
+        else _default_config(open_spec_argument(base))
+    )
+    wanted = {
+        path: value for path, value in _flatten_config(model.config) if own.get(path, ...) != value
+    }
+    texts = {path: _format_literal(value, types.get(path)) for path, value in wanted.items()}
     known = {path: text for path, text in texts.items() if text is not None}
-    kept = _understood(base, parts, known, name)
-    made = _meant(base, {**parts, **kept}, name)
+    kept = _accepted_literals(base, parts, known, name)
+    made = _instance_config(base, {**parts, **kept}, name)
     if made is not None:
         kept = {path: kept[path] for path in kept if made.get(path, ...) == wanted[path]}
     lost = {path: json.dumps(wanted[path]) for path in wanted if path not in kept}
     return kept, lost
 
 
-def _understood(
+def _accepted_literals(
     base: str, parts: Mapping[str, str], texts: dict[str, str], name: str
 ) -> dict[str, str]:
-    """Values without those that cannot be read even alone, which would spoil the others."""
-    if _meant(base, {**parts, **texts}, name) is not None:
+    """Return the literals that an instance accepts, alone or together."""
+    if _instance_config(base, {**parts, **texts}, name) is not None:
         return texts
-    alone = {path: _meant(base, {**parts, path: text}, name) for path, text in texts.items()}
+    alone = {
+        path: _instance_config(base, {**parts, path: text}, name) for path, text in texts.items()
+    }
     return {path: text for path, text in texts.items() if alone[path] is not None}
 
 
-def _defaults(spec: OpenedSpec) -> dict[str, object]:
-    """What the spec has anyway; nothing where values must be given."""
+def _default_config(spec: OpenedSpec) -> dict[str, object]:
+    """Return the default config of a spec; empty if it has required values."""
     with suppress(Failed):
-        return dict(_flat(_model(spec).config))
+        return dict(_flatten_config(_elaborate_sized(spec).config))
     return {}
 
 
-def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Values by dotted path. What a rope is made of is one value."""
+def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield values by dotted path; rope settings count as one value."""
     for key, value in config.items():
         if isinstance(value, dict) and "theta" not in value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten_config(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _text(value: object, kind: ast.TypeName | None) -> str | None:
-    """A value as the language writes it; None for one that it cannot."""
+def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
+    """Return a value as a literal of the language; None if it has none."""
     match value:
         case None:
             return "none"
@@ -223,7 +237,7 @@ def _text(value: object, kind: ast.TypeName | None) -> str | None:
         case str():
             return json.dumps(value) if _is_text(kind) else value
         case list():
-            items = [_text(item, kind) for item in value]
+            items = [_format_literal(item, kind) for item in value]
             known = [item for item in items if item is not None]
             return f"[{', '.join(known)}]" if len(known) == len(items) else None
         case {"theta": float(theta), **rest} if rest == {"kind": "default"}:
@@ -232,36 +246,38 @@ def _text(value: object, kind: ast.TypeName | None) -> str | None:
 
 
 def _is_text(kind: ast.TypeName | None) -> bool:
-    """Whether a field holds texts, or a list of them."""
+    """Return whether a field holds strings or a list of them."""
     inner = kind.of if kind is not None and kind.of is not None else kind
     return inner is not None and inner.name == "text"
 
 
-def _meant(base: str, values: Mapping[str, str], name: str) -> dict[str, object] | None:
-    """The config of the instance with these values; None where it cannot be read."""
+def _instance_config(base: str, values: Mapping[str, str], name: str) -> dict[str, object] | None:
+    """Return the config of an instance with these values; None if it is invalid."""
     with suppress(Failed):
         text = print_dsl(
             write_instance(SpecInstance(name=name, extends=base, values=values, only=True))
         )
-        return dict(_flat(_model(open_spec_argument(text)).config))
+        return dict(_flatten_config(_elaborate_sized(open_spec_argument(text)).config))
     return None
 
 
-def _keys(spec: OpenedSpec, data: JsonObject) -> Iterator[str]:
-    """The keys of a config.json that nothing reads."""
+def _unread_key_lines(spec: OpenedSpec, data: JsonObject) -> Iterator[str]:
+    """Yield a line for each config.json key that the spec does not read."""
     for warning in warn_unread_keys(spec.program, data):
-        yield f"of config.json: {'; '.join([warning.title, *warning.notes])}"
+        yield f"config.json: {'; '.join([warning.title, *warning.notes])}"
 
 
-def _weights(spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]) -> Iterator[str]:
-    """What `compile` would say of the tensors, in short."""
+def _binding_error_lines(
+    spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]
+) -> Iterator[str]:
+    """Yield the errors of binding the checkpoint, in short."""
     if not names:
-        yield "weights: the folder has none that can be read"
+        yield "weights: the directory has no readable weights"
         return
     try:
         load_parameter_values(spec, model.graph, WeightSources()).close()
     except Failed as failed:
-        said = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
-        yield from (f"of the tensors: {line}" for line in said[:LISTED])
-        if len(said) > LISTED:
-            yield f"of the tensors: {len(said) - LISTED} more messages"
+        lines = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
+        yield from (f"tensors: {line}" for line in lines[:LISTED])
+        if len(lines) > LISTED:
+            yield f"tensors: {len(lines) - LISTED} more messages"

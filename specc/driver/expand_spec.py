@@ -18,54 +18,55 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 
 
 def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
-    """The spec alone in one file, and what is to be told of it. Its graphs are those of
-    the spec, node for node. Where its names hide those that std means, one of the two is
-    called otherwise; where that does not do, what it takes of std stays there. E0982 for
-    values that only an instance can give.
+    """Return the spec as one standalone file, and notes about renamed or kept names.
+
+    The graphs of the result equal those of the spec, node for node. If a name of the spec
+    shadows one that std uses, the spec's name is renamed; if that fails, calls to std stay
+    calls. Raise E0982 for values that only an instance can give.
     """
-    wanted = _meant(spec)
-    for file, told in _written(spec):
-        if _meant_by(file, spec) == wanted:
-            return file, told
-    raise AssertionError(f"{spec.program.name} alone is another model")
+    expected = _graphs_as_text(spec)
+    for file, notes in _candidate_files(spec):
+        if _graphs_of_file(file, spec) == expected:
+            return file, notes
+    raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
 
 
-def _written(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
-    """Ways to write it down, the best first; the next is asked for where one will not do."""
+def _candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
+    """Yield candidate files with their notes, the most self-contained first."""
     yield build_standalone_spec(spec.program, spec.library), ()
     file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
     yield (
         file,
         tuple(
-            f"the config value `{old}` is called `{new}` in it: std means another by that name"
+            f"config value `{old}` is renamed to `{new}`: std has another `{old}`"
             for old, new in renamed.items()
         ),
     )
-    stays = "what it takes of std stays there: names would clash"
+    stays = "calls to std are not expanded: names would clash"
     yield merge_extends_chain(spec.program), (stays,)
 
 
-def _meant(spec: OpenedSpec) -> list[str]:
-    """Every graph that can be made, as text; where values of the config are missing, the
-    graph with values that are tried in their place. Fails as a check does where none can.
+def _graphs_as_text(spec: OpenedSpec) -> list[str]:
+    """Return every graph of a spec as text, or outlines from trial config values if some
+    values are missing. Raise the errors of `check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [as_text(graph) for graph in graphs]
     trials = check_spec_symbolically(spec.program, spec.library, "")
-    return [_outline(trial.model.graph) for trial in trials]
+    return [_outline_graph(trial.model.graph) for trial in trials]
 
 
-def _outline(graph: Graph) -> str:
-    """Operations, shapes and weights of a graph, not all of whose numbers are known."""
+def _outline_graph(graph: Graph) -> str:
+    """Return the operations, shapes and weights of a graph with symbolic sizes as text."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
     nodes = [f"{n.op.name} {[str(r.type) for r in made]}" for n, made in graph.nodes]
     return "\n".join((*weights, *nodes))
 
 
-def _meant_by(file: ast.File, spec: OpenedSpec) -> list[str]:
-    """What a file means where the spec lies; nothing where it is none."""
+def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
+    """Return the graphs of `file` at the path of `spec`; empty if it is invalid."""
     home = spec.program.module.path
     try:
-        return _meant(open_spec(Source(home, print_dsl(file)), library=spec.library))
+        return _graphs_as_text(open_spec(Source(home, print_dsl(file)), library=spec.library))
     except Failed:
         return []

@@ -1,4 +1,4 @@
-"""Encoder and step graphs of a generative model, their metadata, and whether sequences batch."""
+"""Encoder and step graphs of a generative model, their metadata, and batching support."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -34,75 +34,77 @@ ANY_LEFT = ("any", "left")
 
 
 def can_batch_unequal_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
-    """Whether texts of unequal age go on together as each would alone."""
+    """Return whether sequences of different lengths in one decode batch are independent."""
     graph, growing = model.graph, derived.growing
     generation = model.generation
-    assert generation is not None, "what is derived generates"
+    assert generation is not None, "derived graphs come from a generative model"
     keep = find_mask_input(graph, growing)
     length = graph.inputs[growing].type.shape[1]
     others = {n for n, v in graph.inputs.items() if length in v.type.shape}
     if others - {growing, keep}:
-        return False  # of which nobody knows what they are for columns in front
+        return False  # inputs whose values for left padding are unknown
     if not keep:
         return _has_one_shape(derived)
-    if graph.input_facts[keep].keep not in ANY_LEFT or not _known(model, keep, growing):
+    if graph.input_facts[keep].keep not in ANY_LEFT or not _has_tokenwise_mask(
+        model, keep, growing
+    ):
         return False
-    # Windows that move by strides take other rows where columns stand in front.
-    if keep in find_padding_strides(graph) or not all(map(_fits, derived.states)):
+    # strided windows are shifted by left padding
+    if keep in find_padding_strides(graph) or not all(map(_supports_left_padding, derived.states)):
         return False
     return not can_padding_reach(graph, keep, (generation.source,))
 
 
 def _has_one_shape(derived: DerivedGraphs) -> bool:
-    """Whether all that is kept is as large at every step, and each text has its own: no
-    row of the past, nor how many there were.
+    """Return whether every state has a fixed size and a batch axis, and no input depends
+    on the number of past positions.
     """
     fixed = all(s.rows is None and s.batch is not None for s in derived.states)
     return fixed and not derived.whole and PAST_LENGTH_INPUT not in derived.step.inputs
 
 
-def _known(model: ModelDefinition, keep: str, growing: str) -> bool:
-    """Whether a token that is written exists by itself, whatever stands before it."""
+def _has_tokenwise_mask(model: ModelDefinition, keep: str, growing: str) -> bool:
+    """Return whether the mask of a generated token depends on that token alone."""
     defaults = model.defaults
     if defaults is None or keep not in defaults.outputs:
         return True
     return extract_tokenwise_default(defaults, keep, growing) is not None
 
 
-def _fits(state: DecodeState) -> bool:
-    """Whether columns can be put in front of a state, or dropped there."""
+def _supports_left_padding(state: DecodeState) -> bool:
+    """Return whether padding can be added to and removed from the start of a state."""
     if state.batch is None:
-        return state.name == PAST_LENGTH_INPUT  # the columns of all texts are as many
-    # a window that rows of a head have left, or not, is no matter of columns
+        return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
+    # the window of a state with prefix positions is not shifted by padding
     return state.rows is None or not state.initial or state.most == float("inf")
 
 
 def require_generation(model: ModelDefinition) -> GenerateSection:
-    """What the model says it generates. E0701 where it says nothing, E0977 for one whose
-    rows are given.
+    """Return the `generate` section. Raise E0701 if there is none, E0977 for a streaming
+    model.
     """
     if model.generation is None and model.streaming is not None:
         raise_error(
             "E0977",
-            f"`{model.name}` is streamed and writes nothing",
-            notes=[f"rows of `{model.streaming.growing}` are given, not drawn"],
-            helps=["compile it with `--for score,step`"],
+            f"`{model.name}` is a streaming model and generates nothing",
+            notes=[f"`{model.streaming.growing}` is an input stream, not generated"],
+            helps=["compile it with `--graphs score,step`"],
         )
     if model.generation is None:
         raise_error(
             "E0701",
-            f"`{model.name}` does not say what it generates",
-            notes=["only `--for score` can be made of it"],
+            f"`{model.name}` has no `generate` section",
+            notes=["only `--graphs score` can be compiled"],
             helps=[
                 "add `generate NAME of INPUT from RESULT { … }` to the spec",
-                "where that is said of another of its graphs, choose that: --graph NAME",
+                "if another graph of the spec has one, select it: --graph NAME",
             ],
         )
     return model.generation
 
 
 def growing_input(model: ModelDefinition) -> str:
-    """The input that grows, as a text or as a stream. E0701 where none does."""
+    """Return the generated or streamed input. Raise E0701 if there is none."""
     stream = model.streaming if model.generation is None else None
     return stream.growing if stream else require_generation(model).growing
 
@@ -115,11 +117,11 @@ def derive_graphs(
     defaults: Graph | None = None,
     begins: bool = True,
 ) -> DerivedGraphs:
-    """`encode` and `step` for the result that is drawn from, and for results that can
-    be had beside it. Where it `begins` and no token starts a text, the first one is drawn
-    from rows before it, if there are any.
+    """Derive `encode` and `step` for the output that is sampled from, and for outputs
+    available at the same step.
 
-    Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
+    With `begins` and no start token the first token is sampled from prefix positions, if
+    there are any. Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.derive_with_passes(
         pass_pipeline.PassState(
@@ -134,7 +136,7 @@ def derive_graphs(
 
 
 def writes_tokens(graph: Graph, generation: GenerateSection) -> bool:
-    """Whether our own runner can drive the step: rows that are tokens, drawn from logits."""
+    """Return whether our runtime can drive the step: token ids sampled from logits."""
     grows = graph.inputs[generation.growing].type
     source = graph.outputs[generation.source].type
     return grows.rank == 2 and source.rank in (2, 3)
@@ -143,8 +145,9 @@ def writes_tokens(graph: Graph, generation: GenerateSection) -> bool:
 def generation_facts(
     job: CompileJob, graph: Graph, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationFacts:
-    """What the program that generates has to know; `graph` is the one that was derived
-    from, `in_place` are the states that are buffers.
+    """Return the metadata for the generation runtime.
+
+    `graph` is the graph that `derived` comes from, `in_place` the states that are buffers.
     """
     generation = require_generation(job.model)
     limit = position_limit(job, graph)
@@ -159,7 +162,7 @@ def generation_facts(
         first=derived.first,
         context=limit.most if limit else None,
         table=limit.table if limit else "",
-        # drawn weights come from the seed, which then says how to draw again
+        # the seed of random weights also seeds sampling
         chance=random_weights_of(job),
         in_place=in_place,
         bounds=fixed_lengths(job, graph),
@@ -168,7 +171,7 @@ def generation_facts(
 
 
 def random_weights_of(job: CompileJob) -> RandomWeights | None:
-    """Which weights were drawn: all of them, or those of a new head."""
+    """Return which weights are random: all of them, those of a new head, or None."""
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomWeights(seed)
@@ -177,7 +180,7 @@ def random_weights_of(job: CompileJob) -> RandomWeights | None:
 
 
 def spec_signature(job: CompileJob, graph: Graph) -> Graph:
-    """The inputs of the spec and nothing else; what grows may be empty before it is begun."""
+    """Return a graph with the spec's inputs only; the generated input may have length 0."""
     spec = job.model.graph
     symbol = find_time_symbol(graph, growing_input(job.model))
     least = {name: rows for name, rows in spec.least.items() if name != symbol}
@@ -194,16 +197,16 @@ def spec_signature(job: CompileJob, graph: Graph) -> Graph:
 
 
 def decode_settings_of(job: CompileJob, source: SelfDecodingGraph) -> dict[str, object]:
-    """What a model that decodes by itself says of itself: how it was settled to choose,
-    how far it can write, of how many tokens, whether a text `begins` with none.
+    """Return the metadata of a self-contained generator: its settings, maximum length,
+    vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = require_generation(job.model), source.graph
     chosen = asdict(choose_settings(job))
     limit = position_limit(job, graph)
-    # JSON knows no tuples
+    # JSON has no tuples
     told = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
     return {
-        **{name: value for name, value in told.items() if name in TOLD},
+        **{TOLD[name]: value for name, value in told.items() if name in TOLD},
         "context": limit.most if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_to_json(fixed_lengths(job, graph)),
@@ -215,34 +218,34 @@ def decode_settings_of(job: CompileJob, source: SelfDecodingGraph) -> dict[str, 
 def build_generator_source(
     job: CompileJob, graph: Graph, derived: DerivedGraphs | None = None
 ) -> SelfDecodingGraph:
-    """What the model that decodes by itself is made from. `derived` is what `graph` was
-    taken apart to, if it was.
+    """Return the source of a self-contained generator; `derived` are the derived graphs of
+    `graph` if they exist already.
     """
     generation = require_generation(job.model)
-    whole = _with_defaults(job, graph, generation)
+    whole = _inline_defaults(job, graph, generation)
     if derived is None or whole is not graph:
         derived = derive_graphs(whole, generation, defaults=job.model.defaults)
     chosen = choose_settings(job)
     check_standalone(chosen)
-    _check_tokens(whole, generation, job.options.settings)
+    _check_token_settings(whole, generation, job.options.settings)
     decoding = DecodingConfig(
         source=generation.source,
         strategy=chosen.strategy,
         start=chosen.start,
         stop=chosen.stop,
         pad=chosen.pad,
-        suppress=chosen.suppress,
-        begin_suppress=chosen.begin_suppress,
+        suppress_tokens=chosen.suppress_tokens,
+        begin_suppress_tokens=chosen.begin_suppress_tokens,
         min_tokens=chosen.min_tokens,
         min_length=chosen.min_length,
-        no_repeat=chosen.no_repeat,
-        banned=chosen.banned,
-        renormalize=chosen.renormalize,
+        no_repeat_ngram_size=chosen.no_repeat_ngram_size,
+        bad_words_ids=chosen.bad_words_ids,
+        renormalize_logits=chosen.renormalize_logits,
         begin=chosen.begin,
-        last_token=chosen.last_token,
+        forced_eos_token_id=chosen.forced_eos_token_id,
         penalized=chosen.repetition_penalty != 1,
-        beams=chosen.beams,
-        best=chosen.n_best,
+        num_beams=chosen.num_beams,
+        best=chosen.num_return_sequences,
         length_penalty=chosen.length_penalty,
         early=chosen.early_stopping,
     )
@@ -255,7 +258,7 @@ def choose_settings(job: CompileJob) -> GenerationSettings:
 
 
 ALONE = ("typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings that a loop in a graph does not follow: they look at all probabilities together."""
+"""Settings that the `generate` graph does not support: they need the sorted distribution."""
 
 
 def check_standalone(chosen: GenerationSettings) -> None:
@@ -265,19 +268,19 @@ def check_standalone(chosen: GenerationSettings) -> None:
         if asked[name] != usual[name]:
             raise_error(
                 "E0733",
-                f"`{name}` is for a program that writes, not for a model that does by itself",
+                f"`{name}` is not supported by the `generate` graph",
                 helps=[
-                    "compile a package, which writes the same: `--for step`",
+                    "compile a package instead: `--graphs step`",
                     f"or leave `{name}` out of the settings",
                 ],
             )
 
 
-def _check_tokens(
+def _check_token_settings(
     graph: Graph, generation: GenerateSection, settings: Mapping[str, object]
 ) -> None:
-    """Raise E0703 where rows are no tokens drawn from logits, and the fault of a setting
-    that names a token beyond the vocabulary.
+    """Raise E0703 unless tokens are sampled from logits, and the error of a setting that
+    names a token beyond the vocabulary.
     """
     size = vocabulary_size(graph, generation)
     below = graph.input_facts[generation.growing].below
@@ -288,41 +291,39 @@ def _check_tokens(
 
 
 def vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
-    """Return the size of the vocabulary that tokens are drawn from.
+    """Return the size of the vocabulary that tokens are sampled from.
 
-    Raises E0703 where the growing input is no ids, or the result no logits.
+    Raise E0703 if the generated input is not token ids, or the output not logits.
     """
     grows = graph.inputs[generation.growing].type
     source = graph.outputs[generation.source].type
     size = source.shape[-1].number if source.shape else None
     ids = grows.dtype == "i64" and grows.rank == 2
     if ids and source.rank in (2, 3) and size is None:
-        # a pointer network, which chooses among the positions of another input
+        # a pointer network, which points at the positions of another input
         raise_error(
             "E0703",
-            f"`{generation.source}` chooses among `{source.shape[-1]}` tokens, which only "
-            "an input tells",
+            f"`{generation.source}` points at {source.shape[-1]} positions of an input, not "
+            "at a fixed vocabulary",
             notes=[f"`{generation.source}` is {source}"],
             helps=[
-                "a graph that decodes by itself has a vocabulary of a fixed size: "
-                "`--for step` writes the steps"
+                "the `generate` graph needs a vocabulary of fixed size: "
+                "`--graphs step` exports the steps"
             ],
         )
     if grows.rank != 2 or source.rank not in (2, 3) or size is None:
         raise_error(
             "E0703",
-            f"`{generation.growing}` is no text of tokens drawn from `{generation.source}`",
+            f"`{generation.growing}` is not token ids sampled from `{generation.source}`",
             notes=[f"they are {grows} and {source}"],
-            helps=[
-                "`--for generate` needs ids [batch, length] and logits [batch, length, vocabulary]"
-            ],
+            helps=["`--graphs generate` needs ids [batch, seq] and logits [batch, seq, vocab]"],
         )
     return size
 
 
-def _with_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
-    """The graph with what follows from the growing input inside, but for what says
-    which rows exist; `graph` itself where there is none.
+def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -> Graph:
+    """Return the graph with default inputs computed inside, except masks; `graph` itself
+    if there is nothing to compute.
     """
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
@@ -333,7 +334,7 @@ def _with_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -
         facts = source.input_facts.get(name)
         if facts is None or name == generation.growing or facts.keep:
             continue
-        # positions, say: a row more for every token, which only the default knows
+        # e.g. position ids: each new token needs a value that only the default computes
         if any(d.name == length for d in facts.type.shape):
             inside.append(name)
     if not inside:
@@ -345,13 +346,13 @@ def _with_defaults(job: CompileJob, graph: Graph, generation: GenerateSection) -
 
 
 def position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
-    """What bounds the text: a table of positions, if there is one."""
+    """Return the limit on the sequence length from a position embedding table, if any."""
     symbol = find_time_symbol(graph, growing_input(job.model))
     return find_length_limits(job.model.graph).get(symbol or "")
 
 
 def fixed_lengths(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
-    """What lengths other than the growing one may be."""
+    """Return the bounds of all lengths other than the generated one."""
     growing = find_time_symbol(graph, growing_input(job.model))
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != growing}

@@ -1,4 +1,4 @@
-"""Quantization plan and compute type (f32, f16, bf16) of a compile."""
+"""Choose the quantization plan and the compute dtype (f32, f16, bf16) of a compile."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from specc.weights.range_check import NarrowDtype
 
 
 def half_precision_dtype(dtype: str, target: Target) -> HalfDtype | None:
-    """The type of 16 bits that `--dtype` asks `target` to compute in, if it can."""
+    """Return the 16-bit dtype that `--dtype` requests if `target` computes in it, else None."""
     known: tuple[HalfDtype, ...] = get_args(HalfDtype)
     return next((h for h in known if h == dtype and h in target.computes), None)
 
@@ -38,8 +38,10 @@ def half_precision_dtype(dtype: str, target: Target) -> HalfDtype | None:
 def half_precision_parameters(
     graph: Graph, plan: QuantizationPlan, dtype: str, target: Target
 ) -> dict[str, NarrowDtype]:
-    """The parameters of f32 that a graph computes with in 16 bits, in whatever bits they
-    are stored; of weights rounded by `plan` the scales, which the numbers are as large as.
+    """Return the float32 parameters that a graph converts to 16 bits to compute with.
+
+    For weights quantized by `plan` these are the scales, with the largest integer they
+    are multiplied by as `size`.
     """
     half = half_precision_dtype(dtype, target)
     if half is None:
@@ -48,7 +50,7 @@ def half_precision_parameters(
         pass_pipeline.apply_half_precision(graph, half), plan
     )
     rounded = {form.scales(name): name for name, form in plan.items()}
-    # 7 is the greatest of 4 bits, -8 the farthest from zero
+    # int4 values are in -8..7
     most = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
     found: dict[str, NarrowDtype] = {}
@@ -64,13 +66,13 @@ def half_precision_parameters(
 
 
 def convert_graph_dtype(graph: Graph, dtype: str, target: Target) -> Graph:
-    """A graph in that width; itself where the target computes in f32 whatever is stored."""
+    """Return the graph computing in `dtype`; unchanged if the target computes in f32."""
     half = half_precision_dtype(dtype, target)
     return graph if half is None else pass_pipeline.apply_half_precision(graph, half)
 
 
 def convert_derived_dtype(derived: DerivedGraphs, dtype: str, target: Target) -> DerivedGraphs:
-    """A graph taken apart in that width, keys and values between its steps too."""
+    """Return derived graphs computing in `dtype`, including the KV cache between steps."""
     half = half_precision_dtype(dtype, target)
     return derived if half is None else pass_pipeline.apply_half_precision_to_derived(derived, half)
 
@@ -78,7 +80,7 @@ def convert_derived_dtype(derived: DerivedGraphs, dtype: str, target: Target) ->
 def convert_generator_dtype(
     source: SelfDecodingGraph, dtype: str, target: Target
 ) -> SelfDecodingGraph:
-    """What decodes by itself, in that width."""
+    """Return a self-contained generator computing in `dtype`."""
     return SelfDecodingGraph(
         convert_graph_dtype(source.graph, dtype, target),
         convert_derived_dtype(source.derived, dtype, target),
@@ -88,23 +90,23 @@ def convert_generator_dtype(
 
 
 MISREAD = frozenset({"Attention"})
-"""Operators that other programs take for others: ONNX Runtime's quantizer knows one of
-its own by this name, and makes an invalid model of the standard's.
+"""Operators that other tools misread: ONNX Runtime's quantizer takes `Attention` for its
+contrib operator of that name and produces an invalid model.
 """
 TOGETHER: QuantizationKind = "int8-tensor"
-"""The kind by which rows share a scale."""
+"""The kind with one activation scale per tensor, shared by all positions."""
 WHOLE_LAYERS = "whole numbers"
-"""What the cells of a target are called that has a layer by whole numbers."""
+"""Name of a target's integer recurrent cells."""
 DEPENDS = (
-    f"`{TOGETHER}`: in recurrent layers and loops what a text gives depends, by what "
-    "rounding loses, on the texts beside it; --quantize int8 does not"
+    f"`{TOGETHER}`: in recurrent layers and loops the quantization error of a sequence "
+    "depends on the other sequences of its batch; --quantize int8 avoids that"
 )
 AGAIN_WHOLE = (
-    "`generate`: weights in blocks are numbers of 32 bits again when it runs, and save "
-    "room in the file alone; --quantize int8, or --target ort-cpu, is faster"
+    "`generate`: group-wise quantized weights are dequantized to float32 at run time, which "
+    "saves file size alone; --quantize int8, or --target ort-cpu, is faster"
 )
 BLOCKS_OF_4 = 21
-"""The opset from which the standard has numbers of 4 bits."""
+"""The first ONNX opset with int4."""
 
 
 def plan_quantization(
@@ -115,11 +117,11 @@ def plan_quantization(
     ties: Mapping[str, str],
     others: Callable[[], Iterable[Graph]],
 ) -> QuantizationDecision:
-    """What becomes of each weight of `graph`; `others` are those of the same spec.
+    """Choose the weight format of each parameter of `graph`.
 
-    E0850 for a pattern that names nothing, E0851 for a target that has no such numbers,
-    E0852 where nothing can be rounded, E0853 for a block of another size, E0963 where
-    no rows can share a scale.
+    `others` are the other graphs of the spec. Raise E0850 for a pattern without a match,
+    E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
+    invalid group size, E0963 if no layer can share activation scales.
     """
     wish = told.wish
     if wish is None:
@@ -136,49 +138,49 @@ def plan_quantization(
     found = by(wish)
     check_patterns_match(found.unmatched, found.names, told.places, others)
     if not found.plan:
-        _nothing(graph, found)
+        _fail_nothing_to_quantize(graph, found)
     if TOGETHER in wish.kinds and not has_shared_scales(found.plan):
-        _nothing_together(graph)
+        _fail_no_shared_scales(graph)
     lines = find_ineffective_options(wish, told.said, found.plan, lambda other: by(other).plan)
     return replace(found, idle=tuple(lines))
 
 
 def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:
-    """A target whose models other programs can round. E0753 for one that they cannot
-    read, and where weights are rounded already.
+    """Return a target whose models other quantizers can read. Raise E0753 for a target with
+    contrib operators, and if the weights are already quantized.
     """
     if target.name != "onnx":
         raise_error(
             "E0753",
-            "`--for-quantizers` writes what other programs can read, and "
-            f"`{target.name}` has operators of ONNX Runtime's own",
+            "`--for-quantizers` needs standard operators, and "
+            f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
     if told.wish is not None:
         raise_error(
             "E0753",
-            "weights are rounded here or by another program, not by both",
+            "weights are quantized here or by another tool, not by both",
             helps=["leave out --quantize or --for-quantizers"],
         )
     return replace(target, fused=target.fused - MISREAD)
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
-    """Whether rows that meet a weight of the plan share a scale."""
+    """Return whether a weight of the plan has per-tensor activation scales."""
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 
 def quantization_notes(
     found: QuantizationDecision, folds: Sequence[NormFold], told: QuantizeRequest
 ) -> tuple[str, ...]:
-    """What whoever compiles is to know of a plan, and of the norms that were folded."""
+    """Return the remarks about a quantization plan and about folded norms."""
     remarks = [*found.idle, *([DEPENDS] if has_shared_scales(found.plan) else [])]
     if told.fold:
         maps = sum(len(fold.maps) for fold in folds)
-        moved = f"the gains of {len(folds)} norms are in the {maps} maps behind them"
+        moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
         why = (
-            "no gain was moved: no norm is read by rounded maps alone, or it is in a "
-            "loop, where norms are left as they are"
+            "no norm was folded: none feeds quantized linear layers alone, or it is in a "
+            "loop, where norms are not folded"
         )
         remarks.append(moved if folds else why)
     return tuple(remarks)
@@ -187,78 +189,78 @@ def quantization_notes(
 def standalone_quantization_notes(
     plan: QuantizationPlan, target: Target, parts: Sequence[str]
 ) -> tuple[str, ...]:
-    """That what decodes by itself gains no speed by weights in blocks, where a target has
-    only the standard's form of them.
+    """Return a remark if the `generate` graph dequantizes group-wise weights at run time,
+    because the target has only the standard operators.
     """
     blocks = any(form.block for form in plan.values())
     found = blocks and "generate" in parts and not target.rounded
     return (AGAIN_WHOLE,) if found else ()
 
 
-def _nothing_together(graph: Graph) -> NoReturn:
-    """E0963."""
+def _fail_no_shared_scales(graph: Graph) -> NoReturn:
+    """Raise E0963."""
     raise_error(
         "E0963",
-        f"`{TOGETHER}` is for recurrent layers and loops, and none of "
-        f"`{escape_text(graph.name)}` can be rounded so",
-        notes=["elsewhere a scale for each row costs as little, and is what `int8` has"],
+        f"`{TOGETHER}` is for recurrent layers and loops, and no layer of "
+        f"`{escape_text(graph.name)}` supports it",
+        notes=["elsewhere per-token scales cost as little: `int8` has them"],
         helps=["compile with `--quantize int8`"],
     )
 
 
 def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None:
-    """E0851 and E0964."""
+    """Raise E0851 for int4 before opset 21, E0964 for per-tensor scales on other devices."""
     if TOGETHER in wish.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
-            f"`{target.name}` has no operator that rounds rows together",
+            f"`{target.name}` has no operator with per-tensor activation scales",
             helps=[
-                "compile with `--quantize int8`, by which each row has its scale",
+                "compile with `--quantize int8` (per-token scales)",
                 f"or `{TOGETHER}` with `--target ort-cpu` or `onnx`",
             ],
         )
     if "int4" in wish.kinds and not target.rounded and opset < BLOCKS_OF_4:
         raise_error(
             "E0851",
-            f"opset {opset} has no numbers of 4 bits",
+            f"opset {opset} has no int4",
             helps=[
                 f"compile with `--opset {BLOCKS_OF_4}` or a newer one",
-                "or with `--target ort-cpu`, whose operators are ONNX Runtime's own",
+                "or with `--target ort-cpu`, which uses contrib operators of ONNX Runtime",
             ],
         )
 
 
-def _nothing(graph: Graph, found: QuantizationDecision) -> NoReturn:
-    """E0852."""
+def _fail_nothing_to_quantize(graph: Graph, found: QuantizationDecision) -> NoReturn:
+    """Raise E0852."""
     reasons = [f"`{escape_text(n)}`: {escape_text(why)}" for n, why in found.kept.items()][:8]
     raise_error(
         "E0852",
-        f"`{graph.name}` has no weight that can be rounded",
+        f"`{graph.name}` has no weight that can be quantized",
         notes=reasons or ["it has no matrices"],
-        helps=["compile it as it is, without `--quantize`"],
+        helps=["compile it without `--quantize`"],
     )
 
 
 def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
-    """What a model is made from, with the weights of `plan` rounded in each graph."""
+    """Return the source of a model with the weights of `plan` quantized in each graph."""
     if not plan:
         return source
     match source:
         case KVBufferGraph(graph=graph, caches=caches):
-            return KVBufferGraph(_one(graph, plan), caches)
+            return KVBufferGraph(_quantize_graph(graph, plan), caches)
         case SelfDecodingGraph():
             derived = source.derived
-            encode = derived.encode and _one(derived.encode, plan)
+            encode = derived.encode and _quantize_graph(derived.encode, plan)
             return SelfDecodingGraph(
-                _one(source.graph, plan),
-                replace(derived, encode=encode, step=_one(derived.step, plan)),
+                _quantize_graph(source.graph, plan),
+                replace(derived, encode=encode, step=_quantize_graph(derived.step, plan)),
                 source.decoding,
                 source.defaults,
             )
-    return _one(source, plan)
+    return _quantize_graph(source, plan)
 
 
-def _one(graph: Graph, plan: QuantizationPlan) -> Graph:
+def _quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     return pass_pipeline.apply_quantization_plan(graph, plan)
 
 
@@ -269,8 +271,9 @@ def precision_facts(
     emitted: EmittedModel,
     recipe: str,
 ) -> dict[str, object]:
-    """What a manifest says of each rounded weight of a graph, and of those that are not;
-    `recipe` says by what numbers of 4 bits are rounded.
+    """Return the manifest's facts about each quantized weight, and why others are kept.
+
+    `recipe` says how int4 weights are quantized. `error` and `worst` are relative errors.
     """
     facts: dict[str, object] = {}
     for name in graph.parameters:

@@ -1,4 +1,4 @@
-"""Check arguments of the Python API and open specs named by path, name or text."""
+"""Check arguments of the Python API; open specs given as path, name or text."""
 
 import math
 import os
@@ -20,29 +20,29 @@ from specc.syntax.source_limits import MAX_NESTING
 from specc.transforms.quantization_plan import QUANTIZATION_KINDS as ROUNDED
 
 WAYS = ("link", "copy", "inline")
-"""Where weights may be; nothing said is what fits."""
+"""Values of `weights_as`; empty chooses the best."""
 
 
 STORED = ("f32", "f16", "bf16")
-"""The types that matrices are stored in; nothing said is that of the checkpoint."""
+"""Storage dtypes of matrices; empty keeps that of the checkpoint."""
 
 
 class ArgumentKind(NamedTuple):
-    """What an argument may be: in words, and the test of it."""
+    """Kind of argument: its description and a predicate."""
 
     words: str
     fits: Callable[[object], bool]
 
 
 def _is_path(value: object) -> bool:
-    # bytes would be a path too; but names of files are shown, so they are texts here
+    # bytes are paths too, but file names are shown in messages, so they must be str
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     return isinstance(value, str)
 
 
 def _is_int(value: object) -> bool:
-    # Python's `True` is a number; nobody means the seed 1 by it
+    # bool is an Integral; nobody means the seed 1 by True
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
@@ -51,7 +51,7 @@ def _is_nonnegative_int(value: object) -> bool:
 
 
 def _is_texts(value: object) -> bool:
-    # a text is a sequence of texts as well, of its letters
+    # a str is a sequence of str as well
     return (
         isinstance(value, Sequence)
         and not isinstance(value, str | bytes)
@@ -59,11 +59,11 @@ def _is_texts(value: object) -> bool:
     )
 
 
-PATH = ArgumentKind("a path, as a text or a `Path`", _is_path)
-TEXT = ArgumentKind("a text", lambda value: isinstance(value, str))
-INTEGER = ArgumentKind("a whole number", _is_int)
+PATH = ArgumentKind("a path (str or `Path`)", _is_path)
+TEXT = ArgumentKind("a string", lambda value: isinstance(value, str))
+INTEGER = ArgumentKind("an integer", _is_int)
 BOOLEAN = ArgumentKind("True or False", lambda value: isinstance(value, bool))
-SEED = ArgumentKind("None or a whole number", lambda value: value is None or _is_int(value))
+SEED = ArgumentKind("None or an integer", lambda value: value is None or _is_int(value))
 KINDS = {
     "spec": PATH,
     "model": PATH,
@@ -74,33 +74,32 @@ KINDS = {
     "init": SEED,
     "init_missing": SEED,
     "set": ArgumentKind(
-        "None or a mapping of config values by name",
+        "None or a mapping of config names to values",
         lambda value: value is None or isinstance(value, Mapping),
     ),
     "target": TEXT,
     "graph": TEXT,
-    "names": TEXT,
-    "provider": TEXT,
+    "io_names": TEXT,
+    "execution_provider": TEXT,
     "opset": INTEGER,
-    "context": ArgumentKind("a number of tokens, or 0", _is_nonnegative_int),
+    "context_length": ArgumentKind("a number of tokens, or 0", _is_nonnegative_int),
     "threads": INTEGER,
-    "keep": ArgumentKind("a list of texts", _is_texts),
+    "quantize_exclude": ArgumentKind("a list of strings", _is_texts),
     "quantize": ArgumentKind(
         "one of " + ", ".join(f'"{kind}"' for kind in (*ROUNDED, NONE)),
         lambda value: isinstance(value, str) and value in ("", *ROUNDED, NONE),
     ),
-    "block": ArgumentKind("None or a whole number", lambda v: v is None or _is_int(v)),
-    "quantize_head": ArgumentKind(
-        "one of " + ", ".join(f'"{kind}"' for kind in HEADS),
-        lambda value: isinstance(value, str) and value in ("", *HEADS),
+    "group_size": ArgumentKind("None or an integer", lambda v: v is None or _is_int(v)),
+    "lm_head_bits": ArgumentKind(
+        'one of 8, 4, "none"', lambda v: isinstance(v, int | str) and str(v) in ("", *HEADS)
     ),
     "quantize_all": BOOLEAN,
     "fold_norms": BOOLEAN,
-    "samples": ArgumentKind(
-        "None or a number of texts", lambda v: v is None or _is_nonnegative_int(v)
+    "calibration_samples": ArgumentKind(
+        "None or a number of sequences", lambda v: v is None or _is_nonnegative_int(v)
     ),
-    "calibrate": PATH,
-    "cache": ArgumentKind(
+    "calibration_data": PATH,
+    "kv_cache": ArgumentKind(
         "one of " + ", ".join(f'"{kind}"' for kind in CACHES),
         lambda value: isinstance(value, str) and value in ("", *CACHES),
     ),
@@ -108,35 +107,35 @@ KINDS = {
         "one of " + ", ".join(f'"{kind}"' for kind in STORED),
         lambda value: isinstance(value, str) and value in ("", *STORED),
     ),
-    "taps": ArgumentKind("a list of texts", _is_texts),
+    "taps": ArgumentKind("a list of strings", _is_texts),
     "weights_as": ArgumentKind(
         "one of " + ", ".join(f'"{way}"' for way in WAYS),
         lambda value: isinstance(value, str) and value in ("", "auto", *WAYS),
     ),
-    "defaults_inside": BOOLEAN,
+    "inline_defaults": BOOLEAN,
     "for_quantizers": BOOLEAN,
     "force": BOOLEAN,
 }
-"""What each argument of `check`, `compile` and `load` may be."""
+"""Expected kind of each argument of `check`, `compile` and `load`."""
 
 
 def check_arguments(**given: object) -> None:
-    """Fails with E0820 for every argument of `KINDS` that is not of its kind."""
+    """Raise E0820 for every argument of `KINDS` that is not of its kind."""
     known = {name: value for name, value in given.items() if name in KINDS}
     wrong = [name for name, value in known.items() if not KINDS[name].fits(value)]
     if wrong:
-        raise Failed(*(_not_of_its_kind(name, given[name]) for name in wrong))
+        raise Failed(*(_build_wrong_kind(name, given[name]) for name in wrong))
 
 
-def _not_of_its_kind(name: str, value: object) -> Diagnostic:
-    # anything has a `repr`, which may be as long as it likes
-    said = escape_text(repr(value))[:60]
-    return Diagnostic("E0820", f"`{name}` is {KINDS[name].words}, not {said}")
+def _build_wrong_kind(name: str, value: object) -> Diagnostic:
+    # a repr may be arbitrarily long
+    shown = escape_text(repr(value))[:60]
+    return Diagnostic("E0820", f"`{name}` is {KINDS[name].words}, not {shown}")
 
 
 def compile_options(given: Mapping[str, Any], parts: tuple[str, ...]) -> CompileOptions:
-    """What `compile` is told, of arguments that are of their kinds; `parts` are the graphs
-    of a package.
+    """Return the options of `compile` from checked arguments; `parts` are the graphs of a
+    package.
     """
     weights, init, missing = (given[n] for n in ("weights", "init", "init_missing"))
     return CompileOptions(
@@ -151,38 +150,39 @@ def compile_options(given: Mapping[str, Any], parts: tuple[str, ...]) -> Compile
         graph=given["graph"],
         weights_as=given["weights_as"],
         dtype=given["dtype"],
-        defaults_inside=given["defaults_inside"],
+        defaults_inside=given["inline_defaults"],
         parts=parts,
-        names=given["names"],
-        settings=dict(given["settings"] or {}),
-        precision=_rounding_of(given),
+        names=given["io_names"],
+        settings=dict(given["generation_config"] or {}),
+        precision=_quantize_options(given),
         for_quantizers=given["for_quantizers"],
         force=given["force"],
     )
 
 
-def _rounding_of(given: Mapping[str, Any]) -> QuantizeOptions:
-    """What is said of rounding. False is what nobody says: the spec then decides."""
+def _quantize_options(given: Mapping[str, Any]) -> QuantizeOptions:
+    """Return the quantization options. False is the default: then the spec decides."""
+    group_size, samples = given["group_size"], given["calibration_samples"]
     return QuantizeOptions(
-        kind=given["quantize"],
-        keep=tuple(given["keep"]),
-        block=None if given["block"] is None else int(given["block"]),
-        head=given["quantize_head"],
-        every=given["quantize_all"] or None,
-        fold=given["fold_norms"] or None,
-        samples=None if given["samples"] is None else int(given["samples"]),
-        calibrate=str(given["calibrate"]) if given["calibrate"] else "",
-        cache=given["cache"],
+        quantize=given["quantize"],
+        quantize_exclude=tuple(given["quantize_exclude"]),
+        group_size=None if group_size is None else int(group_size),
+        lm_head_bits=str(given["lm_head_bits"]),
+        quantize_all=given["quantize_all"] or None,
+        calibration_samples=None if samples is None else int(samples),
+        calibration_data=str(given["calibration_data"] or ""),
+        kv_cache=given["kv_cache"],
+        fold_norms=given["fold_norms"] or None,
     )
 
 
 WRITTEN = "<spec>"
-"""What messages call a spec that is given as its text."""
+"""Name of a spec given as text, in messages."""
 
 
 @contextmanager
 def errors_in_spec_syntax() -> Iterator[None]:
-    """What is wrong with a spec is said in the syntax of its file, as on the command line."""
+    """Translate the advice of errors into the syntax of the spec's file, as the CLI does."""
     try:
         yield
     except Failed as failed:
@@ -197,49 +197,52 @@ def open_spec_argument(
     weights: str = "",
     longest: int = 0,
 ) -> OpenedSpec:
-    """The spec, with the config values that are `given`. Several lines are its text, of
-    which the paths are seen from the current folder; a `Path` is never the name of a
-    built-in spec. E0203 for values that the language
-    cannot write.
+    """Open a spec with the config values `given`.
+
+    A string of several lines is the text of a spec, whose paths are relative to the current
+    directory; a `Path` is never the name of a built-in spec. Raise E0203 for values that
+    have no literal in the language.
     """
-    # a Path is a path, also where its text is the name of a built-in spec
+    # a Path is never a name, even if it equals that of a built-in spec
     named = spec if isinstance(spec, str) else make_explicit_path(str(spec))
-    # no path has a line break that anybody means
+    # no real path contains a line break
     text = isinstance(spec, str) and "\n" in spec
     return open_spec(
         Source(WRITTEN, named) if text else named,
         config=str(config) if config else "",
-        sets=[f"{name}={value}" for name, value in _texts("", given or {})],
+        sets=[f"{name}={value}" for name, value in _config_literals("", given or {})],
         weights=weights,
         longest=longest,
     )
 
 
-def _texts(prefix: str, given: Mapping[str, object], depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Config values by dotted path, as the language writes them."""
+def _config_literals(
+    prefix: str, given: Mapping[str, object], depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield config values by dotted path, as literals of the language."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
             f"values are nested more than {MAX_NESTING} deep",
-            helps=["does a value hold itself?"],
+            helps=["does a value contain itself?"],
         )
     for key, value in given.items():
         path = f"{prefix}{key}"
         if "=" in path:
             raise_error("E0407", f"`{escape_text(path)}` is no name of a config value")
         if isinstance(value, Mapping):
-            yield from _texts(f"{path}.", value, depth + 1)
+            yield from _config_literals(f"{path}.", value, depth + 1)
         else:
-            yield path, _text(value, path)
+            yield path, _format_literal(value, path)
 
 
-def _text(value: object, path: str, depth: int = 0) -> str:
-    """A Python value as the language writes it. E0203 for one that has no such form."""
+def _format_literal(value: object, path: str, depth: int = 0) -> str:
+    """Return a Python value as a literal of the language. Raise E0203 if it has none."""
     if depth > MAX_NESTING:
         raise_error(
             "E0203",
             f"the value of `{escape_text(path)}` is nested more than {MAX_NESTING} deep",
-            helps=["does it hold itself?"],
+            helps=["does it contain itself?"],
         )
     match value:
         case None:
@@ -249,7 +252,7 @@ def _text(value: object, path: str, depth: int = 0) -> str:
         case str():
             return value
         case list() | tuple():
-            return f"[{', '.join(_text(item, path, depth + 1) for item in value)}]"
+            return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"
         case Integral():
             return str(int(value))
         case Real() if math.isfinite(value):
@@ -257,5 +260,5 @@ def _text(value: object, path: str, depth: int = 0) -> str:
     raise_error(
         "E0203",
         f"`{escape_text(path)}` cannot be set to {escape_text(repr(value))[:60]}",
-        helps=["give a number, a truth, a text, a list or none"],
+        helps=["give a number, a bool, a string, a list or none"],
     )

@@ -1,4 +1,4 @@
-"""Check quantization options: unknown values, patterns without a match, options without effect."""
+"""Check quantization options: invalid values, patterns without a match, no effect."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from specc.transforms.quantization_plan import (
 
 
 def parse_choice(words: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
-    """The one value of a word, empty where it is not said. E0858."""
+    """Return the value of an entry, empty if it is not given. Raise E0858 if it is invalid."""
     entry = words.get(name)
     if entry is None:
         return ""
@@ -34,28 +34,28 @@ def parse_choice(words: Mapping[str, ast.QuantizeEntry], name: str, known: Itera
 
 
 def parse_integer(entry: ast.QuantizeEntry) -> int | None:
-    """The one number that a word has; None where it is something else."""
+    """Return the integer value of an entry; None if it is anything else."""
     text = entry.values[0].value if len(entry.values) == 1 else ""
-    # more digits are no count of anything here, whatever they say
+    # ten or more digits exceed every count here
     fits = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if fits else None
 
 
 def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...]) -> NoReturn:
-    """E0858."""
+    """Raise E0858: the entry has an invalid value."""
     given = entry.values[0].value if len(entry.values) == 1 else ""
     example = f"{entry.name} = {known[0] if known else DEFAULT_GROUP_SIZE}"
     raise_error(
         "E0858",
         title,
         entry.span,
-        "this is something else",
+        "invalid value",
         helps=suggest_similar_name(given, known, f"for example `{example}`"),
     )
 
 
 NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
-"""The number of a layer in the name of a weight."""
+"""A layer index in the name of a weight."""
 
 
 def check_patterns_match(
@@ -64,8 +64,9 @@ def check_patterns_match(
     places: Mapping[str, Span],
     others: Callable[[], Iterable[Graph]],
 ) -> None:
-    """E0850 for the patterns that are `missing` among the `names` of a graph. One that the
-    spec has at one of `places` may be for another graph of the spec.
+    """Raise E0850 for patterns in `missing`, which match none of the `names` of a graph.
+
+    A pattern of the spec (with a span in `places`) may match in another graph of the spec.
     """
     missing = tuple(missing)
     spec_s = [pattern for pattern in missing if pattern in places]
@@ -74,66 +75,66 @@ def check_patterns_match(
         spec_s = list(find_unmatched_patterns(spec_s, elsewhere))
     wrong = [p for p in missing if p in spec_s or p not in places]
     if wrong:
-        raise Failed(*(_names_nothing(p, names, places.get(p)) for p in wrong))
+        raise Failed(*(_build_no_match(p, names, places.get(p)) for p in wrong))
 
 
-def _names_nothing(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
-    known = f"there are {', '.join(names[:8])} …"
-    # who writes patterns means all layers: `h.*.attn` is near where `h.0.attn` is not
+def _build_no_match(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
+    known = f"names are {', '.join(names[:8])} …"
+    # patterns usually cover all layers: suggest `h.*.attn` where `h.0.attn` is not similar
     near = dict.fromkeys((*names, *(NUMBER.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
-        f"`{escape_text(pattern)}` names no weight and no part of the model",
+        f"`{escape_text(pattern)}` matches no weight and no module of the model",
         Label(at, "this pattern") if at else None,
         helps=tuple(suggest_similar_name(pattern, near, known)),
     )
 
 
-BLOCK_WORD, ALL_WORD, HEAD_WORD = "block", "all", "head"
+BLOCK_WORD, ALL_WORD, HEAD_WORD = "group_size", "all", "lm_head_bits"
 MAY_BE_IDLE = (BLOCK_WORD, ALL_WORD, HEAD_WORD)
-"""Words that mean nothing to some kinds, or to some models."""
+"""Entries that have no effect for some kinds or models."""
 KNOWN_TO: Mapping[str, tuple[QuantizationKind, ...]] = {
     BLOCK_WORD: ("int4", "int8-weights"),
     ALL_WORD: ("int4",),
 }
-"""The kinds that a word means something to."""
-ABOUT = {BLOCK_WORD: "weights that are rounded in blocks", ALL_WORD: "what `int4` leaves at 8 bits"}
-"""What it is about."""
+"""The kinds for which an entry has an effect."""
+ABOUT = {BLOCK_WORD: "group-wise quantization", ALL_WORD: "weights that `int4` keeps at 8 bits"}
+"""What an entry controls."""
 NOT_HERE = {
-    BLOCK_WORD: "no weight is rounded in blocks",
-    ALL_WORD: "no weight has 8 bits because it is small, a table, or makes results",
-    HEAD_WORD: "no weight that could be rounded makes the results",
+    BLOCK_WORD: "no weight is quantized group-wise",
+    ALL_WORD: "`int4` keeps no weight at 8 bits (small, embedding or output layer)",
+    HEAD_WORD: "no output layer can be quantized",
 }
-"""Why it changes nothing in a model."""
+"""Why an entry has no effect for a model."""
 
 
 def requested_options(
     words: Mapping[str, ast.QuantizeEntry], options: Mapping[str, str]
 ) -> dict[str, str]:
-    """The words that the spec or an option says, and what they are called for people."""
+    """Return the entries given by the spec or by options, each with its name in messages."""
     spec = {w: f"`{w}` in the spec" for w in MAY_BE_IDLE if w in words}
-    # what is usual says nothing
+    # the default value is not a request
     if ALL_WORD in spec and words[ALL_WORD].values[0].value == "false":
         del spec[ALL_WORD]
     return spec | {word: f"`{option}`" for word, option in options.items()}
 
 
 def check_known_options(wish: QuantizationRequest, options: Mapping[str, str]) -> None:
-    """E0753 for the first of the `options`, by the words that they stand for, that means
-    nothing to any kind that is asked for.
+    """Raise E0753 for the first of the `options`, keyed by entry, that has no effect for
+    any of the requested kinds.
     """
     for word, kinds in KNOWN_TO.items():
-        # exceptions are made of what nothing else is said about
+        # `all` applies to the default kind only, not to per-pattern kinds
         asked = (wish.kind,) if word == ALL_WORD else wish.kinds
         if word not in options or set(kinds) & set(asked):
             continue
         has = ", ".join(f"`{kind}`" for kind in dict.fromkeys(asked) if kind)
         raise_error(
             "E0753",
-            f"`{options[word]}` is about {ABOUT[word]}, and {has or 'nothing'} has none",
+            f"`{options[word]}` is for {ABOUT[word]}, which {has or 'this compile'} does not use",
             helps=[
                 f"leave out `{options[word]}`",
-                f"or round with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
+                f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
             ],
         )
 
@@ -144,8 +145,9 @@ def find_ineffective_options(
     plan: QuantizationPlan,
     again: Callable[[QuantizationRequest], QuantizationPlan],
 ) -> Iterator[str]:
-    """A line for each word that is `said`, and called so, without which the plan is the
-    same; `again` makes that of another wish.
+    """Yield a line for each requested entry that does not change the plan.
+
+    `said` maps entries to their names in messages; `again` computes the plan of a request.
     """
     for word, called in said.items():
         if word == BLOCK_WORD:
@@ -156,4 +158,4 @@ def find_ineffective_options(
             other: QuantizationKind | None = None if wish.head != "none" else "int8"
             changes = again(replace(wish, head=other or "none")) != plan
         if not changes:
-            yield f"{called} changes nothing: {NOT_HERE[word]}"
+            yield f"{called} has no effect: {NOT_HERE[word]}"

@@ -34,89 +34,91 @@ from specc.transforms.quantization_plan import (
 )
 
 KIND_OF: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
-"""The kinds of rounding by their names."""
+"""The quantization kinds by name."""
 NONE = "none"
-"""Nothing is rounded."""
-HEADS = ("int8", "int4", NONE)
+"""No quantization."""
+HEADS = ("8", "4", NONE)
+"""Values of `lm_head_bits`."""
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
-INPUTS = ("samples", "calibrate")
-"""Words about what numbers of 4 bits are rounded by."""
-CACHE = "cache"
-"""The word about keys and values."""
-WORDS = ("default", "keep", *QUANTIZATION_KINDS, "block", "head", "all", *INPUTS, CACHE, "fold")
-"""What `quantize` in a spec may say."""
-BLOCKS = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
-"""The sizes of blocks, for people."""
-MOST_SAMPLES = 100_000
-"""Texts that a model may be asked to write."""
-TRUTHS = ("true", "false")
-"""Whether something is done."""
-CACHES = ("int8", NONE)
-"""In what keys and values may be kept; `none`: as they are computed."""
-FOURS = ("--samples", "--calibrate")
-"""Options that say what `INPUTS` say."""
-OPTIONS = {
-    "default": "--quantize",
-    "keep": "--keep",
-    "block": "--block",
-    "head": "--quantize-head",
-    "all": "--quantize-all",
-    CACHE: "--cache",
-    "fold": "--fold-norms",
+HEAD_KIND: Mapping[str, Head] = {"8": "int8", "4": "int4", NONE: "none", "": ""}
+CALIBRATION = ("calibration_samples", "calibration_data")
+"""The settings that choose the calibration inputs; at most one may be set."""
+NUMBERS = ("group_size", "lm_head_bits", "all")
+WORDS = (
+    "default",
+    "exclude",
+    *QUANTIZATION_KINDS,
+    *NUMBERS,
+    *CALIBRATION,
+    "kv_cache",
+    "fold_norms",
+)
+"""The settings of a spec's `quantize` section."""
+FOREIGN = {
+    **dict.fromkeys(("keep", "ignore", "skip"), "exclude"),
+    "block": "group_size",
+    "head": "lm_head_bits",
+    "cache": "kv_cache",
+    "samples": "calibration_samples",
+    "calibrate": "calibration_data",
 }
-"""The options that say the same."""
+"""Names of these settings elsewhere, for suggestions."""
+GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
+MAX_SAMPLES = 100_000
+"""Maximum number of self-generated calibration sequences."""
+BOOLEANS = ("true", "false")
+CACHES = ("int8", NONE)
+"""Storage types of the KV cache; `none`: not quantized."""
+
+
+def option_flag(name: str) -> str:
+    """Return the command-line flag of a setting: `group_size` is `--group-size`."""
+    if name == "default":
+        return "--quantize"
+    prefix = "quantize-" if name in ("exclude", "all") else ""
+    return f"--{prefix}{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """What the options say of rounding; what is empty or None is not said.
-
-    `samples` is how many texts of the model's own are written to round by, `calibrate` a
-    file of inputs to do it by instead. `cache` says in what keys and values are kept.
+    """The quantization options of a caller, named as `specc.compile` names them; an empty
+    string, an empty tuple and None mean "not given".
     """
 
-    kind: str = ""
-    keep: tuple[str, ...] = ()
-    block: int | None = None
-    head: str = ""
-    every: bool | None = None
-    samples: int | None = None
-    calibrate: str = ""
-    cache: str = ""
-    fold: bool | None = None
+    quantize: str = ""
+    quantize_exclude: tuple[str, ...] = ()
+    group_size: int | None = None
+    lm_head_bits: str = ""
+    quantize_all: bool | None = None
+    calibration_samples: int | None = None
+    calibration_data: str = ""
+    kv_cache: str = ""
+    fold_norms: bool | None = None
 
-    @property
-    def said(self) -> dict[str, bool]:
-        """Which options beside `--quantize` are given."""
-        return {
-            "--keep": bool(self.keep),
-            "--block": self.block is not None,
-            "--quantize-head": bool(self.head),
-            "--quantize-all": bool(self.every),
-            "--samples": self.samples is not None,
-            "--calibrate": bool(self.calibrate),
-            "--fold-norms": bool(self.fold),
-        }
+    def given(self, setting: str) -> bool:
+        """Return whether the option of a setting of the `quantize` section is given."""
+        name = option_flag(setting).removeprefix("--").replace("-", "_")
+        value: object = vars(self).get(name)
+        return value is not None and value not in ("", ())
 
 
 @dataclass(frozen=True)
 class CalibrationSource:
-    """What numbers of 4 bits are rounded by: so many `samples` of the model's own texts,
-    or the inputs in the file `calibrate`. Where neither is said, by what is usual.
-
-    `option` is the one that said so, empty where the spec did, at `span`.
+    """Where calibration inputs come from: `samples` self-generated sequences, or the file
+    `data`; with neither the default applies. `option` is the flag that set it, empty if
+    the spec did, at `span`.
     """
 
     samples: int | None = None
-    calibrate: str = ""
+    data: str = ""
     option: str = ""
     span: Span | None = None
 
 
 @dataclass(frozen=True)
 class CacheOption:
-    """In what keys and values are kept; empty: as they are computed. `span` is where the
-    spec says so, None where an option does.
+    """The storage type of the KV cache, empty if not quantized. `span` is the setting in the
+    spec, None if an option set it.
     """
 
     kind: str = ""
@@ -125,10 +127,12 @@ class CacheOption:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeRequest:
-    """The wish, None where no weight is rounded; where the spec says each of its patterns,
-    what the options took the place of, what weights are rounded by, in what keys and
-    values are kept, and whether gains of norms are moved into the maps behind them.
-    `said` are words that may change nothing, and what they are called where they are said.
+    """Merged quantization request.
+
+    `wish` is None if no weight is quantized. `places` are the spans of the spec's patterns,
+    `remarks` say which entries options override, `by` is the calibration data, `cache` the
+    KV cache dtype, `fold` whether norms are folded into linear layers. `said` maps entries
+    that may have no effect to their names in messages.
     """
 
     wish: QuantizationRequest | None = None
@@ -141,22 +145,24 @@ class QuantizeRequest:
 
 
 def merge_quantize_options(program: Program, asked: QuantizeOptions) -> QuantizeRequest:
-    """What the spec and the options come to. E0201, E0858, E0950 and those of a file for
-    what a spec says wrongly, E0753 for options that mean nothing here.
+    """Merge the spec's `quantize` section with the options.
+
+    Raise E0201, E0858, E0950 and file errors for the section, E0753 for options without
+    effect.
     """
-    words = _words(program)
-    wish, places = _of_spec(words)
-    by = _by(program, asked)
-    cache = _cache(words, asked)
-    remarks = tuple(_replaced(words, asked))
-    wish = None if asked.kind == NONE else _overridden(wish, asked)
-    options = {w: OPTIONS[w] for w in MAY_BE_IDLE if asked.said[OPTIONS[w]]}
+    words = _list_entries(program)
+    wish, places = _read_section(words)
+    by = _choose_calibration(program, asked)
+    cache = _choose_cache(words, asked)
+    remarks = tuple(_override_remarks(words, asked))
+    wish = None if asked.quantize == NONE else _apply_options(wish, asked)
+    options = {w: option_flag(w) for w in MAY_BE_IDLE if asked.given(w)}
     if wish is None:
-        _check_needed(asked, cache)
+        _check_quantizes(asked, cache)
     else:
         check_known_options(wish, options)
-    told = parse_choice(words, "fold", TRUTHS) == "true"
-    fold = wish is not None and (told if asked.fold is None else asked.fold)
+    told = parse_choice(words, "fold_norms", BOOLEANS) == "true"
+    fold = wish is not None and (told if asked.fold_norms is None else asked.fold_norms)
     return QuantizeRequest(
         wish=wish,
         said=requested_options(words, options),
@@ -171,9 +177,8 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
 def check_quantize_request(
     program: Program, graph: Graph, others: Callable[[], Iterable[Graph]]
 ) -> None:
-    """Fails as `merge_quantize_options` does, and with E0850 for patterns of the spec that name
-    nothing
-    in this graph and in none of the others.
+    """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that
+    match nothing in this graph or the others.
     """
     told = merge_quantize_options(program, QuantizeOptions())
     if told.wish is None:
@@ -183,38 +188,36 @@ def check_quantize_request(
     check_patterns_match(missing, names, told.places, others)
 
 
-# --- the spec -------------------------------------------------------------------------
-
-
-def _words(program: Program) -> dict[str, ast.QuantizeEntry]:
-    """The entries of `quantize` by their words, the nearest file's last. E0201."""
+def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
+    """Return the entries of `quantize` by name; instances override. Raise E0201."""
     found: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.items(ast.Quantize))):
         for entry in item.entries:
             if entry.name not in WORDS:
                 known = f"there are {', '.join(WORDS)}"
+                name = FOREIGN.get(entry.name, entry.name)
                 raise_error(
                     "E0201",
-                    f"`quantize` has no word `{escape_text(entry.name)}`",
+                    f"`quantize` has no entry `{escape_text(entry.name)}`",
                     entry.span,
-                    "unknown word",
-                    helps=suggest_similar_name(entry.name, WORDS, known),
+                    "unknown entry",
+                    helps=suggest_similar_name(name, WORDS, known),
                 )
-            # behind those of the spec that is extended: of patterns the last counts
+            # after those of the extended spec: the last matching pattern wins
             found.pop(entry.name, None)
             found[entry.name] = entry
     return found
 
 
-def _of_spec(
+def _read_section(
     words: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationRequest | None, dict[str, Span]]:
-    """The wish of a spec, and where its patterns stand."""
+    """Return the request of the spec's section, and the spans of its patterns."""
     kind = parse_choice(words, "default", (*QUANTIZATION_KINDS, NONE))
-    head = parse_choice(words, "head", HEADS)
-    every = parse_choice(words, "all", TRUTHS)
-    kept = words["keep"].values if "keep" in words else ()
-    # in the order of the words: of several patterns that fit a weight the last counts
+    head = parse_choice(words, "lm_head_bits", HEADS)
+    every = parse_choice(words, "all", BOOLEANS)
+    kept = words["exclude"].values if "exclude" in words else ()
+    # in source order: the last matching pattern wins
     own = [
         (pattern, KIND_OF[name])
         for name, entry in words.items()
@@ -227,174 +230,167 @@ def _of_spec(
         kind=KIND_OF.get(kind),
         keep=tuple(p.value for p in kept),
         own=tuple((pattern.value, name) for pattern, name in own),
-        block=_block(words),
-        head=_head(head),
+        block=_read_group_size(words),
+        head=HEAD_KIND[head],
         every=every == "true",
     )
-    # `keep` alone rounds nothing
+    # `exclude` alone quantizes nothing
     return (wish if wish.kind or wish.own else None), places
 
 
-def _cache(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions) -> CacheOption:
-    """In what keys and values are kept: as the option says, else the spec, all of which
-    `--quantize none` stands in place of. E0858.
+def _choose_cache(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions) -> CacheOption:
+    """Return the KV cache dtype: that of the option, else that of the spec, unless
+    `--quantize none` is given. Raise E0858.
     """
-    said = parse_choice(words, CACHE, CACHES)
-    if asked.kind == NONE:
+    said = parse_choice(words, "kv_cache", CACHES)
+    if asked.quantize == NONE:
         said = ""
-    kind = asked.cache or said
-    span = words[CACHE].span if said and not asked.cache else None
+    kind = asked.kv_cache or said
+    span = words["kv_cache"].span if said and not asked.kv_cache else None
     return CacheOption() if kind == NONE else CacheOption(kind, span)
 
 
-def _by(program: Program, asked: QuantizeOptions) -> CalibrationSource:
-    """What numbers of 4 bits are rounded by: as the options say, else the nearest spec
-    that says it. E0753 and E0950 where both ways are said.
+def _choose_calibration(program: Program, asked: QuantizeOptions) -> CalibrationSource:
+    """Return the calibration data: that of the options, else of the nearest spec. Raise
+    E0753 and E0950 if both kinds are given.
     """
-    if asked.said["--samples"] and asked.said["--calibrate"]:
+    if all(map(asked.given, CALIBRATION)):
         raise_error(
             "E0753",
-            "weights are rounded by the model's own texts or by a file, not by both",
-            helps=["leave out --samples or --calibrate"],
+            "calibration inputs are self-generated or read from a file, not both",
+            helps=["leave out --calibration-samples or --calibration-data"],
         )
     for item, module in program.items(ast.Quantize):
-        said = {e.name: e for e in item.entries if e.name in INPUTS}
+        said = {e.name: e for e in item.entries if e.name in CALIBRATION}
         if len(said) > 1:
             raise_error(
                 "E0950",
-                "`quantize` says both `samples` and `calibrate`",
-                said["calibrate"].span,
-                "beside `samples`",
-                notes=["weights are rounded by the model's own texts or by a file"],
+                "`quantize` sets both `calibration_samples` and `calibration_data`",
+                said["calibration_data"].span,
+                "conflicts with `calibration_samples`",
+                notes=["calibration inputs are self-generated or read from a file"],
                 helps=["leave out one of the two"],
             )
         for name, entry in said.items():
-            # read even where an option stands in its place: a wrong word is told of
-            found = _samples(entry) if name == "samples" else _file(entry, module)
-            return found if not _says_inputs(asked) else _by_options(asked)
-    return _by_options(asked)
+            # checked even if an option overrides it
+            found = (
+                _read_samples(entry)
+                if name == "calibration_samples"
+                else _read_calibration_file(entry, module)
+            )
+            return (
+                found if not any(map(asked.given, CALIBRATION)) else _calibration_of_options(asked)
+            )
+    return _calibration_of_options(asked)
 
 
-def _says_inputs(asked: QuantizeOptions) -> bool:
-    """Whether the options say what weights are rounded by."""
-    return any(asked.said[option] for option in FOURS)
+def _calibration_of_options(asked: QuantizeOptions) -> CalibrationSource:
+    """Return the calibration data of the options."""
+    option = next((option_flag(name) for name in CALIBRATION if asked.given(name)), "")
+    return CalibrationSource(asked.calibration_samples, asked.calibration_data, option)
 
 
-def _by_options(asked: QuantizeOptions) -> CalibrationSource:
-    """What the options say of it."""
-    option = next((o for o in FOURS if asked.said[o]), "")
-    return CalibrationSource(asked.samples, asked.calibrate, option)
-
-
-def _samples(entry: ast.QuantizeEntry) -> CalibrationSource:
-    """So many texts of the model's own. E0858."""
+def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
+    """Return a number of self-generated samples. Raise E0858."""
     count = parse_integer(entry)
-    if count is None or count > MOST_SAMPLES:
-        fail_wrong_value(entry, f"`samples` is a number of texts, at most {MOST_SAMPLES}", ("64",))
+    if count is None or count > MAX_SAMPLES:
+        title = f"`calibration_samples` is a number of sequences, at most {MAX_SAMPLES}"
+        fail_wrong_value(entry, title, ("64",))
     return CalibrationSource(samples=count, span=entry.span)
 
 
-def _file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
-    """The inputs in a file beside the spec. E0858, E0802 and E0803."""
+def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
+    """Return a calibration file next to the spec. Raise E0858, E0802 and E0803."""
     if len(entry.values) != 1 or not entry.values[0].value:
-        fail_wrong_value(entry, "`calibrate` is the name of a file of inputs", ('"texts.jsonl"',))
-    path = resolve_spec_file(module, entry.values[0], "the inputs", FOURS[1])
-    return CalibrationSource(calibrate=str(path), span=entry.span)
+        fail_wrong_value(
+            entry, "`calibration_data` is the path of a file of inputs", ('"texts.jsonl"',)
+        )
+    path = resolve_spec_file(
+        module, entry.values[0], "the calibration inputs", "--calibration-data"
+    )
+    return CalibrationSource(data=str(path), span=entry.span)
 
 
-def _block(words: Mapping[str, ast.QuantizeEntry]) -> int:
-    """How many numbers share a scale. E0858 for what is no number, E0853."""
-    entry = words.get("block")
+def _read_group_size(words: Mapping[str, ast.QuantizeEntry]) -> int:
+    """Return the group size. Raise E0858 if it is not an integer, E0853 if it is invalid."""
+    entry = words.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
     number = parse_integer(entry)
     if number is None:
-        fail_wrong_value(entry, f"`block` is {BLOCKS}", ())
+        fail_wrong_value(entry, f"`group_size` is {GROUP_SIZES}", ())
     check_group_size(number, entry.span)
     return number
 
 
 def check_group_size(size: int, span: Span | None = None) -> None:
-    """E0853 for a block that kernels do not know, at the word that says it."""
+    """Raise E0853 for a group size without a kernel."""
     # a power of two has one bit
     if MIN_GROUP_SIZE <= size <= MAX_GROUP_SIZE and size.bit_count() == 1:
         return
     raise_error(
         "E0853",
-        f"weights cannot be rounded in blocks of {size}",
+        f"{size} is not a valid group size",
         span,
-        "this size",
-        helps=[f"a block is {BLOCKS}"],
+        "this group size",
+        helps=[f"the group size is {GROUP_SIZES}"],
     )
 
 
-def _head(text: str) -> Head:
-    """What becomes of the maps that make results; empty where nothing is said."""
-    return KIND_OF.get(text, "none" if text == NONE else "")
-
-
-# --- the options ----------------------------------------------------------------------
-
-
-def _overridden(
+def _apply_options(
     wish: QuantizationRequest | None, asked: QuantizeOptions
 ) -> QuantizationRequest | None:
-    """The wish with what the options say in place of it."""
-    if wish is None and not asked.kind:
+    """Return the request with the given options in place of its entries."""
+    if wish is None and not asked.quantize:
         return None
     wish = wish or QuantizationRequest(kind=None)
     return replace(
         wish,
-        kind=KIND_OF[asked.kind] if asked.kind else wish.kind,
-        keep=asked.keep or wish.keep,
-        block=wish.block if asked.block is None else asked.block,
-        head=_head(asked.head) if asked.head else wish.head,
-        every=wish.every if asked.every is None else asked.every,
+        kind=KIND_OF[asked.quantize] if asked.quantize else wish.kind,
+        keep=asked.quantize_exclude or wish.keep,
+        block=wish.block if asked.group_size is None else asked.group_size,
+        head=HEAD_KIND[asked.lm_head_bits] if asked.lm_head_bits else wish.head,
+        every=wish.every if asked.quantize_all is None else asked.quantize_all,
     )
 
 
-def _replaced(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions) -> Iterator[str]:
-    """What options take the place of, a line each."""
-    if asked.kind == NONE:
-        if words.keys() - {CACHE}:
-            yield ("`--quantize none`: no weight is rounded, though the spec says `quantize`")
-        if CACHE in words:
-            option = "--cache" if asked.cache else "--quantize none"
-            yield _in_place(option, words[CACHE])
-        return
-    given = {
-        "default": bool(asked.kind),
-        "keep": bool(asked.keep),
-        "block": asked.block is not None,
-        "head": bool(asked.head),
-        "all": asked.every is not None,
-        **dict.fromkeys(INPUTS, _says_inputs(asked)),
-        CACHE: bool(asked.cache),
-        "fold": asked.fold is not None,
-    }
-    option = next((o for o in FOURS if asked.said[o]), "")
-    for name, said in given.items():
-        if said and name in words:
-            yield _in_place(OPTIONS.get(name, option), words[name])
+def _override_remarks(
+    words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions
+) -> Iterator[str]:
+    """Yield a note for each setting of the spec that an option overrides."""
+    if asked.quantize == NONE and words.keys() - {"kv_cache"}:
+        yield "`--quantize none`: no weight is quantized, although the spec says `quantize`"
+    for name, entry in words.items():
+        if flag := _overriding_flag(name, asked):
+            yield _format_override(flag, entry)
 
 
-def _in_place(option: str, entry: ast.QuantizeEntry) -> str:
-    """That an option counts and a word does not."""
+def _overriding_flag(name: str, asked: QuantizeOptions) -> str:
+    """Return the flag that overrides a setting of the spec; empty if none does."""
+    if asked.quantize == NONE:
+        none = "--quantize none" if name == "kv_cache" else ""
+        return "--kv-cache" if none and asked.kv_cache else none
+    alike = CALIBRATION if name in CALIBRATION else (name,)
+    return next((option_flag(each) for each in alike if asked.given(each)), "")
+
+
+def _format_override(option: str, entry: ast.QuantizeEntry) -> str:
+    """Return the note that an option overrides a setting of the spec."""
     values = ", ".join(v.value for v in entry.values)
     return (
-        f"`{option}` stands in place of `{entry.name}` in the spec, "
+        f"`{option}` overrides `{entry.name}` in the spec, "
         f"which says {escape_text(values) or 'nothing'}"
     )
 
 
-def _check_needed(asked: QuantizeOptions, cache: CacheOption) -> None:
-    """E0753."""
-    # scales of keys and values are measured on inputs as well
-    useful = FOURS if cache.kind else ()
-    said = [name for name, given in asked.said.items() if given and name not in useful]
-    for option in said:
-        raise_error(
-            "E0753",
-            f"`{option}` is about rounded weights, and none are asked for",
-            helps=[f"add `--quantize {'int4' if option in FOURS else 'int8'}`"],
-        )
+def _check_quantizes(asked: QuantizeOptions, cache: CacheOption) -> None:
+    """Raise E0753 if an option that needs quantized weights is given without any."""
+    # the scales of an int8 KV cache are calibrated as well
+    useful = ("default", "kv_cache", *(CALIBRATION if cache.kind else ()))
+    for name in WORDS:
+        if name not in useful and asked.given(name):
+            raise_error(
+                "E0753",
+                f"`{option_flag(name)}` needs quantized weights, and no quantization is requested",
+                helps=[f"add `--quantize {'int4' if name in CALIBRATION else 'int8'}`"],
+            )

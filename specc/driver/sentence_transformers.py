@@ -46,8 +46,8 @@ POOLED = {
     "weightedmean": "sum(x * rows * weights, axis=1) / max(sum(rows * weights, axis=1), 1e-9)",
     "lasttoken": "last_token(x, kept)",
 }
-"""The equation of each pooling mode, over hidden states `x`, the mask `kept`, the same as
-`rows` [batch, seq, 1] and positions from 1 as `weights`."""
+"""The equation of each pooling mode over hidden states `x`, the mask `kept`, `rows` (the
+mask as [batch, seq, 1]) and `weights` (positions from 1)."""
 ACTIVATIONS = {
     "Tanh": "tanh({})",
     "Identity": "{}",
@@ -61,8 +61,8 @@ SENTENCE = "sentence_embedding"
 
 @dataclass
 class WrappedEncoder:
-    """A directory as a spec: its text, the directory of the encoder, and the files of
-    other modules' weights by the prefix that their tensors get.
+    """Sentence-transformers directory as a spec: its text, the directory of the encoder, and
+    the weight files of other modules by the prefix of their tensors.
     """
 
     source: Source
@@ -73,8 +73,8 @@ class WrappedEncoder:
 
 @dataclass(kw_only=True)
 class _Body:
-    """The statements of the graph so far, the blocks they call, and how wide the vector
-    `v` is.
+    """Graph under construction: its statements, the blocks that they call, and the width of
+    the vector `v`.
     """
 
     where: Path
@@ -86,56 +86,56 @@ class _Body:
 
 
 def find_encoder_directory(folder: str) -> str:
-    """The directory of a repository that holds the encoder's config.json: itself, or the
-    one that the first entry of its modules.json names.
+    """Return the directory with the encoder's config.json: `folder` itself, or the one that
+    the first entry of its modules.json names.
     """
     path = Path(folder)
     if not folder or not os.path.lexists(path / MODULES) or has_file(path, CONFIG):
         return folder
-    listed = _listed(path)
+    listed = _read_modules(path)
     first = str(listed[0].get("path", "")) if listed else ""
-    return str(_inside(path, first)) if first else folder
+    return str(_module_directory(path, first)) if first else folder
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Whether a directory has a file of that name."""
+    """Return whether a directory has a file of that name."""
     return os.path.lexists(folder / name)
 
 
 def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEncoder | None:
-    """The spec of a sentence-transformers directory; None for any other, and for
-    cross-encoders, which are checkpoints with a head of their own. Fails with E0427.
+    """Return the spec of a sentence-transformers directory, or None for any other directory
+    and for cross-encoders, which are checkpoints with a classification head. Raise E0427.
     """
     root = Path(folder)
     if not folder or not has_file(root, MODULES):
         return None
-    modules = _listed(root)
+    modules = _read_modules(root)
     kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
     if not kinds or kinds[0] != "Transformer":
-        _refuse(root / MODULES, "the first module is not a Transformer")
-    encoder = _inside(root, str(modules[0].get("path", "")))
-    if _is_head(encoder, kinds):
+        _fail_unsupported(root / MODULES, "the first module is not a Transformer")
+    encoder = _module_directory(root, str(modules[0].get("path", "")))
+    if _is_cross_encoder(encoder, kinds):
         return None
     base = find_spec_for_checkpoint(str(encoder))
-    block = _hidden_graph(program_of(base), encoder)
+    block = _find_encoder_graph(program_of(base), encoder)
     body = _Body(where=root)
     for number, (module, kind) in enumerate(zip(modules[1:], kinds[1:], strict=True), 1):
         add = MODULE.get(kind)
         if add is None:
             known = ", ".join(["Transformer", *MODULE])
-            _refuse(root / MODULES, f"`{kind}` is not followed", [f"these are: {known}"])
-        place = _inside(root, str(module.get("path", "")))
+            _fail_unsupported(root / MODULES, f"`{kind}` is not supported", [f"supported: {known}"])
+        place = _module_directory(root, str(module.get("path", "")))
         add(body, place, number)
     if not body.width:
-        _refuse(root / MODULES, "no module pools the tokens to one vector")
-    text = _text(base, block, body)
+        _fail_unsupported(root / MODULES, "no module pools the tokens into one vector")
+    text = _format_spec(base, block, body)
     read = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
     return WrappedEncoder(
         source=Source(f"<{escape_text(folder)}>", text),
         encoder=str(encoder),
         weights=body.weights,
         remarks=(
-            f"`{escape_text(folder)}` is read as its {MODULES} says: {read}",
+            f"`{escape_text(folder)}` is read according to {MODULES}: {read}",
             *unread_settings(encoder / SENTENCE_BERT, READ_OF_ENCODER),
             *unread_settings(root / SETTINGS, READ_OF_SETTINGS),
         ),
@@ -143,45 +143,45 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
 
 
 def encoder_config_table(data: JsonObject) -> JsonObject:
-    """The encoder's config as the table that the spec reads it from."""
+    """Return the encoder's config as a table under the name of the encoder."""
     member = JsonMember(data.span, data)
     return JsonObject({PART: member}, data.span)
 
 
-def _is_head(encoder: Path, kinds: Sequence[str]) -> bool:
-    """Whether the Transformer has a head of its own, as cross-encoders have. E0427 for a
-    way of calling it that is not followed.
+def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
+    """Return whether the Transformer is a cross-encoder with a classification head. Raise
+    E0427 for a task that is not supported.
     """
     path = encoder / SENTENCE_BERT
-    told = read_json_object(path) if os.path.lexists(path) else {}
-    task = told.get("transformer_task", "feature-extraction")
+    config = read_json_object(path) if os.path.lexists(path) else {}
+    task = config.get("transformer_task", "feature-extraction")
     if task == "sequence-classification" and len(kinds) == 1:
         return True
     if task != "feature-extraction":
-        _refuse(path, f"the transformer_task `{task}` is not followed")
-    modes = told.get("modality_config")
+        _fail_unsupported(path, f"the transformer_task `{task}` is not supported")
+    modes = config.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
     if isinstance(text, dict) and text.get("method_output_name") != HIDDEN:
-        _refuse(path, f"`method_output_name` is not `{HIDDEN}`")
+        _fail_unsupported(path, f"`method_output_name` is not `{HIDDEN}`")
     return False
 
 
-def _hidden_graph(program: Program, encoder: Path) -> ast.Block:
-    """The graph of the encoder's spec that gives hidden states for token ids."""
+def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
+    """Return the graph of the encoder's spec that computes hidden states from token ids."""
     for block in list_graphs(program):
         names = [result.name for result in block.results]
         ids = block.params[0]
         if block.made_for and HIDDEN in names and ids.name == "input_ids":
             return block
-    why = f"no graph of `{program.name}` gives `{HIDDEN}` of a text alone"
-    _refuse(encoder / CONFIG, why)
+    why = f"no graph of `{program.name}` computes `{HIDDEN}` from text alone"
+    _fail_unsupported(encoder / CONFIG, why)
 
 
-def _text(base: str, block: ast.Block, body: _Body) -> str:
-    """The spec: the encoder's inputs, hidden states, and the modules behind them."""
+def _format_spec(base: str, block: ast.Block, body: _Body) -> str:
+    """Return the spec text: the encoder's inputs, its hidden states, and the other modules."""
     keep = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
-    params = [f"{p.name}: {_type_of(p)}{_default_of(p)}" for p in block.params]
+    params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
     mask = keep.name if keep else "input_ids >= 0"
     kept = f"  kept = {mask}"
     if body.prompt_left_out:
@@ -211,125 +211,127 @@ def _text(base: str, block: ast.Block, body: _Body) -> str:
     )
 
 
-def _type_of(param: ast.BlockParameter) -> str:
-    """The type of an input of the encoder, as its spec writes it."""
+def _format_type(param: ast.BlockParameter) -> str:
+    """Return the type of an encoder input as the spec writes it."""
     side = f" {param.type.side}" if param.type.side else ""
     return f"{param.type.name}[batch, seq]{side}"
 
 
-def _default_of(param: ast.BlockParameter) -> str:
-    """The default of an input; config values are those of the encoder."""
+def _format_default(param: ast.BlockParameter) -> str:
+    """Return the default of an input; its config values are those of the encoder."""
     if param.default is None or param.default.span is None:
         return ""
     text = " ".join(param.default.span.text.split())
     return " = " + re.sub(r"\bpad\b", f"{PART}.pad", text)
 
 
-def _pooling(body: _Body, place: Path, number: int) -> None:
-    """Pooling: one mode, or several side by side."""
-    told = read_json_object(place / CONFIG)
-    modes = told.get("pooling_mode")
+def _add_pooling(body: _Body, place: Path, number: int) -> None:
+    """Add pooling: one mode, or several concatenated."""
+    config = read_json_object(place / CONFIG)
+    modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for key, mode in LEGACY.items() if told.get(key)] or ["mean"]
+        modes = [mode for key, mode in LEGACY.items() if config.get(key)] or ["mean"]
     listed = [modes] if isinstance(modes, str) else modes
     if not isinstance(listed, list) or not listed:
-        _refuse(place / CONFIG, "`pooling_mode` names no mode")
+        _fail_unsupported(place / CONFIG, "`pooling_mode` has no mode")
     unknown = [str(mode) for mode in listed if mode not in POOLED]
     if unknown:
-        why = f"the pooling mode `{unknown[0]}` is not followed"
-        _refuse(place / CONFIG, why, [f"these are: {', '.join(POOLED)}"])
-    width = told.get("embedding_dimension", told.get("word_embedding_dimension"))
+        why = f"the pooling mode `{unknown[0]}` is not supported"
+        _fail_unsupported(place / CONFIG, why, [f"supported: {', '.join(POOLED)}"])
+    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
-        _refuse(place / CONFIG, "`embedding_dimension` is no number")
-    _only(told, place, {*LEGACY, "pooling_mode", "embedding_dimension",
+        _fail_unsupported(place / CONFIG, "`embedding_dimension` is not an integer")
+    _check_keys(config, place, {*LEGACY, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
-    body.prompt_left_out = told.get("include_prompt") is False
+    body.prompt_left_out = config.get("include_prompt") is False
     parts = ", ".join(POOLED[mode] for mode in listed)
     one = len(listed) == 1
     body.lines.append(f"  v = {parts}" if one else f"  v = concat([{parts}], axis=1)")
     body.width = width * len(listed)
 
 
-def _dense(body: _Body, place: Path, number: int) -> None:
-    """A linear layer with an activation, and a residual where it has one."""
-    told = read_json_object(place / CONFIG)
-    _only(told, place, {"in_features", "out_features", "bias", "activation_function",
+def _add_dense(body: _Body, place: Path, number: int) -> None:
+    """Add a linear layer with its activation and optional residual."""
+    config = read_json_object(place / CONFIG)
+    _check_keys(config, place, {"in_features", "out_features", "bias", "activation_function",
                         "module_input_name", "module_output_name", "use_residual"})  # fmt: skip
-    named = str(told.get("activation_function", "torch.nn.Tanh"))
+    named = str(config.get("activation_function", "torch.nn.Tanh"))
     form = ACTIVATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
     if form is None:
-        why = f"the activation_function `{named}` is not followed"
-        _refuse(place / CONFIG, why, [f"these are: {', '.join(ACTIVATIONS)}"])
-    width = told.get("out_features")
+        why = f"the activation_function `{named}` is not supported"
+        _fail_unsupported(place / CONFIG, why, [f"supported: {', '.join(ACTIVATIONS)}"])
+    width = config.get("out_features")
     if not isinstance(width, int):
-        _refuse(place / CONFIG, "`out_features` is no number")
-    bias = "true" if told.get("bias", True) else "false"
-    path = _weights(body, place, number)
+        _fail_unsupported(place / CONFIG, "`out_features` is not an integer")
+    bias = "true" if config.get("bias", True) else "false"
+    path = _record_weights(body, place, number)
 
     def layer(x: str, out: str, under: str) -> str:
         return form.format(f"(linear({x}, out={out}, bias={bias}) @ {under})")
 
     line = f"{layer('v', str(width), f'{path}.linear')}"
-    if told.get("use_residual") and width == body.width:
-        # a block, in which the width has one name whatever the encoder calls it
+    if config.get("use_residual") and width == body.width:
+        # a block gives the width one name for input and output
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
             f"{{ return {layer('x', 'd', 'linear')} + x }}"
         )
         line = f"{path}_of(v) @ {path}"
-    elif told.get("use_residual"):
+    elif config.get("use_residual"):
         line += f" + (linear(v, out={width}, bias=false) @ {path}.residual)"
     body.lines.append(f"  v = {line}")
     body.width = width
 
 
-def _layer_norm(body: _Body, place: Path, number: int) -> None:
-    """LayerNorm over the vector."""
-    _only(read_json_object(place / CONFIG), place, {"dimension"})
-    path = _weights(body, place, number)
+def _add_layer_norm(body: _Body, place: Path, number: int) -> None:
+    """Add a LayerNorm over the vector."""
+    _check_keys(read_json_object(place / CONFIG), place, {"dimension"})
+    path = _record_weights(body, place, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
-def _normalize(body: _Body, place: Path, number: int) -> None:
-    """L2 normalization."""
+def _add_normalize(body: _Body, place: Path, number: int) -> None:
+    """Add L2 normalization."""
     if has_file(place, CONFIG):
-        _only(read_json_object(place / CONFIG), place, {"module_input_name", "module_output_name"})
+        _check_keys(
+            read_json_object(place / CONFIG), place, {"module_input_name", "module_output_name"}
+        )
     body.lines.append("  v = l2_normalize(v)")
 
 
-def _dropout(body: _Body, place: Path, number: int) -> None:
-    """Dropout, which changes nothing at inference."""
+def _add_dropout(body: _Body, place: Path, number: int) -> None:
+    """Add nothing: dropout has no effect at inference."""
 
 
 MODULE: Mapping[str, Callable[[_Body, Path, int], None]] = {
-    "Pooling": _pooling,
-    "Dense": _dense,
-    "LayerNorm": _layer_norm,
-    "Normalize": _normalize,
-    "Dropout": _dropout,
+    "Pooling": _add_pooling,
+    "Dense": _add_dense,
+    "LayerNorm": _add_layer_norm,
+    "Normalize": _add_normalize,
+    "Dropout": _add_dropout,
 }
-"""The modules that are followed behind the Transformer."""
+"""Supported modules after the Transformer."""
 
 
-def _weights(body: _Body, place: Path, number: int) -> str:
-    """The path of a module's weights in the spec, noting the file they are in."""
+def _record_weights(body: _Body, place: Path, number: int) -> str:
+    """Return the prefix of a module's weights in the spec, and record their directory."""
     path = f"module_{number}"
     body.weights[path] = str(place)
     return path
 
 
-def _only(told: Mapping[str, object], place: Path, known: set[str]) -> None:
-    """E0427 for a key that is not known, and for an input that is not the vector."""
-    for key in told:
+def _check_keys(config: Mapping[str, object], place: Path, known: set[str]) -> None:
+    """Raise E0427 for an unknown key, or an input that is not the sentence embedding."""
+    for key in config:
         if key not in known:
-            _refuse(place / CONFIG, f"`{escape_text(key)[:60]}` is not followed")
+            _fail_unsupported(place / CONFIG, f"`{escape_text(key)[:60]}` is not supported")
     for key in ("module_input_name", "module_output_name"):
-        if told.get(key) not in (None, SENTENCE):
-            _refuse(place / CONFIG, f"`{key}` is not `{SENTENCE}`")
+        if config.get(key) not in (None, SENTENCE):
+            _fail_unsupported(place / CONFIG, f"`{key}` is not `{SENTENCE}`")
 
 
-def _listed(root: Path) -> list[dict[str, Json]]:
-    """The entries of modules.json. E0427 for anything else."""
+def _read_modules(root: Path) -> list[dict[str, Json]]:
+    """Return the entries of modules.json. Raise E0427 if it is invalid."""
     path = root / MODULES
     try:
         value = parse_strict_json(
@@ -338,24 +340,26 @@ def _listed(root: Path) -> list[dict[str, Json]]:
     except UnreadableFile as error:
         raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
     except ValueError as error:
-        _refuse(path, escape_text(str(error))[:200])
+        _fail_unsupported(path, escape_text(str(error))[:200])
     if not isinstance(value, list):
-        _refuse(path, "it is no list of modules")
+        _fail_unsupported(path, "not a list of modules")
     found = [item for item in value if isinstance(item, dict)]
     if len(found) < len(value):
-        _refuse(path, "one of its modules is no object")
+        _fail_unsupported(path, "a module is not an object")
     return found
 
 
-def _inside(root: Path, name: str) -> Path:
-    """The directory of a module. E0427 for one that is not in the repository."""
+def _module_directory(root: Path, name: str) -> Path:
+    """Return the directory of a module. Raise E0427 if it is outside the repository."""
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):
-        _refuse(root / MODULES, f"the path `{escape_text(name)[:60]}` leads out of it")
+        _fail_unsupported(
+            root / MODULES, f"the path `{escape_text(name)[:60]}` is outside the directory"
+        )
     return path
 
 
-def _refuse(path: Path, why: str, notes: Sequence[str] = ()) -> NoReturn:
+def _fail_unsupported(path: Path, why: str, notes: Sequence[str] = ()) -> NoReturn:
     raise_error(
         "E0427",
         f"`{escape_text(str(path))}`: {why}",

@@ -1,4 +1,4 @@
-"""Write a new spec that extends a built-in one, with its config and comments."""
+"""Write a new spec that extends a built-in one, with config values and comments."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.expression_printer import print_expression
 
 SCHEMA = "specc.schema.json"
-"""The JSON Schema that editors check YAML by, beside the specs that name it."""
+"""The JSON Schema for YAML specs that editors use, written next to the specs."""
 SAMPLES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
-"""Values of fields that have no default and must be given."""
+"""Placeholder values for fields without a default."""
 
 
 @dataclass(kw_only=True)
 class SpecInstance:
-    """What is known of the instance: its name, what it `extends`, values by path that go
-    before the defaults, and the lines above and below.
+    """Description of a spec to write: its name, the spec that it extends, config values by
+    path that override the defaults, and comment lines above and below.
     """
 
     name: str
@@ -31,19 +31,19 @@ class SpecInstance:
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     only: bool = False
-    """Whether nothing but `values` is written."""
+    """Whether to write `values` alone, without defaults."""
     sign: str = ": "
-    """What stands between a name and its value where a value is a comment."""
+    """Separator between a name and its value in a comment."""
 
 
 def write_instance(beginning: SpecInstance) -> ast.File:
-    """The instance as a tree with comments. E0222 for a spec that is not shipped."""
+    """Return the spec as a tree with comments. Raise E0222 if the base is not built in."""
     library = SpecLibrary()
     if beginning.extends not in list_builtin_specs():
         helps = suggest_similar_name(
             beginning.extends, list_builtin_specs(), "`specc list specs` names them"
         )
-        raise_error("E0222", f"there is no shipped spec called `{beginning.extends}`", helps=helps)
+        raise_error("E0222", f"there is no built-in spec called `{beginning.extends}`", helps=helps)
     program = build_program(library.open(beginning.extends), library)
     lines = list(_entries(program, beginning))
     return ast.File(
@@ -58,7 +58,7 @@ def write_instance(beginning: SpecInstance) -> ast.File:
 
 
 def _config(lines: list["ast.Assign | str"]) -> ast.Config:
-    """Values, the comments between them belonging to the next."""
+    """Return the config section; comments are attached to the next entry."""
     entries: list[ast.ConfigEntry] = []
     waiting: list[str] = []
     for line in lines:
@@ -72,13 +72,13 @@ def _config(lines: list["ast.Assign | str"]) -> ast.Config:
 
 
 def _entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign | str"]:
-    """A value or a comment for each config field, in the spec's order; behind them values
-    of the specs that it uses.
+    """Yield a value or a comment for each config field, in the spec's order, then values
+    for the specs that it uses.
     """
     fields = {entry.name: entry for entry in program.fields()}
     for name, entry in fields.items():
         live: dict[str, str] = {}
-        for path, one in _leaves(entry, name):
+        for path, one in _flatten_fields(entry, name):
             text, stands = _value(program, beginning, path, one)
             if not text or (beginning.only and path not in beginning.values):
                 continue
@@ -88,44 +88,44 @@ def _entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign 
                 doc = f"  ({one.doc})" if one.doc else ""
                 yield f"{path}{beginning.sign}{text}{doc}"
         if live:
-            yield ast.Assign(name, _joined(live, name), ast.Comments(behind=entry.doc))
-    yield from _of_parts(beginning.values, fields)
+            yield ast.Assign(name, _build_value(live, name), ast.Comments(behind=entry.doc))
+    yield from _used_spec_values(beginning.values, fields)
 
 
-def _of_parts(values: Mapping[str, str], fields: Container[str]) -> Iterator[ast.Assign]:
-    """Values for the specs that this one uses: those that are none of its own fields."""
+def _used_spec_values(values: Mapping[str, str], fields: Container[str]) -> Iterator[ast.Assign]:
+    """Yield values for the used specs: paths that are not fields of the spec itself."""
     others = {p: t for p, t in values.items() if p.split(".")[0] not in fields}
     for name in dict.fromkeys(path.split(".")[0] for path in others):
         inner = {p: t for p, t in others.items() if p.split(".")[0] == name}
-        yield ast.Assign(name, _joined(inner, name))
+        yield ast.Assign(name, _build_value(inner, name))
 
 
-def _joined(values: Mapping[str, str], path: str) -> ast.Expr:
-    """The value at a path: itself, a record of what is below, or both as a call."""
+def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
+    """Return the expression at a path: a value, a record of nested values, or a call."""
     below = [p.removeprefix(f"{path}.") for p in values if p.startswith(f"{path}.")]
     names = dict.fromkeys(p.split(".")[0] for p in below)
-    inner = [ast.Option(name, _joined(values, f"{path}.{name}")) for name in names]
+    inner = [ast.Option(name, _build_value(values, f"{path}.{name}")) for name in names]
     if path not in values:
         return ast.RecordLiteral(tuple(inner))
-    if inner:  # of a used spec: which it is, and its values
+    if inner:  # a used spec: its name, and its values as options
         return ast.Call(ast.Name(values[path]), options=tuple(inner))
-    return _parsed(values[path])
+    return _parse_value(values[path])
 
 
-def _leaves(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Field]]:
-    """The fields of records by their paths, any other by its name."""
+def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Field]]:
+    """Yield leaf fields with their dotted paths; records are flattened."""
     if entry.type.name != "record":
         yield path, entry
         return
     for part in entry.type.fields:
-        yield from _leaves(part, f"{path}.{part.name}")
+        yield from _flatten_fields(part, f"{path}.{part.name}")
 
 
 def _value(
     program: Program, beginning: SpecInstance, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
-    """A field's value as text, and whether it is to stand there: one that follows from
-    others is better left to them, and is a comment.
+    """Return a field's value as text, and whether to write it. A default computed from
+    other fields is returned with False: it becomes a comment.
     """
     if path in beginning.values:
         return beginning.values[path], True
@@ -145,5 +145,5 @@ def _names(program: Program) -> set[str]:
     return {path.split(".")[0] for path in program.paths()}
 
 
-def _parsed(text: str) -> ast.Expr:
+def _parse_value(text: str) -> ast.Expr:
     return parse_expression(Source("<value>", text))

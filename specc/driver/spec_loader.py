@@ -60,8 +60,8 @@ from specc.syntax import ast
 
 @dataclass
 class OpenedSpec:
-    """A spec opened: its program, the library it was read through, and how its config
-    is to be read.
+    """An open spec: its program, the library that it was read through, and the reader of its
+    config.
     """
 
     program: Program
@@ -72,11 +72,11 @@ class OpenedSpec:
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
     checkpoint: str = ""
-    """The folder of weights that was named in place of a spec."""
+    """The checkpoint directory that was given in place of a spec."""
     repository: str = ""
-    """The directory that was named, of which `checkpoint` may be a part."""
+    """The directory that was given; `checkpoint` may be a subdirectory of it."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """The weights of modules behind the checkpoint, by the prefix of their tensors."""
+    """Weights of further modules, by the prefix of their tensors."""
 
 
 def open_spec(
@@ -89,70 +89,74 @@ def open_spec(
     longest: int = 0,
     library: SpecLibrary | None = None,
 ) -> OpenedSpec:
-    """Read a spec, what it extends, a config file and the values of `--set`.
+    """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
-    The config.json of a checkpoint folder `weights` is read where the spec takes values
-    from one and no other is given. `spec` may be a checkpoint folder itself: then its
-    config.json tells the spec, unless that is `own`. `longest` is how long texts may
-    be, where that decides how positions turn. A `Source` is the text of a spec.
-    `library` is where specs are looked for.
+    The config.json of a checkpoint directory `weights` is used if the spec reads one and no
+    other is given. `spec` may itself be a checkpoint directory: its config.json then selects
+    the built-in spec, unless `own` names one. `longest` is the maximum sequence length, for
+    rotary embeddings that depend on it. A `Source` is the text of a spec. `library` finds
+    further specs.
     """
     library = library or SpecLibrary()
-    folder = _folder(spec)
+    folder = _checkpoint_directory(spec)
     encoder = find_encoder_directory(folder)
     remarks: tuple[str, ...]
-    named = _name(spec)
-    wrapped = _wrapped(folder, own, library)
+    named = _display_name(spec)
+    wrapped = _wrap_sentence_transformer(folder, own, library)
     if folder:
         config = config or encoder
         spec = wrapped.source if wrapped else own or find_spec_for_checkpoint(config)
-        remarks = wrapped.remarks if wrapped else (_read_by(folder, _name(spec)),)
+        remarks = (
+            wrapped.remarks if wrapped else (_describe_directory(folder, _display_name(spec)),)
+        )
     else:
-        remarks = _of_a_name(_name(spec), own)
+        remarks = _describe_named_spec(_display_name(spec), own)
     program = build_program(library.open(spec), library)
     if not config and has_published_fields(program) and has_config_json(weights):
         config = weights
         remarks += (f"config values come from the config.json in `{escape_text(weights)}`",)
-    data = _config_of(config, wrapped)
+    data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(sets))
     reader = ConfigReader(longest=longest)
     made = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
     made.repository, made.modules = folder, wrapped.weights if wrapped else {}
-    return made if data is None else _configured(made, data)
+    return made if data is None else _apply_config(made, data)
 
 
-def _of_a_name(name: str, own: str) -> tuple[str, ...]:
-    """The notes of a spec that is no directory. E0222 where `own` is given for one."""
+def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
+    """Return the notes on a spec that is not a directory. Raise E0222 if `own` is given."""
     if own:
-        _no_folder(name)
+        _fail_not_a_checkpoint(name)
     note = format_shadow_note(name)
     return (note,) if note else ()
 
 
-def _config_of(config: str, wrapped: WrappedEncoder | None) -> JsonObject | None:
-    """The config file that is named, as the spec reads it."""
+def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | None:
+    """Return the config file as the spec reads it; None if none is named."""
     data = load_config_json(config) if config else None
     return encoder_config_table(data) if data is not None and wrapped else data
 
 
-def _read_by(folder: str, name: str) -> str:
+def _describe_directory(folder: str, name: str) -> str:
     return f"`{escape_text(folder)}` is read by the spec `{escape_text(name)}`"
 
 
-def _wrapped(folder: str, own: str, library: SpecLibrary) -> WrappedEncoder | None:
-    """The spec of a sentence-transformers directory, unless one is named."""
+def _wrap_sentence_transformer(
+    folder: str, own: str, library: SpecLibrary
+) -> WrappedEncoder | None:
+    """Return the spec of a sentence-transformers directory, unless `own` names another."""
     if own:
         return None
     return wrapped_spec(folder, lambda name: build_program(library.open(name), library))
 
 
-def _name(spec: str | Source) -> str:
-    """What messages call a spec."""
+def _display_name(spec: str | Source) -> str:
+    """Return the name of a spec in messages."""
     return spec.name if isinstance(spec, Source) else spec
 
 
-def _folder(spec: str | Source) -> str:
+def _checkpoint_directory(spec: str | Source) -> str:
     """Return the checkpoint directory that is given in place of a spec; empty for any
     other path, and for the name of a built-in spec.
     """
@@ -165,38 +169,38 @@ def _folder(spec: str | Source) -> str:
     return spec
 
 
-def _configured(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
-    """The spec with what a config.json says, and keys of it that nobody reads."""
-    family = _expected(spec.program, data)
+def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
+    """Return the spec with the values of a config.json, and warnings on unread keys."""
+    family = _check_model_type(spec.program, data)
     reject_quantized_checkpoint(data)
-    # Only files of a published family have keys that are known to be its own.
+    # only files of a declared model_type have keys that are known to belong to the spec
     return replace(
         spec,
         reader=replace(spec.reader, published=spec.library.published, raw=data),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
-            *([] if spec.reader.longest else _limited_contexts(spec.program, data)),
+            *([] if spec.reader.longest else _warn_limited_contexts(spec.program, data)),
         ),
     )
 
 
-def _expected(program: Program, data: JsonObject, *, used: bool = False) -> bool:
-    """Whether a spec is for files of a family. Fails with E0405 where the file, or a part
-    of it that a used spec reads, is none such.
+def _check_model_type(program: Program, data: JsonObject, *, used: bool = False) -> bool:
+    """Return whether a spec declares a model_type. Raise E0405 if that of the file, or of
+    the part that a used spec reads, is another.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
-    # A part that does not say what it is about is what the spec that uses it takes it for.
+    # a part without model_type is of the type that the spec expects
     silent = used and data.given(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
     for part in program.parts:
         if (inner := get_config_section(part, data)) is not None:
             with show_use_in_errors(part.use):
-                _expected(part.program, inner, used=True)
+                _check_model_type(part.program, inner, used=True)
     return any(e.key == MODEL_TYPE_KEY for e in wanted)
 
 
 def warn_unread_keys(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """W0418 for the keys that nothing names, in each part of the file on its own."""
+    """Yield W0418 for the keys that no entry of the spec reads, per part of the file."""
     keys = [key for part in program.parts for key in part.use.sources]
     yield from find_unread_keys([*list_config_entries(program), ast.IgnoredKeys(tuple(keys))], data)
     for part in program.parts:
@@ -204,35 +208,35 @@ def warn_unread_keys(program: Program, data: JsonObject) -> Iterator[Diagnostic]
             yield from warn_unread_keys(part.program, inner)
 
 
-def _limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
-    """Yield W0436 for the rotary settings of the file, in each of its parts."""
+def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
+    """Yield W0436 for the rotary settings of each part of the file."""
     yield from find_limited_contexts(list_config_entries(program), data)
     for part in program.parts:
         if (inner := get_config_section(part, data)) is not None:
-            yield from _limited_contexts(part.program, inner)
+            yield from _warn_limited_contexts(part.program, inner)
 
 
-def _usual(spec: OpenedSpec) -> str:
-    """The graph that the config asks for where nobody else does; empty: the first."""
+def _default_graph(spec: OpenedSpec) -> str:
+    """Return the graph that the config's `architectures` selects; empty for the first."""
     return graph_for_architecture(spec.program, spec.reader.raw) if spec.reader.raw else ""
 
 
-def _no_folder(spec: str) -> NoReturn:
+def _fail_not_a_checkpoint(spec: str) -> NoReturn:
     raise_error(
         "E0222",
-        f"`{escape_text(spec)}` is no folder with a config.json, and `--spec` is for such",
+        f"`--spec` needs a directory with a config.json, and `{escape_text(spec)}` is not one",
         helps=[
             f"`{spec}` names the built-in spec; write `{escape_text(path)}` for the directory"
             if (path := find_shadowed_path(spec))
-            else "name the spec alone, or the folder of a checkpoint behind --spec"
+            else "give the spec alone, or a checkpoint directory with --spec"
         ],
     )
 
 
 @dataclass
 class CheckedSpec:
-    """What `check_spec` found: the symbolic readings, and the model with numbers where every
-    value is known.
+    """Result of `check_spec`: the symbolic trials, and the sized model if every config value
+    is known.
     """
 
     trials: list[SymbolicTrial]
@@ -245,7 +249,7 @@ class CheckedSpec:
         return format_repr(f"check: {self._found}, {self._counted}")
 
     def _repr_html_(self) -> str:
-        """What was found, for a notebook."""
+        """Return an HTML table of the result, for notebooks."""
         return render_html_table(
             "specc check",
             [
@@ -260,50 +264,55 @@ class CheckedSpec:
     @property
     def _found(self) -> str:
         if self.model is None:
-            # a config file would say what is missing
-            return f"right for every size, {len(self.missing)} values are missing"
+            # a config file would supply the missing values
+            return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.signed()}"
 
     @property
     def _counted(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
-        return f"{len(self.trials)} symbolic readings{warnings}"
+        return f"{len(self.trials)} symbolic trials{warnings}"
 
 
 def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
-    """Elaborate with symbols, then with numbers where the config is complete."""
-    graph = graph or _usual(spec)
-    trials = _symbolic(spec, graph)
-    # the words of `quantize` need no value of the config, its patterns do
+    """Check a spec with symbolic sizes, then with its config if that is complete."""
+    graph = graph or _default_graph(spec)
+    trials = _check_symbolically(spec, graph)
+    # entries of `quantize` do not depend on the config, its patterns do
     merge_quantize_options(spec.program, QuantizeOptions())
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
-        # Values that only a checkpoint's config would give are no fault of the spec.
+        # values that only a checkpoint's config supplies are not an error of the spec
         missing = [d for d in failed.diagnostics if d.code == "E0401"]
         if len(missing) < len(failed.diagnostics):
             raise
-        warnings = (*spec.warnings, *_unshared(spec, trials), *find_unused_names(spec.program))
+        warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
         return CheckedSpec(trials, None, tuple(missing), warnings, spec.remarks)
-    _check_beside(spec, model)
+    _check_sections(spec, model)
     check_quantize_request(
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
     )
-    _check_longest(spec, model)
-    unneeded = (*_unshared(spec, trials, model), *find_unused_names(spec.program))
-    warnings = (*spec.warnings, *unneeded, *model.warnings, *_unreached(spec, model))
+    _check_context_used(spec, model)
+    unneeded = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
+    warnings = (
+        *spec.warnings,
+        *unneeded,
+        *model.warnings,
+        *_unreachable_word_warnings(spec, model),
+    )
     return CheckedSpec(trials, model, (), warnings, spec.remarks)
 
 
-def _symbolic(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
-    """The readings with symbols."""
+def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
+    """Return the trials with symbolic sizes."""
     filed = spec.reader.raw is not None
     return check_spec_symbolically(spec.program, spec.library, graph, filed=filed)
 
 
-def _unreached(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
-    """W0756, of vocabularies in the spec and beside it: those beside weights are tables of
-    words in general, most of which no text of a model needs.
+def _unreachable_word_warnings(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
+    """Return W0756 for vocabularies that the spec names. Vocabularies next to weights are
+    exempt: they are general word lists with many unused entries.
     """
     try:
         reading = readings.build_record(spec.program, model)
@@ -312,10 +321,8 @@ def _unreached(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ..
     return tuple(warn_unreachable_words(spec.program, reading))
 
 
-def _check_beside(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """What the spec says beside its graph, about weights and readings: all that is
-    wrong with it whatever the files.
-    """
+def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
+    """Raise the errors of the weight rules and readings of a spec that need no files."""
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     check_rules(
@@ -325,36 +332,36 @@ def _check_beside(spec: OpenedSpec, model: ModelDefinition) -> None:
         model.graph,
         lambda: elaborate_other_graphs(spec, model.graph.name),
     )
-    if faults := readings.check_reading(spec.program, model):
-        raise Failed(*faults)
+    if errors := readings.check_reading(spec.program, model):
+        raise Failed(*errors)
 
 
-def _check_longest(spec: OpenedSpec, model: ModelDefinition) -> None:
-    """E0435 for a length of texts that nothing in the model hangs on."""
+def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
+    """Raise E0435 if the given context length affects nothing in the model."""
     wanted = spec.reader.longest
-    if not wanted or _turns_up_to(wanted, model.graph):
+    if not wanted or _uses_context_length(wanted, model.graph):
         return
     raise_error(
         "E0435",
-        f"`--context {wanted}` changes nothing: positions of this model do not turn by "
-        "frequencies that the length of a text decides",
+        f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do not "
+        "depend on the sequence length",
         helps=["leave it out"],
     )
 
 
-def _turns_up_to(longest: int, graph: Graph) -> bool:
-    """Whether something in a graph, bodies of loops included, turns so far."""
+def _uses_context_length(longest: int, graph: Graph) -> bool:
+    """Return whether a rotary embedding of the graph, or of a loop body, uses `longest`."""
     found = (
         op.most == longest
         if isinstance(op, ops.RopeAngles)
-        else isinstance(op, ops.Scan) and _turns_up_to(longest, op.body)
+        else isinstance(op, ops.Scan) and _uses_context_length(longest, op.body)
         for op in (node.op for node, _ in graph.nodes)
     )
     return any(found)
 
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
-    """The other graphs of a spec, those that can be made with its config."""
+    """Yield the other graphs of a spec that can be built with its config."""
     for block, _ in spec.program.items(ast.Block):
         if block.kind == "graph" and block.name != graph:
             with suppress(Failed):
@@ -362,24 +369,23 @@ def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
 
 
 def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
-    """The model with numbers, after the symbolic check has passed."""
-    graph = graph or _usual(spec)
-    trials = _symbolic(spec, graph)
+    """Return the sized model after the symbolic check. Raise the errors of `check`."""
+    graph = graph or _default_graph(spec)
+    trials = _check_symbolically(spec, graph)
     model = elaborate_model(spec.program, spec.library, spec.reader, graph)
-    _check_beside(spec, model)
-    _check_longest(spec, model)
-    _unshared(spec, trials, model)
+    _check_sections(spec, model)
+    _check_context_used(spec, model)
+    _check_shares(spec, trials, model)
     unused = find_unused_names(spec.program)
-    told = replace(model, warnings=(*unused, *model.warnings, *_unreached(spec, model)))
+    reached = _unreachable_word_warnings(spec, model)
+    told = replace(model, warnings=(*unused, *model.warnings, *reached))
     return mark_ties(spec.program, spec.library, spec.reader, told)
 
 
-def _unshared(
+def _check_shares(
     spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
-    """Warnings about `share` rules that are not needed. Fails with E0527 for one that
-    names nothing.
-    """
+    """Return warnings about unnecessary `share` rules. Raise E0527 for one without a match."""
     found = check_share_rules(spec.program, spec.library, [*(t.model for t in trials), *models])
     if errors := [d for d in found if d.severity == "error"]:
         raise Failed(*errors)

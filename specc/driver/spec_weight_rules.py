@@ -1,4 +1,4 @@
-"""Read and check the `weights { ... }` section: ties, loads, ignored tensors."""
+"""Read and check the `weights { ... }` section: tied weights, load rules, ignored tensors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -44,12 +44,12 @@ TRANSFORMS = (
 )
 
 MOST_STACKED = 65_536
-"""Tensors that a rule may join into one."""
+"""Maximum number of tensors that a rule may stack."""
 
 
 def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """Every tie, load and ignore of the spec, an instance's own first; those of the specs
-    it uses come behind its own.
+    """Return every tie, load and ignore rule: those of an instance before those of the spec
+    that it extends, then those of the specs that it uses.
     """
     rules = _own_rules(context, program, env)
     for used, use, there in iterate_used_specs(program, env.config):
@@ -59,7 +59,7 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
 
 
 def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
-    """What a spec and those it extends say."""
+    """Return the rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
     ignores: list[IgnoreRule] = []
@@ -81,7 +81,7 @@ def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
 
 
 def is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
-    """Whether the condition of a rule, if it has one, is true of this config."""
+    """Return whether the condition of a rule, if any, holds for this config."""
     if condition is None:
         return True
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
@@ -90,23 +90,25 @@ def is_condition_true(condition: ast.Expr | None, context: Context, env: Env) ->
 def required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[RequiredParameter]:
-    """The parameters of a graph with their sizes as numbers, and which values of the
-    `config` those are. Fails with E0308 where one is no size.
+    """Return the parameters of a graph with their sizes, and the config values that these
+    come from. Raise E0308 for a size that is not a positive integer.
     """
     found = []
     for name, facts in graph.parameter_facts.items():
         sizes = []
         for dim in facts.type.shape:
             number = dim.number
-            # A weight of no size, or of one that is known only when the model runs,
-            # could be in no file.
+            # a checkpoint cannot hold a weight of size 0 or of a dynamic size
             if number is None or number < 1:
                 at = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
-                    "E0308", f"the weight `{name}` would be {dim} long", at, "this decides its size"
+                    "E0308",
+                    f"the weight `{name}` would have size {dim}",
+                    at,
+                    "the size is from here",
                 )
             sizes.append(number)
-        said = tuple(_size_of(dim, config) for dim in facts.type.shape)
+        said = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
         found.append(
             RequiredParameter(
                 name=name,
@@ -120,21 +122,23 @@ def required_parameters(
     return found
 
 
-def _size_of(dim: Dim, config: Mapping[str, SpecValue]) -> str:
-    """The config value written for a length, if it is that: a block may name others so."""
+def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
+    """Return the config name written for a size; empty if a block renamed it."""
     name = dim.origin.span.text if dim.origin and dim.origin.span else ""
     return name if name in config and config[name] == dim.number else ""
 
 
 def merge_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
-    """The parameters of several graphs."""
+    """Yield the parameters of several graphs."""
     for graph in graphs:
         yield from required_parameters(graph)
 
 
 def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, option: str) -> Path:
-    """A file that a spec names, in or below its own folder. E0802 and E0803; `what` says
-    what it holds, `option` names one elsewhere.
+    """Return the path of a file that a spec names, in or below the directory of the spec.
+
+    Raise E0802 if it cannot be read, E0803 if it is outside. `what` describes the content,
+    `option` is the option that accepts other locations.
     """
     try:
         inside = resolve_links(module.folder / name.value)
@@ -142,12 +146,12 @@ def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, opti
         raise_error(
             "E0802", f"{what} `{escape_text(name.value)}` cannot be read: {error.reason}", name.span
         )
-    # A spec is shared; where its files lie must not depend on whose machine it is on.
+    # specs are shared: the location of their files must not depend on the machine
     absolute = Path(name.value).is_absolute()
     if absolute or not inside.is_relative_to(module.folder):
         raise_error(
             "E0803",
-            f"`{escape_text(name.value)}` lies outside the folder of the spec",
+            f"`{escape_text(name.value)}` is outside the directory of the spec",
             name.span,
             helps=[f"name it with {option} instead"],
         )
@@ -155,7 +159,7 @@ def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, opti
 
 
 def own_weights_entry(program: Program) -> tuple[ast.WeightsFrom, SpecModule] | None:
-    """Where a spec says from which file it takes its weights, if it does."""
+    """Return the rule that names the weights file of a spec, and its module; None if absent."""
     for item, module in program.items(ast.Weights):
         for rule in item.rules:
             if isinstance(rule, ast.WeightsFrom):
@@ -164,8 +168,9 @@ def own_weights_entry(program: Program) -> tuple[ast.WeightsFrom, SpecModule] | 
 
 
 def own_weights_path(program: Program, *, needed: bool = False) -> str:
-    """The file a spec takes its weights from, in or below its own folder. E0802 for one
-    that is `needed` and not there: it may be that nobody has trained it yet.
+    """Return the path of the weights file that a spec names; empty if it names none.
+
+    Raise E0802 if it is `needed` and does not exist, e.g. because it is not trained yet.
     """
     source = own_weights_entry(program)
     if source is None:
@@ -176,26 +181,26 @@ def own_weights_path(program: Program, *, needed: bool = False) -> str:
     if needed and not path.exists():
         raise_error(
             "E0802",
-            f"the weights `{escape_text(rule.path)}` that the spec names are not there",
+            f"the weights file `{escape_text(rule.path)}` that the spec names does not exist",
             rule.span,
-            "no such file beside the spec",
+            "no such file next to the spec",
             helps=[
-                "train the spec, and save its weights there (docs/training.md)",
-                "or try it with drawn ones: --init SEED",
-                "or name others: --weights FILE or DIR",
+                "train the spec and save its weights there (docs/training.md)",
+                "or use random weights: --init SEED",
+                "or other weights: --weights FILE or DIR",
             ],
         )
     return str(path)
 
 
 class _Reader:
-    """Turns the right side of `load` into a transform."""
+    """Reader of `load` expressions, which become transforms of checkpoint tensors."""
 
     def __init__(self, context: Context, env: Env) -> None:
         self.context, self.env = context, env
 
     def read(self, expr: Any) -> t.Expr:
-        """A tensor's name, or a transform of such."""
+        """Return the expression for a tensor name or a transform."""
         match expr:
             case ast.Name(path=path):
                 return t.TensorExpr(path)
@@ -204,10 +209,7 @@ class _Reader:
             case ast.Call():
                 return self._call(expr)
         raise_error(
-            "E0522",
-            "a weight is made from tensors of the file",
-            expr.span,
-            "this is not the name of one",
+            "E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name"
         )
 
     def _call(self, expr: ast.Call) -> t.Expr:
@@ -218,7 +220,9 @@ class _Reader:
                 "E0522",
                 f"there is no transform `{name}`",
                 expr.function.span,
-                helps=suggest_similar_name(name, TRANSFORMS, f"there are {', '.join(TRANSFORMS)}"),
+                helps=suggest_similar_name(
+                    name, TRANSFORMS, f"transforms are {', '.join(TRANSFORMS)}"
+                ),
             )
         if not expr.args:
             raise_error("E0522", f"`{name}` needs the name of a tensor", expr.span)
@@ -246,7 +250,7 @@ class _Reader:
                 one(e), self._int(e, "rows"), self._int(e, "columns"), self._int(e, "prefix", 0)
             ),
             "first_present": lambda e: t.FirstPresentExpr(self._all(e)),
-            "stack": lambda e: _stacked(self, e),
+            "stack": lambda e: _read_stack(self, e),
             "rearrange": lambda e: t.RearrangeExpr(
                 one(e), self._word(e, "pattern"), self._sizes(e)
             ),
@@ -260,7 +264,7 @@ class _Reader:
         if not 0 <= part < count:
             raise_error(
                 "E0522",
-                f"`part` of `split` is from 0 to {count - 1}, as there are {count} parts",
+                f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts",
                 e.span,
             )
         return t.PartExpr(self.read(e.args[0]), self._int(e, "axis", 0), part, into)
@@ -286,21 +290,21 @@ class _Reader:
         value = self._static(e, name)
         if value is None:
             if default is None:
-                _missing(e, name)
+                _fail_missing_option(e, name)
             return default
         return value.number if isinstance(value, Dim) else value
 
     def _int(self, e: ast.Call, name: str, default: int | None = None) -> int:
         value = self._value(e, name, default)
         if not isinstance(value, int):
-            raise_error("E0522", f"`{name}` of `{e.function.path}` is a whole number", e.span)
+            raise_error("E0522", f"`{name}` of `{e.function.path}` must be an integer", e.span)
         return value
 
     def _ints(self, e: ast.Call, name: str, default: Any) -> Any:
         value = self._static(e, name)
         if value is None:
             if default == ():
-                _missing(e, name)
+                _fail_missing_option(e, name)
             return default
         numbers = (
             [d.number if isinstance(d, Dim) else None for d in value]
@@ -309,7 +313,7 @@ class _Reader:
         )
         if None in numbers:
             raise_error(
-                "E0522", f"`{name}` of `{e.function.path}` is a list of whole numbers", e.span
+                "E0522", f"`{name}` of `{e.function.path}` must be a list of integers", e.span
             )
         return tuple(numbers)
 
@@ -324,38 +328,38 @@ class _Reader:
         return tuple((o.name, self._int(e, o.name)) for o in e.options if o.name not in known)
 
 
-def _missing(e: ast.Call, name: str) -> NoReturn:
-    """E0522 for an option that a transform cannot do without."""
+def _fail_missing_option(e: ast.Call, name: str) -> NoReturn:
+    """Raise E0522: a transform lacks a required option."""
     raise_error("E0522", f"`{e.function.path}` needs `{name}`", e.span)
 
 
-def _everywhere(hole: str, part: t.Expr) -> bool:
-    """Whether every tensor that is named has the hole in its name."""
-    return all(hole in name for name in t.list_tensors(part))
+def _all_contain(placeholder: str, part: t.Expr) -> bool:
+    """Return whether every tensor name contains the placeholder."""
+    return all(placeholder in name for name in t.list_tensors(part))
 
 
-def _stacked(reader: _Reader, e: ast.Call) -> t.Expr:
-    """`stack("experts.{e}.w", e=8)`: as many tensors as `{e}` has numbers, or a list
-    of them.
+def _read_stack(reader: _Reader, e: ast.Call) -> t.Expr:
+    """Return the expression of `stack("experts.{e}.w", e=8)`, which expands the placeholder
+    `{e}` to 0..7, or of a list of tensors.
     """
     parts = reader._all(e)
     holes = [option.name for option in e.options]
     if not holes:
         return t.StackExpr(parts)
-    (hole, *more), count = holes, reader._int(e, holes[0])
-    written = "{" + hole + "}"
-    if more or len(parts) != 1 or not _everywhere(written, parts[0]):
-        title = f"`stack` counts with one hole, `{written}`, of a name"
+    (placeholder, *more), count = holes, reader._int(e, holes[0])
+    written = "{" + placeholder + "}"
+    if more or len(parts) != 1 or not _all_contain(written, parts[0]):
+        title = f"`stack` needs one placeholder, `{written}`, in the tensor name"
         raise_error("E0522", title, e.span, helps=["""write `stack("w.{e}", e=8)`"""])
     if not 1 <= count <= MOST_STACKED:
-        title = f"`stack` makes rows of 1 to {MOST_STACKED} tensors, not {count}"
+        title = f"`stack` joins 1 to {MOST_STACKED} tensors, not {count}"
         raise_error("E0522", title, e.span)
-    return t.StackExpr(tuple(_numbered(parts[0], written, n) for n in range(count)))
+    return t.StackExpr(tuple(_fill_placeholder(parts[0], written, n) for n in range(count)))
 
 
-def _numbered(expr: t.Expr, hole: str, number: int) -> t.Expr:
-    """An expression with a number in place of a hole in its names."""
-    return t.rename_tensors(expr, lambda name: name.replace(hole, str(number)))
+def _fill_placeholder(expr: t.Expr, placeholder: str, number: int) -> t.Expr:
+    """Return an expression with a number in place of a placeholder in its tensor names."""
+    return t.rename_tensors(expr, lambda name: name.replace(placeholder, str(number)))
 
 
 def check_rules(
@@ -365,10 +369,10 @@ def check_rules(
     graph: Graph,
     others: Callable[[], Iterable[Graph]],
 ) -> None:
-    """What `weights { … }` says, as far as it can be wrong without any file.
+    """Raise the errors of `weights { … }` that can be found without any file.
 
-    A rule about weights that this graph does not have may be for one of the `others` of
-    the spec, which are made where that is asked.
+    A rule for weights that this graph does not have may apply to one of the `others` of the
+    spec, which are built on demand.
     """
     wanted = {w.name: w for w in required_parameters(graph)}
     rules = rules_of_graph(

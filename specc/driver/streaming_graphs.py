@@ -22,8 +22,9 @@ from specc.transforms import pass_pipeline
 
 @dataclass(frozen=True)
 class StreamGraphs:
-    """A graph taken apart, whose step takes `chunk` rows of `streaming.growing`, or
-    several times as many.
+    """Derived graphs of a streaming model.
+
+    One step takes `chunk` time steps of `streaming.growing`, or a multiple of that.
     """
 
     streaming: StreamSection
@@ -32,11 +33,9 @@ class StreamGraphs:
 
 
 def derive_streaming_graphs(job: CompileJob, streaming: StreamSection) -> StreamGraphs:
-    """The step for the results that are streamed, and for those that can be had beside
-    them.
+    """Derive the step graph that computes the streamed outputs chunk by chunk.
 
-    Fails with the proof's errors, E0711 to E0718, where a row of them waits for rows
-    that come later.
+    Raise E0711 to E0718 if an output depends on later time steps.
     """
     work = pass_pipeline.run_passes(
         pass_pipeline.PassState(
@@ -49,7 +48,7 @@ def derive_streaming_graphs(job: CompileJob, streaming: StreamSection) -> Stream
 
 
 def streaming_facts(job: CompileJob, stream: StreamGraphs) -> GenerationFacts:
-    """What the program that streams has to know."""
+    """Return the metadata that the streaming runtime needs."""
     growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
     limit = position_limit(job, graph)
     return GenerationFacts(
@@ -65,14 +64,16 @@ def streaming_facts(job: CompileJob, stream: StreamGraphs) -> GenerationFacts:
         chance=random_weights_of(job),
         bounds=fixed_lengths(job, graph),
         chunks=StreamChunks(
-            stream.chunk, _made(graph, growing, derived.step), _alone(job.model.defaults, growing)
+            stream.chunk,
+            _output_lengths(graph, growing, derived.step),
+            _pointwise_defaults(job.model.defaults, growing),
         ),
     )
 
 
-def _alone(defaults: Graph | None, growing: str) -> tuple[str, ...]:
-    """The inputs whose default for a row follows from that row alone: of a piece of a
-    stream it is what it is of all.
+def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]:
+    """Return the inputs whose default at a time step depends on that time step alone, so
+    that the default of a chunk is a slice of the default of the whole input.
     """
     if defaults is None or growing not in defaults.inputs:
         return ()
@@ -87,9 +88,9 @@ def _alone(defaults: Graph | None, growing: str) -> tuple[str, ...]:
     )
 
 
-def _made(graph: Graph, growing: str, step: Graph) -> dict[str, Dim]:
-    """How many rows the whole graph makes of each result that a step gives, where that
-    depends on how many come in.
+def _output_lengths(graph: Graph, growing: str, step: Graph) -> dict[str, Dim]:
+    """Return the output length as a function of the input length, for each output of the
+    step whose length depends on it.
     """
     symbol = find_time_symbol(graph, growing)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}

@@ -1,4 +1,4 @@
-"""Expose inner values of a graph as outputs, by patterns of their names."""
+"""Add taps: expose intermediate values of a graph as outputs, selected by name pattern."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,24 +9,27 @@ from specc.weights.parameter_names import NamePattern
 
 
 def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
-    """The graph with values inside it as further results: `encoder.layers.*.self_attn:weights`."""
+    """Return the graph with extra outputs for every value that a pattern matches.
+
+    Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches nothing.
+    """
     outputs = dict(graph.outputs)
     for pattern in patterns:
-        # Scopes are matched as they are written, on every system alike.
+        # scope names are case-sensitive on every operating system
         hits = [name for name in graph.names if NamePattern(pattern).matches(name)]
         if not hits:
             some = ", ".join(list(graph.names)[:8])
             raise_error(
                 "E0408",
-                f"nothing in the model is called `{escape_text(pattern)}`",
-                helps=[f"there are {some} …"],
+                f"`{escape_text(pattern)}` matches no value of the model",
+                helps=[f"values are {some} …"],
             )
         outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
     return Graph(**{**graph.__dict__, "outputs": outputs})
 
 
 def _output_name(name: str, taken: Mapping[str, object]) -> str:
-    """A tap's name as a result's: `:` would be read as a port by other programs."""
+    """Return a free output name for a tap: `:` becomes `.`, as ONNX reads `:0` as a port."""
     free = name.replace(":", ".")
     while free in taken:
         free += "_"

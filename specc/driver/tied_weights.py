@@ -1,4 +1,4 @@
-"""Tied weights: parameters that share the values of another."""
+"""Tied weights: parameters that share their values with another parameter."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +17,7 @@ from specc.weights.weight_rules import TieRule
 
 
 def count_own_parameters(graph: Graph) -> Dim:
-    """How many numbers the weights of a graph `mark_ties` hold, those that are shared
-    counted once.
-    """
+    """Return the number of parameters of a graph from `mark_ties`; tied weights count once."""
     facts = graph.parameter_facts.values()
     return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
 
@@ -27,36 +25,35 @@ def count_own_parameters(graph: Graph) -> Dim:
 def mark_ties(
     program: Program, library: Library, reader: ConfigReader, model: ModelDefinition
 ) -> ModelDefinition:
-    """The model, each tied weight of its graph noting the one that it shares the
-    numbers of.
+    """Return the model with `tied_to` set on each tied parameter of its graph.
 
-    A tie of weights that this graph does not have notes nothing: it is another graph's.
+    A tie rule whose weights are not in this graph is ignored: it applies to another graph.
     """
-    every = [program, *(part for part in _used(program))]
-    if not any(_ties(one) for one in every):
+    every = [program, *(part for part in _iterate_used_programs(program))]
+    if not any(_has_tie_rules(one) for one in every):
         return model
     context = create_context(library)
     env = Env(module=program.module, config=evaluate_and_check_config(context, program, reader))
     facts = dict(model.graph.parameter_facts)
     for rule in read_weight_rules(context, program, env).ties:
-        _note(rule, facts)
+        _apply_tie_rule(rule, facts)
     return replace(model, graph=replace(model.graph, parameter_facts=facts))
 
 
-def _used(program: Program) -> Iterator[Program]:
-    """The specs that a spec uses, and those that they use."""
+def _iterate_used_programs(program: Program) -> Iterator[Program]:
+    """Yield the specs that a spec uses, recursively."""
     for part in program.parts:
         yield part.program
-        yield from _used(part.program)
+        yield from _iterate_used_programs(part.program)
 
 
-def _ties(program: Program) -> bool:
+def _has_tie_rules(program: Program) -> bool:
     rules = [r for item, _ in program.items(ast.Weights) for r in item.rules]
     return any(isinstance(rule, ast.Tie) for rule in rules)
 
 
-def _note(rule: TieRule, facts: dict[str, Parameter]) -> None:
-    """The source of each parameter that a rule ties. The first rule that fits counts."""
+def _apply_tie_rule(rule: TieRule, facts: dict[str, Parameter]) -> None:
+    """Set `tied_to` on each parameter that a rule matches. The first matching rule wins."""
     pattern = NamePattern(rule.name)
     for name, known in facts.items():
         captures = None if known.tied_to else pattern.captures(name)

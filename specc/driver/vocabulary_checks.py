@@ -1,4 +1,4 @@
-"""Check vocabularies: entries that are not text or that no tokenization reaches."""
+"""Check vocabularies: entries that are not strings, or that no tokenization produces."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,50 +13,50 @@ from specc.preprocessing.word_tokens import TextWords, find_unreachable_words
 from specc.syntax import ast
 
 MOST_SHOWN = 8
-"""Words that a message names."""
+"""Maximum number of entries that a message lists."""
 
 
 def check_vocabulary_texts(given: Sequence[object], span: Span | None) -> list[str]:
-    """The words of a list that is written in a spec. E0985 for what is no text."""
+    """Return the entries of a vocabulary list in a spec. Raise E0985 if one is not a string."""
     for token in given:
         if not isinstance(token, str):
-            _no_text(token, span)
+            _fail_not_a_string(token, span)
     return [token for token in given if isinstance(token, str)]
 
 
-def _no_text(token: object, span: Span | None) -> NoReturn:
-    said = escape_text(json.dumps(token, default=str))[:60]
-    helps = ['write a list of texts: ["one", "two"]']
+def _fail_not_a_string(token: object, span: Span | None) -> NoReturn:
+    shown = escape_text(json.dumps(token, default=str))[:60]
+    helps = ['write a list of strings: ["one", "two"]']
     if isinstance(token, int | float):
-        helps = [f'a number that is a word is written as a text: "{said}"']
-    raise_error("E0985", f"`{said}` is no text, and stands in a vocabulary", span, helps=helps)
+        helps = [f'quote a token that is a number: "{shown}"']
+    raise_error("E0985", f"`{shown}` in a vocabulary is not a string", span, helps=helps)
 
 
 def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
-    """W0756 for each input whose vocabulary has such words."""
+    """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = {e.name: e.span for item, _ in program.items(ast.Reading) for e in item.entries}
     for name, record in reading.inputs:
         if isinstance(record, TextWords) and (words := find_unreachable_words(record)):
             span = spans.get(name)
             yield Diagnostic(
                 "W0756",
-                _title(name, words),
-                Label(span, "read by these words") if span else None,
-                notes=tuple(_why(record, words)),
-                helps=("write them in the list as texts have them",),
+                _format_title(name, words),
+                Label(span, "tokenized with this vocabulary") if span else None,
+                notes=tuple(_explain_unreachable(record, words)),
+                helps=("write the tokens as they occur in texts",),
                 severity="warning",
             )
 
 
-def _title(name: str, words: list[str]) -> str:
+def _format_title(name: str, words: list[str]) -> str:
     named = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MOST_SHOWN])
     more = f" and {len(words) - MOST_SHOWN} more" if len(words) > MOST_SHOWN else ""
-    return f"no text for `{name}` can be read as {named}{more}"
+    return f"no text for `{name}` can produce {named}{more}"
 
 
-def _why(record: TextWords, words: list[str]) -> Iterator[str]:
-    """What keeps texts from them: one or both."""
+def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
+    """Yield the reasons why no text produces some of the tokens: white space, upper case."""
     if any(any(c.isspace() for c in word) for word in words):
-        yield "words stand between white space, so none is in a word"
+        yield "texts are split at white space, so no token contains any"
     if record.lower and any(word != word.lower() for word in words):
-        yield "with `lower=true` words are looked for in small letters"
+        yield "`lower=true` lowercases every text"

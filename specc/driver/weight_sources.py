@@ -1,4 +1,4 @@
-"""Where parameter values come from: checkpoint, the spec's own file or a seed; training."""
+"""Load parameter values from a checkpoint, the spec's own file or a seed; open for training."""
 
 import hashlib
 from collections.abc import Mapping
@@ -57,13 +57,13 @@ from specc.weights.weight_rules import (
 
 
 def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
-    """That this machine cannot run the model of so many numbers, which another may."""
+    """Return a remark if the weights do not fit in the free memory of this machine."""
     held, taken, free = 0, 0, get_free_memory()
     for name, wanted in stored.wanted.items():
         if stored.tied_to(name) is None:
             dtype = stored.stored_dtype(name)
             taken += count_tensor_bytes(wanted.shape, dtype)
-            # floats are computed with 32 bits, whatever is stored; whole numbers stay
+            # floats are computed in float32 whatever they are stored in; integers stay
             held += count_tensor_bytes(wanted.shape, "f32" if dtype in FLOATS else dtype)
     if free is None or held <= free:
         return ()
@@ -74,7 +74,7 @@ def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
 
 
 def count_values(values: CheckpointBinding | SeededValues) -> int:
-    """How many numbers there are, those that are shared once."""
+    """Return the number of parameters; tied ones count once."""
     return sum(
         prod(wanted.shape) for name, wanted in values.wanted.items() if values.tied_to(name) is None
     )
@@ -82,8 +82,8 @@ def count_values(values: CheckpointBinding | SeededValues) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Where numbers are to come from: a checkpoint at `path`, with the `adapter` merged
-    in and a head that it lacks drawn from the seed `missing`; or all from a seed `init`.
+    """Sources of the parameter values: a checkpoint at `path`, with the `adapter` merged
+    into it and a missing head initialized from the seed `missing`; or a seed `init` for all.
     """
 
     path: str = ""
@@ -95,8 +95,9 @@ class WeightSources:
 def load_parameter_values(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """The numbers of the parameters: a checkpoint's, the spec's own file's, or a seed's.
-    E0523 names the three.
+    """Load the parameters from a checkpoint, the spec's own file or a seed.
+
+    Raise E0523 if none of them is given.
     """
     context = create_context(spec.library)
     with extend_recursion_limit(spec.program.module.file.span):
@@ -111,34 +112,36 @@ def load_parameter_values(
     for number in (sources.init, sources.missing):
         _check_seed(number)
     if sources.init is not None:
-        _check_alone(sources)
+        _check_only_seed(sources)
         return random_values(graph, wanted, rules, sources.init)
     path = sources.path or spec.checkpoint
     path = path or own_weights_path(spec.program, needed=True)
     if path:
-        fresh = FreshInit(sources.missing, _initials(graph), lambda: _body(spec, graph))
+        fresh = FreshInit(
+            sources.missing, _list_initializers(graph), lambda: _shared_parameters(spec, graph)
+        )
         modules = spec.modules if path == spec.checkpoint else {}
         return bind_checkpoint(wanted, rules, path, fresh, sources.adapter, modules)
     if wanted:
         raise_error(
             "E0523",
-            f"nothing says where the weights of `{spec.program.name}` come from",
+            f"no source of weights for `{spec.program.name}`",
             helps=[
                 "--weights FILE or DIR reads a checkpoint",
-                '`weights { from "model.safetensors" }` in the spec names one beside it',
-                "--init SEED draws random ones, to try the architecture",
+                '`weights { from "model.safetensors" }` names a file next to the spec',
+                "--init SEED initializes them randomly, to try the architecture",
             ],
         )
-    # a model without parameters needs no numbers, whatever the seed
+    # a model without parameters needs no values, whatever the seed
     return random_values(graph, wanted, rules, 0)
 
 
-def _check_alone(sources: WeightSources) -> None:
-    """E0525 for a seed of all weights beside anything else that gives some."""
+def _check_only_seed(sources: WeightSources) -> None:
+    """Raise E0525 for `--init` together with another source of weights."""
     if sources.adapter:
         raise_error(
             "E0525",
-            "an adapter belongs to trained weights, not to those of a seed",
+            "an adapter needs trained weights, not random ones",
             helps=["leave out --init, or --adapter"],
         )
     if sources.path:
@@ -150,23 +153,23 @@ def _check_alone(sources: WeightSources) -> None:
     if sources.missing is not None:
         raise_error(
             "E0525",
-            "`--init` draws every weight, so that none is missing",
+            "`--init` initializes every weight, so none is missing",
             helps=["leave out --init-missing, or --init and name a checkpoint"],
         )
 
 
 def _check_seed(seed: int | None) -> None:
     if seed is not None and not 0 <= seed < 2**64:
-        raise_error("E0525", f"the seed {seed} is no number from 0 to 2^64 - 1")
+        raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
 
 
-def _initials(graph: Graph) -> dict[str, str]:
-    """How each parameter starts where no file gives it."""
+def _list_initializers(graph: Graph) -> dict[str, str]:
+    """Return the initializer of each parameter."""
     return {name: facts.initial for name, facts in graph.parameter_facts.items()}
 
 
-def _body(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
-    """The parameters that every graph of a spec with several has."""
+def _shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
+    """Return the parameters that all graphs of a spec with several graphs share."""
     names = [frozenset(other.parameters) for other in elaborate_other_graphs(spec, graph.name)]
     if not names:
         return frozenset()
@@ -176,9 +179,9 @@ def _body(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
 def random_values(
     graph: Graph, wanted: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> SeededValues:
-    """Every parameter as its initializer and the seed make it."""
+    """Return every parameter from its initializer and the seed."""
     by_name = {w.name: w for w in wanted}
-    return SeededValues(seed, by_name, _initials(graph), find_tied_pairs(by_name, rules))
+    return SeededValues(seed, by_name, _list_initializers(graph), find_tied_pairs(by_name, rules))
 
 
 def bind_checkpoint(
@@ -189,9 +192,10 @@ def bind_checkpoint(
     adapter: str = "",
     modules: Mapping[str, str] | None = None,
 ) -> CheckpointBinding:
-    """Every parameter matched with the tensors of a file or folder, into which the
-    `adapter` of a folder is merged, or drawn as `fresh` says. `modules` are further
-    folders by the prefix that their tensors get.
+    """Bind every parameter to tensors of a file or directory.
+
+    An `adapter` directory is merged in; `fresh` initializes a missing head. `modules` are
+    further directories, by the prefix that their tensor names get.
     """
     checkpoint = open_weights(path, modules or {})
     try:
@@ -207,8 +211,8 @@ def bind_checkpoint(
 def keep_stored_order(
     graph: Graph, values: CheckpointBinding | SeededValues
 ) -> tuple[Graph, CheckpointBinding | SeededValues]:
-    """The graph reading matrices in the order that their file has them in, where products
-    alone read them: they can stay there, and nothing has to be turned over.
+    """Return the graph with weights transposed to their order in the file, where only matrix
+    products read them, so that they can stay there as external data.
     """
     if isinstance(values, SeededValues):
         return graph, values
@@ -223,15 +227,16 @@ def weight_source_facts(
     *,
     contents: bool,
 ) -> dict[str, object]:
-    """Where the numbers came from and where they are, for the manifest; with `contents`
-    whole files are hashed, now and at every opening of the model.
+    """Return the manifest's facts about the origin and location of the weights.
+
+    With `contents` whole files are hashed, now and at every load of the model.
     """
-    facts = {**_origin(values, seed, contents), "beside": to_json_value(beside)}
+    facts = {**_weight_origin(values, seed, contents), "beside": to_json_value(beside)}
     return {**facts, "every_load": True} if contents else facts
 
 
-def _origin(values: ParameterValues, seed: int | None, contents: bool) -> dict[str, object]:
-    """The seed, or each file's size and header hash."""
+def _weight_origin(values: ParameterValues, seed: int | None, contents: bool) -> dict[str, object]:
+    """Return the seed, or the size and header hash of each file."""
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
     facts: list[dict[str, object]] = []
@@ -247,15 +252,15 @@ def _origin(values: ParameterValues, seed: int | None, contents: bool) -> dict[s
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a whole file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """What is trained. `values` holds numbers of parameters that share no other's, `ties`
-    which other's the rest share. `defaults` computes inputs that may be left out.
+    """Model to train. `values` holds parameters that are not tied, `ties` the source of
+    those that are. `defaults` computes inputs that may be omitted.
     """
 
     graph: Graph
@@ -268,24 +273,25 @@ class TrainingSpec:
 
 
 def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = "") -> TrainingSpec:
-    """The spec to be trained, from a checkpoint, its own weights or a seed; where nothing
-    says which, from the seed 0. Fails as `compile` does.
+    """Open a spec for training, from a checkpoint, its own weights or a seed (default 0).
+
+    Raise the errors of `compile`.
     """
     weights = sources.path or spec.checkpoint
     folders = readings.tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), folders).model
     if sources.init is None and not weights and not own_weights_path(spec.program):
-        # to be trained, a model need not know anything yet
+        # training may start from random weights
         sources = replace(sources, init=0)
-    with closing(_numbers(spec, model.graph, sources)) as values:
+    with closing(_load_for_training(spec, model.graph, sources)) as values:
         partners = {name: values.tied_to(name) for name in model.graph.parameters}
         ties = {name: other for name, other in partners.items() if other is not None}
         own = [name for name in partners if name not in ties]
         numbers = {name: read_parameter(values, name, "f32") for name in own}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
-        # what no step of a loop needs leaves the loop, as in a compiled model
+        # loop-invariant code is hoisted, as in a compiled model
         graph=pass_pipeline.simplify_graph(model.graph, fused=False),
         values=numbers,
         ties=ties,
@@ -296,11 +302,11 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
     )
 
 
-def _numbers(
+def _load_for_training(
     spec: OpenedSpec, graph: Graph, sources: WeightSources
 ) -> CheckpointBinding | SeededValues:
-    """The numbers; where a spec names weights that are still to be learned, E0802 says
-    how to begin without.
+    """Load the parameters; E0802 for weights that the spec names and that do not exist yet
+    gets advice on how to start without them.
     """
     try:
         return load_parameter_values(spec, graph, sources)
@@ -308,6 +314,6 @@ def _numbers(
         first, *others = failed.diagnostics
         if first.code != "E0802" or sources.path or spec.checkpoint:
             raise
-        mend = "to learn them from the beginning, give a seed: module(…, init=0)"
-        helps = (mend, *first.helps)
+        fix = "to train from scratch, give a seed: module(…, init=0)"
+        helps = (fix, *first.helps)
         raise Failed(replace(first, helps=helps), *others) from None

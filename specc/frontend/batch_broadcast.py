@@ -1,4 +1,4 @@
-"""Operands of blocks whose batch axis is 1, broadcast to the batch of the others."""
+"""Broadcast block operands of batch size 1 to the batch size of the other operands."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -11,16 +11,16 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 Given: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
-"""A parameter, the value that it is given, and the expression of that value."""
+"""A parameter, its value, and the expression of that value."""
 
 
 def broadcast_batch(context: Context, given: Sequence[Given], env: Env) -> list[Given]:
-    """Repeat operands of length 1 along their first axis where the type names that axis
-    as another operand's first axis, or as a run-time length of `dims`, and that is longer.
+    """Expand operands with batch size 1 if the declared type names the batch axis and
+    another operand, or a run-time length of `dims`, has a larger size for that name.
     """
     lengths: dict[str, Dim] = {}
     for param, value, _ in given:
-        name = _batch_name(param, value, env)
+        name = _get_batch_name(param, value, env)
         if name and isinstance(value, Tensor):
             known = env.find_runtime_length(name) or value.shape[0]
             if known != 1:
@@ -28,15 +28,17 @@ def broadcast_batch(context: Context, given: Sequence[Given], env: Env) -> list[
     return [
         (
             param,
-            _repeated(context, value, lengths.get(_batch_name(param, value, env)), expr, env),
+            _expand_to_length(
+                context, value, lengths.get(_get_batch_name(param, value, env)), expr, env
+            ),
             expr,
         )
         for param, value, expr in given
     ]
 
 
-def _batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
-    """The name of the first axis in a declared type; empty where a config value fixes it."""
+def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
+    """Return the declared name of the first axis; empty if a config value fixes it."""
     dims = param.type.dims
     if not dims or not isinstance(dims[0], ast.Name) or not isinstance(value, Tensor):
         return ""
@@ -45,7 +47,7 @@ def _batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
     return "" if fixed or len(value.shape) < 2 else name
 
 
-def _repeated(
+def _expand_to_length(
     context: Context, value: SpecValue, length: Dim | None, expr: ast.Expr, env: Env
 ) -> SpecValue:
     if length is None or not isinstance(value, Tensor) or value.shape[0] != 1:

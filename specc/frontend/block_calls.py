@@ -40,16 +40,14 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 MAX_BLOCK_DEPTH = 64
-"""Blocks that run inside each other."""
+"""The maximum depth of nested block calls."""
 
 BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
-"""Parameters by name, with what each is given and where that is evaluated."""
+"""The argument of each parameter, by name, and the scope that it is evaluated in."""
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """The results of a block for these arguments, its weights under the scope of
-    `call.inner`.
-    """
+    """Call a block and return its results; its weights go under the scope of `call.inner`."""
     block, module, caller = target.block, target.module, call.caller
     foreign = module.root is not caller.module.root and not module.standard
     at = call.expr.span if foreign else None
@@ -81,13 +79,13 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 def _make_block_env(
     target: BlockFunction, call: PendingCall, config: Mapping[str, SpecValue]
 ) -> Env:
-    """What is in sight in the body of a block: its file's names and values."""
+    """Return the scope of a block's body: the names and values of its file."""
     module, caller, home = target.module, call.caller, target.env
     raw, base = caller.raw, caller.base
     if target.base is not None and home is not None:
         raw, base = home.raw, target.base
     elif module.root is not caller.module.root and not module.standard:
-        # handed over by its own file, or called where a used one says its config
+        # passed on by its own file, or called where a used file sets its config
         handed = home is not None and home.module.root is module.root and home.config
         base = home.base if home is not None and handed else call.inner.scope
     return Env(
@@ -101,11 +99,11 @@ def _make_block_env(
 
 
 def _resolve_file_lengths(module: SpecModule, caller: Env) -> dict[str, Dim] | None:
-    """What the run-time lengths of a block's file stand for while it is called.
+    """Return what the run-time lengths of a block's file stand for during this call.
 
-    In the same file, and in its instances, they are the caller's own, and std declares
-    none. Those of a used file are bound by the tensors it is given: `batch` there may
-    be `batch * 2` here.
+    In the same file, and in specs that extend it, they are the caller's own; std declares
+    none. Those of a used file are bound by its operands: its `batch` may be `batch * 2`
+    here.
     """
     if module.root is caller.module.root:
         return caller.lengths
@@ -113,8 +111,8 @@ def _resolve_file_lengths(module: SpecModule, caller: Env) -> dict[str, Dim] | N
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:
-    """Each parameter that is given something: what, and where that is evaluated. What
-    the call itself gives wins over options that were given before.
+    """Return each given parameter with its argument. Arguments of the call override
+    options that were bound earlier.
     """
     block = target.block
     given = _pair_arguments(block, call)
@@ -129,9 +127,9 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 
 def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
-    """Note that a block is being run. E0210 if it runs already: specs have no recursion."""
+    """Push a block on the call stack. Raise E0210 for recursion, E0110 if it is too deep."""
     key = f"{block.name}@{block.name_span}"
-    # by the place of its name too: two files may have blocks of one name
+    # the key includes the location: two files may have blocks of one name
     if key in context.calls:
         cycle = [c.split("@")[0] for c in context.calls[context.calls.index(key) :]] + [block.name]
         context.calls.append(key)
@@ -139,17 +137,17 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
             "E0210",
             f"`{block.name}` calls itself: {' → '.join(cycle)}",
             expr.span,
-            helps=["use `repeat`"],
+            helps=["use `repeat`, or a `scan` loop"],
         )
     if len(context.calls) >= MAX_BLOCK_DEPTH:
         context.calls.append(key)
-        title = f"blocks call blocks more than {MAX_BLOCK_DEPTH} deep"
+        title = f"more than {MAX_BLOCK_DEPTH} nested block calls"
         raise_error(
             "E0110",
             title,
             expr.span,
-            f"`{block.name}` would be number {MAX_BLOCK_DEPTH + 1}",
-            helps=["call one after the other"],
+            f"`{block.name}` would be call {MAX_BLOCK_DEPTH + 1}",
+            helps=["call the blocks one after the other"],
         )
     context.calls.append(key)
 
@@ -157,13 +155,13 @@ def enter_block(context: Context, block: ast.Block, expr: ast.Call) -> None:
 def _get_block_config(
     context: Context, target: BlockFunction, call: PendingCall
 ) -> Mapping[str, SpecValue]:
-    """The config values that a block sees: those of its file."""
+    """Return the config values that a block reads: those of its file."""
     module, caller, home = target.module, call.caller, target.env
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None:
         if module.root is caller.module.root:
             return caller.config
-        # handed over by its own file: it keeps the values it was named with
+        # passed on by its own file: it keeps the config it was bound with
         if home and home.module.root is module.root and home.config:
             return home.config
     if module.standard:
@@ -177,7 +175,7 @@ def _get_block_config(
 def _pair_arguments(
     block: ast.Block, call: PendingCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
-    """Each argument with the parameter it is for."""
+    """Pair each argument with its parameter. Raise E0201, E0211 or E0212 on a mismatch."""
     args = call.args
     options = [o for o in call.options if o.name != "config"]
     if len(args) > len(block.params):
@@ -205,8 +203,8 @@ def _pair_arguments(
 
 
 def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
-    """Give parameters the values of arguments: static ones first, then tensors. The
-    caller is still outside.
+    """Bind parameters to the arguments: first compile-time values, then tensors. Arguments
+    are evaluated in the caller's scope.
     """
     faults: list[Diagnostic] = []
     poisoned = False
@@ -216,7 +214,7 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
         for param, value, caller in pairs.values():
             if is_tensor_type(param.type) == tensors:
                 try:
-                    given.append((param, _evaluated(context, param, value, caller), value))
+                    given.append((param, _evaluate_argument(context, param, value, caller), value))
                 except Failed as failed:
                     faults += failed.diagnostics
                 except AlreadyReported:
@@ -236,9 +234,9 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
 
 
 def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) -> None:
-    """Give the other parameters their defaults, in order."""
+    """Bind the remaining parameters to their defaults, in order."""
     for param in block.params:
-        # given; `bind_arguments` has evaluated it where the call stands, defaults stand in here
+        # bound by `bind_arguments`; defaults are evaluated in the block's scope
         if param.name in env.names:
             continue
         if param.default is None:
@@ -250,14 +248,14 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
             raise_error(
                 "E0211", f"`{block.name}` needs the {what} `{param.name}`", expr.span, helps=helps
             )
-        value = _evaluated(context, param, param.default, env)
+        value = _evaluate_argument(context, param, param.default, env)
         _bind_parameter(context, block, param, value, param.default, env)
 
 
-def _evaluated(
+def _evaluate_argument(
     context: Context, param: ast.BlockParameter, expr: ast.Expr, caller: Env
 ) -> SpecValue:
-    """The value of an argument; a word of a choice stands for itself."""
+    """Evaluate an argument; a bare choice word evaluates to itself."""
     words = param.type.names if param.type.name == "choice" else ()
     if words:
         expr = select_branch(context, expr, caller)  # `half if old else interleaved`
@@ -284,7 +282,7 @@ def _bind_parameter(
     elif is_tensor_type(param.type):
         env.names[param.name] = match_tensor_type(context, param.type, value, env, place)
     elif param.type.name == "choice" and value is POISON:
-        raise_error("E0203", f"{what} is one of {', '.join(param.type.names)}", expr.span)
+        raise_error("E0203", f"{what} must be one of {', '.join(param.type.names)}", expr.span)
     else:
         env.names[param.name] = convert_to_declared_type(context, param.type, value, env, place)
 
@@ -292,8 +290,8 @@ def _bind_parameter(
 def _check_return(
     block: ast.Block, returned: Returned | None
 ) -> tuple[ast.Return, Sequence[EvalResult]]:
-    """The `return` of a block and a value for each declared result. E0214 where there
-    is no `return`, or another number of values.
+    """Return the `return` statement and one value per declared result. Raise E0214 for a
+    missing `return`, or another number of values.
     """
     if returned is None:
         names = ", ".join(p.name or "value" for p in block.results)
@@ -301,11 +299,11 @@ def _check_return(
             "E0214",
             f"`{block.name}` ends without `return`",
             block.name_span,
-            "nothing comes out of this",
+            "no result",
             helps=[f"end it with `return {names}`"],
         )
     statement, values = returned
-    # `return attend(…)` hands all results of a call on
+    # `return attend(…)` returns all results of the call
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values
     wanted = len(block.results)
@@ -319,10 +317,10 @@ def _check_return(
 def check_block_results(
     context: Context, block: ast.Block, returned: Returned | None, env: Env
 ) -> Results:
-    """The declared results of a block, checked."""
+    """Check the returned values against the declared results and return them."""
     statement, values = _check_return(block, returned)
     spans = [expr.span for expr in statement.values]
-    if len(spans) != len(values):  # one expression that gives them all
+    if len(spans) != len(values):  # a single expression with several results
         spans = [statement.span] * len(values)
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
@@ -333,11 +331,11 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Remember what a scope gave, for taps: `a.b` is the first result, `a.b:weights` another."""
+    """Record the results of a scope for taps: `a.b` is the first, `a.b:weights` another."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):
-        # a scope by itself is its first result, which is what most taps ask for
+        # the scope alone names the first result
         if n == 0:
             context.builder.names[env.scope] = value.value
         if name:

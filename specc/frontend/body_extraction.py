@@ -14,11 +14,9 @@ Key = TypeVar("Key")
 def hoist_position_ids(
     builder: Builder, inside: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
-    """`outputs`, with what leads to them built again where it reads row numbers of a
-    run-time length.
+    """Return `outputs` with position ids of a run-time length replaced by `Range` ops.
 
-    `inside` are the nodes that depend on the loop, in the order in which they were
-    made.
+    `inside` are the nodes that depend on the loop, in the order of their creation.
     """
     now: dict[Value, Value] = {}
     for node in inside:
@@ -38,7 +36,7 @@ def hoist_position_ids(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """The run-time length whose rows a node numbers."""
+    """Return the run-time length whose indices `node` computes, or None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -48,17 +46,18 @@ def _get_counted_length(node: Node) -> Dim | None:
 def extract_body_graph(
     builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value], start: int, own: str = ""
 ) -> tuple[Graph, list[Value]]:
-    """The nodes between loop inputs and outputs as a graph of its own, and what it
-    takes from outside. What has rows of the length `own`, which nobody knows outside,
-    is inside too. `start` is how many nodes there were before the body was read.
+    """Extract the nodes between loop inputs and outputs as a graph, and the captured values.
+
+    Nodes with an axis of the length `own`, a symbol unknown outside, are part of the body
+    too. `start` is the number of nodes before the body was elaborated.
     """
     inside = _find_dependent_nodes(builder, inputs.values(), start, own)
     outputs = hoist_position_ids(builder, inside, outputs)
-    # again: row numbers that were made outside depend on no row any more
+    # again: position ids made outside no longer depend on the loop
     inside = _find_dependent_nodes(builder, inputs.values(), start, own)
     live, captured = _find_reachable(inside, inputs.values(), outputs.values())
-    # captures go in the order in which the graph made them, so that the same spec
-    # gives the same body, however its outputs were walked
+    # captures are ordered as in the graph, so that the same spec gives the same body
+    # independent of the traversal order
     outer = _sort_captures(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
     now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
@@ -71,7 +70,7 @@ def extract_body_graph(
         node = Node(old.op, tuple(now[a] if a else None for a in old.args))
         copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
         now.update(zip(results, copies[-1][1], strict=True))
-        # a node of the body keeps the scope and the text it came from, for messages
+        # nodes of the body keep their scope and source location, for messages
         if old in builder.made:
             scopes[node] = builder.made[old]
     facts = {name: Input(v.type) for name, v in names.items()}
@@ -92,8 +91,8 @@ def extract_body_graph(
 def _find_reachable(
     inside: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
-    """The nodes inside the loop that its outputs need, and the values from outside that
-    these read, each found from the outputs backwards.
+    """Return the body nodes that the outputs need, and the outside values that they read,
+    in backward order.
     """
     live: set[Node] = set()
     captured: dict[Value, None] = {}
@@ -112,8 +111,8 @@ def _find_reachable(
 
 
 def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
-    """Values in the order in which a graph has them: inputs, parameters, and what nodes
-    make of them; such as are of no graph yet first.
+    """Sort values in graph order: inputs, parameters, then results of nodes; values that
+    are not part of the graph yet come first.
     """
     given = {v: n for n, v in enumerate(builder.inputs.values())}
     found = list(captured)
@@ -132,12 +131,12 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
 def _find_dependent_nodes(
     builder: Builder, leaves: Iterable[Value], start: int, length: str
 ) -> dict[Node, None]:
-    """Every node that reads one of `leaves`, directly or not, or gives rows of this
-    length, in order.
+    """Return, in order, every node that depends on one of `leaves` or has an axis of length
+    `length`.
 
-    The leaves are new with the body, so that only nodes behind the first `start` are
-    looked at. But what follows from the length alone, such as the numbers of its rows,
-    an earlier body may have made, and equal nodes are one.
+    The leaves are created with the body, so that only nodes after the first `start` can
+    depend on them. Nodes that depend only on the length may come from an earlier body,
+    since equal nodes are shared.
     """
     moved, free = set(leaves), set[Value]()
     found: dict[Node, None] = {}
@@ -159,7 +158,7 @@ def _find_dependent_nodes(
 
 
 def _iterate_candidates(builder: Builder, known: dict[Node, None], start: int) -> Iterator[Node]:
-    """What earlier bodies made of a length, and all nodes behind the first `start`."""
+    """Yield nodes of earlier bodies with this length, then nodes after the first `start`."""
     earlier = tuple(known)
     new = dict.fromkeys(islice(builder.nodes, start, None))
     yield from (node for node in earlier if node not in new)
@@ -167,5 +166,5 @@ def _iterate_candidates(builder: Builder, known: dict[Node, None], start: int) -
 
 
 def _depends_on_length(value: Value, length: str) -> bool:
-    """Whether an axis of a value follows from this length."""
+    """Return whether a dimension of the value contains this symbol."""
     return any(d.number is None and length in d.symbols() for d in value.type.shape)

@@ -53,8 +53,8 @@ from specc.syntax import ast
 def evaluate_argument(
     context: Context, expr: ast.Expr, kinds: ParameterKinds, what: str, env: Env
 ) -> SpecValue:
-    """The value of an argument where these kinds are expected: bare words, and calls
-    that are to be held, not made.
+    """Evaluate an argument for a parameter that takes these kinds, including bare choice
+    words and functions to be called later.
     """
     if list_choice_words(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
@@ -66,13 +66,13 @@ def evaluate_argument(
         value = take_first_result(context.evaluator.held(context, expr, env))
     else:
         value = evaluate_value(context, expr, env)
-    # reported; an empty `Failed` says no more
+    # already reported: raise without a further diagnostic
     if value is POISON:
         raise Failed
     if isinstance(value, Tensor) and TENSOR in kinds:
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT, NUMBER, ANYTHING} & {*kinds}:
-        # where a whole number is due, one that only an input tells has its own fault
+        # a run-time number where an integer is expected has an error of its own
         require_attribute_number(context, value, what, expr.span)
     return _require_known_number(
         context, convert_to_kind(value, kinds, what, expr.span), kinds, what, expr.span
@@ -82,17 +82,17 @@ def evaluate_argument(
 def _match_choice_word(
     context: Context, name: ast.Name, kinds: ParameterKinds, what: str, env: Env
 ) -> str | None:
-    """`half` in `pairs=half`: a bare word, where the parameter has words and no variable
-    is called so. None for a name that stands for something else.
+    """Match a bare word such as `half` in `pairs=half` if no variable has this name. Return
+    None if the name stands for something else. Raise E0203 for an unknown word.
     """
     words = list_choice_words(kinds)
     if not words:
         return None
     if name.path in words and name.path not in env.names:
         return name.path
-    # a parameter that takes any text as well cannot know a misspelled word
+    # a parameter that also takes any text cannot tell a misspelled word
     if TEXT not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
-        helps = suggest_similar_name(name.path, words, f"it is one of {', '.join(words)}")
+        helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{what} cannot be `{name.path}`", name.span, helps=helps)
     return None
 
@@ -100,8 +100,8 @@ def _match_choice_word(
 def _require_known_number(
     context: Context, value: SpecValue, kinds: ParameterKinds, what: str, span: Span | None
 ) -> SpecValue:
-    """A number that an operation is made with is known, or a config value that is still
-    a symbol.
+    """Require that a number stored as an op attribute is known when compiling, or is a
+    config value that is still a symbol.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT),):
         return tuple(
@@ -114,23 +114,23 @@ def _require_known_number(
 
 
 OPTIONS_READ_FROM_SHAPES = {
-    "attend": "the head count is read from the shape of `q`, so the option can go",
-    "attend_by": "the head count is read from the shape of `q`, so the option can go",
+    "attend": "the number of heads follows from the shape of `q`; remove the option",
+    "attend_by": "the number of heads follows from the shape of `q`; remove the option",
 }
-"""What people coming from other libraries want to give as an option."""
+"""Notes for options of other libraries that follow from the operands here."""
 
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
-    """What a word makes of these arguments."""
+    """Call a built-in function with these arguments."""
     word, expr = target.word, call.expr
     if word.name == "apply":
-        raise_error("E0205", "`apply` itself is not something to apply", expr.span)
+        raise_error("E0205", "`apply` cannot be applied itself", expr.span)
     site = CallSite(context=context, env=call.inner, call=expr)
     pairs = _pair_with_parameters(word, call, site)
     values = dict(target.given)
     rest = _evaluate_arguments(context, word, pairs, values, call.caller)
     _check_missing_arguments(word, values, bool(rest), expr)
-    # `min(a, b, c)`: Python takes what comes before `*others` by place only
+    # `min(a, b, c)`: Python takes the parameters before `*others` only by position
     leading = [s.name for s in word.slots if s.positional and not s.many and word.many]
     by_place = [values.pop(name) for name in leading if name in values]
     by_name = {_make_python_name(k): v for k, v in values.items()}
@@ -144,7 +144,7 @@ def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -
 
 
 def _make_python_name(name: str) -> str:
-    """Parameters that would be Python keywords or hide builtins end in an underscore there."""
+    """Return the Python parameter name, with an underscore after Python keywords."""
     return {"as": "as_", "in": "in_", "from": "from_"}.get(name, name)
 
 
@@ -155,10 +155,10 @@ def _evaluate_arguments(
     values: dict[str, SpecValue],
     env: Env,
 ) -> list[SpecValue]:
-    """Every argument made to fit: those with a name into `values`, the others returned.
+    """Evaluate every argument: named ones go into `values`, the others are returned.
 
-    All are tried before any fault is raised, so that one call tells all that is wrong
-    with it.
+    All arguments are evaluated before an error is raised, so that one call reports all
+    its errors.
     """
     faults: list[Diagnostic] = []
     rest: list[SpecValue] = []
@@ -186,15 +186,15 @@ def _evaluate_arguments(
 def _pair_with_parameters(
     word: Builtin, call: PendingCall, site: CallSite
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Each argument with the slot it is for; `site` learns where each stands."""
+    """Pair each argument with its parameter; `site` records where each argument is."""
     places = [s for s in word.slots if s.positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
-        # the last place may take any number: `max(a, b, c)`
+        # the last parameter may take any number of arguments: `max(a, b, c)`
         slot = places[min(n, len(places) - 1)] if places else None
         if slot is None or (n >= len(places) and not slot.many):
             count = _format_input_count(len(places))
-            title = f"`{word.name}` takes {count}, this is one more"
+            title = f"`{word.name}` takes {count}, this is one too many"
             raise_error("E0211", title, value.span, helps=[f"`{word.shown()}`"])
         pairs.append((slot, value))
         site.spans[slot.name] = value.span
@@ -202,7 +202,7 @@ def _pair_with_parameters(
     for option in call.options:
         if option.name not in by_name:
             raise_unknown_option(word.name, option, by_name)
-        # by place already: `linear(x, x=y)`
+        # already given by position: `linear(x, x=y)`
         if any(s.name == option.name for s, _ in pairs):
             at = option.name_span or option.span
             raise_error("E0212", f"`{option.name}` is given twice", at)
@@ -216,7 +216,7 @@ def _format_input_count(n: int) -> str:
 
 
 def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
-    """E0201 for an option that a word does not have, mended where its name is sure."""
+    """Raise E0201 for an unknown option, with a fix if one known option is similar."""
     near = match_foreign_option(option.name, known)
     at = option.name_span or option.span
     takes = f"`{called}` takes no options"
@@ -240,7 +240,7 @@ def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]
 def _check_missing_arguments(
     word: Builtin, values: Mapping[str, SpecValue], rest: bool, expr: ast.Call
 ) -> None:
-    """E0211 for a slot without a default that nothing was given for."""
+    """Raise E0211 for a parameter without a default that has no argument."""
     for slot in word.slots:
         if slot.many:
             inputs = [s.name for s in word.slots if s.positional]
@@ -258,7 +258,7 @@ def _check_missing_arguments(
 
 
 def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
-    """The value of `f(args, options) @ weights`."""
+    """Evaluate a call `f(args, options) @ weights`."""
     target = resolve_callee(context, expr.function, env)
     if isinstance(target, DefinitionFunction):
         return bind_definition(context, target, expr, env)
@@ -268,12 +268,12 @@ def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
 
 
 def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
-    """`apply(f, x, …)`: what `f` stands for, of these arguments."""
+    """Evaluate `apply(f, x, …)`: a call of `f` with the other arguments."""
     if not expr.args:
-        raise_error("E0211", "`apply` needs something to apply", expr.span)
+        raise_error("E0211", "`apply` needs a function to apply", expr.span)
     what = "the first argument of `apply`"
     target = evaluate_argument(context, expr.args[0], (FUNCTION,), what, env)
-    assert isinstance(target, Function)  # or `evaluate_argument` had refused it
+    assert isinstance(target, Function)  # `evaluate_argument` raises otherwise
     return _dispatch_call(context, target, expr, expr.args[1:], env)
 
 
@@ -283,7 +283,7 @@ def _dispatch_call(
     inner = env
     if isinstance(target, BlockFunction) and target.base is not None:
         inner = replace(env, scope=target.base)
-    # the weights of what is applied first: `apply(f @ a, x) @ b` has them at `a.b`
+    # the weight path of the applied function comes first: `apply(f @ a, x) @ b` is `a.b`
     if target.weights:
         inner = inner.under(resolve_weight_path(context, target.weights, target.env or env))
     if expr.weights:
@@ -298,14 +298,14 @@ def _dispatch_call(
     option = options.get(target.kind, target.kind)
     raise_error(
         "E0205",
-        f"{describe_value(target)} is not applied to tensors",
+        f"{describe_value(target)} cannot be called with tensors",
         expr.span,
-        helps=[f"give it to `attend` or `attend_by`, as `{option}=`"],
+        helps=[f"pass it to `attend` or `attend_by` as `{option}=`"],
     )
 
 
 def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """An expression that names something to apply later: `layer_norm(eps=1e-5)`, `gelu`, `none`."""
+    """Evaluate an expression to a function value: `layer_norm(eps=1e-5)`, `gelu`, `none`."""
     match expr:
         case ast.Conditional():
             taken = evaluate_expression(context, expr.condition, env)
@@ -323,15 +323,15 @@ def evaluate_function_value(context: Context, expr: ast.Expr, env: Env) -> EvalR
 def bind_options(
     context: Context, target: BuiltinFunction | BlockFunction, expr: ast.Call, env: Env
 ) -> EvalResult:
-    """A block or word with some options given."""
+    """Bind options of a block or built-in function (partial application)."""
     if isinstance(target, BuiltinFunction):
         slots = target.word.slots
         if not any(s.positional and s.default is MISSING for s in slots):
-            return evaluate_call(context, expr, env)  # `rope(theta=…)` waits for no input
+            return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs to wait for
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, given=values, weights=expr.weights, env=env)
-    # what a block's options mean its declared types say, when it is called
+    # options of a block are converted to their declared types when it is called
     late = {**target.given, **{o.name: (o, env) for o in expr.options}}
     _reject_inputs(target, expr)
     return replace(target, given=late, weights=expr.weights, env=target.env)
@@ -340,7 +340,7 @@ def bind_options(
 def _bind_builtin_options(
     context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
 ) -> dict[str, SpecValue]:
-    """The options given so far, with those of this call."""
+    """Return the options bound so far and those of this call."""
     word = target.word
     by_name = {s.name: s for s in word.slots}
     values = dict(target.given)
@@ -355,5 +355,5 @@ def _bind_builtin_options(
 
 def _reject_inputs(target: Function, expr: ast.Call) -> None:
     if expr.args:
-        title = f"`{target.name}` is to be applied later: give it options only"
+        title = f"`{target.name}` is passed as a function here: give it options only"
         raise_error("E0211", title, expr.args[0].span)

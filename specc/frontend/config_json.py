@@ -1,4 +1,4 @@
-"""Parse config.json strictly, every value with its source span (E0410 to E0415)."""
+"""Parse config.json strictly, with a source span for every value (E0410 to E0415)."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from specc.frontend.json_nodes import (
 from specc.io.file_signatures import identify_foreign_file
 
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
-MAX_JSON_VALUES = 1 << 16  # names of 21 843 classes, both ways, are 43 690
+MAX_JSON_VALUES = 1 << 16  # 21 843 class names, in both directions, are 43 690 values
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -36,41 +36,41 @@ _WORDS: dict[str, bool | float | None] = {
 
 
 def decode_config_source(data: bytes, name: str) -> Source:
-    """The text of a configuration file. Fails with E0410 if it is none."""
+    """Decode a config file. Raise E0410 if it is not text."""
     if found := identify_foreign_file(data[:64], name):
-        raise_error("E0410", f"`{name}` is not a configuration but {found[0]}", helps=[found[1]])
+        raise_error("E0410", f"`{name}` is not a config file but {found[0]}", helps=[found[1]])
     try:
         return Source(name, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise_error(
             "E0410",
             f"`{name}` is not UTF-8 text",
-            notes=[f"byte {error.start} cannot be read"],
-            helps=["save it again as UTF-8, or download it again"],
+            notes=[f"invalid byte at offset {error.start}"],
+            helps=["save it as UTF-8, or download it again"],
         )
 
 
 def parse_config_json(source: Source) -> JsonObject:
-    """The object a configuration holds. Fails with E0411 to E0415."""
+    """Parse a config file to an object. Raise E0410 to E0415."""
     if found := identify_foreign_file(source.text[:64].encode("utf-8", "replace"), source.name):
         raise_error(
-            "E0410", f"`{source.name}` is not a configuration but {found[0]}", helps=[found[1]]
+            "E0410", f"`{source.name}` is not a config file but {found[0]}", helps=[found[1]]
         )
     reader = _JsonParser(source)
     value = reader.document()
     if not isinstance(value, JsonObject):
         raise_error(
             "E0414",
-            "a configuration is a table of names and values",
+            "a config file must be a JSON object",
             value.span,
             "but this is " + ("a list" if isinstance(value, JsonList) else "a single value"),
-            helps=["give the config.json that belongs to the checkpoint"],
+            helps=["use the config.json of the checkpoint"],
         )
     return value
 
 
 class _JsonScanner:
-    """A place in the text, and what can be taken from it without knowing what is around."""
+    """Scans tokens of JSON text from a position."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -79,17 +79,17 @@ class _JsonScanner:
 
     @property
     def next(self) -> str:
-        """The next character; nothing at the end."""
+        """The next character; empty at the end."""
         return self.text[self.at : self.at + 1]
 
     def space(self) -> None:
-        """Passes over spaces and line ends."""
+        """Skip whitespace."""
         found = _SPACE.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
 
     def string(self) -> str:
-        """The text in double quotes that begins here."""
+        """Parse the string that starts here."""
         start, parts = self.at, list[str]()
         self.at += 1
         while True:
@@ -105,82 +105,79 @@ class _JsonScanner:
                     parts.append(self.escape())
                 case "":
                     self.at = start
-                    self.refuse("this text is never closed", help='close it with "')
+                    self.refuse("this string is never closed", help='close it with "')
                 case _:
-                    self.refuse(
-                        "a control character stands in a text", help="write line breaks as \\n"
-                    )
+                    self.refuse("a control character in a string", help="write line breaks as \\n")
 
     def escape(self) -> str:
-        """A character behind a backslash; halves of pairs are joined by `whole`."""
+        """Parse an escape sequence; `whole` joins surrogate pairs."""
         letter = self.text[self.at + 1 : self.at + 2]
         if letter in _ESCAPES and letter:
             self.at += 2
             return _ESCAPES[letter]
         digits = self.text[self.at + 2 : self.at + 6]
         if letter != "u" or not re.fullmatch("[0-9a-fA-F]{4}", digits):
-            self.refuse("this escape is not known", help="a backslash is written \\\\")
+            self.refuse("unknown escape sequence", help="write a backslash as \\\\")
         self.at += 6
         return chr(int(digits, 16))
 
     def whole(self, text: str, start: int) -> str:
-        """The text with pairs of surrogates joined."""
+        """Join surrogate pairs in the string."""
         if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text):
             return text
         try:
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:
             self.at = start
-            self.refuse("this text holds half of a character pair")
+            self.refuse("this string has half of a surrogate pair")
 
     def span(self, start: int) -> Span:
-        """From `start` to here."""
+        """Return the span from `start` to the current position."""
         return Span(self.source, start, self.at)
 
     def here(self, length: int) -> Span:
-        """The next characters; at the end of the text, the last one."""
+        """Return the span of the next characters; at the end of the text, of the last one."""
         start = min(self.at, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + length, len(self.text)))
 
     def refuse(self, what: str, *, help: str = "") -> NoReturn:
-        """Fails with E0411 at this place."""
+        """Raise E0411 at this position."""
         raise_error(
             "E0411",
             f"`{self.source.name}` is not valid JSON",
             self.here(1),
             what,
-            helps=[help] if help else ["mend this place, or get the file again"],
+            helps=[help] if help else ["correct it, or download the file again"],
         )
 
 
 class _JsonParser:
-    """One pass over the text, by recursive descent no deeper than the limit."""
+    """Recursive-descent parser with a depth limit."""
 
     def __init__(self, source: Source) -> None:
         self.scan = _JsonScanner(source)
         self.values = 0
 
     def document(self) -> JsonNode:
-        """The one value of the text."""
+        """Parse the single value of the document."""
         value = self.value(0)
         self.scan.space()
         if self.scan.at < len(self.scan.text):
             self.scan.refuse(
-                "nothing more is expected here",
-                help="a configuration is one { … }; take the rest away",
+                "expected the end of the file", help="a config file is one { … }; remove the rest"
             )
         return value
 
     def value(self, level: int) -> JsonNode:
-        """The value that begins here, behind spaces."""
+        """Parse a value after optional whitespace."""
         self.scan.space()
         self.values += 1
         if level >= MAX_JSON_DEPTH or self.values > MAX_JSON_VALUES:
             what = f"is nested deeper than {MAX_JSON_DEPTH} levels"
             if level < MAX_JSON_DEPTH:
-                what = f"holds more than {MAX_JSON_VALUES} values"
-            helps = ["no model's configuration is; get the file again"]
-            raise_error("E0415", f"the configuration {what}", self.scan.here(1), helps=helps)
+                what = f"has more than {MAX_JSON_VALUES} values"
+            helps = ["config files of models are smaller; download it again"]
+            raise_error("E0415", f"the config file {what}", self.scan.here(1), helps=helps)
         match self.scan.next:
             case "{":
                 return self.object(level)
@@ -191,40 +188,41 @@ class _JsonParser:
                 return JsonScalar(self.scan.string(), self.scan.span(start))
             case "":
                 return self.scan.refuse(
-                    "the text ends where a value is due", help="the file is cut off; get it again"
+                    "expected a value, got the end of the file",
+                    help="the file is truncated; download it again",
                 )
             case _:
                 return self.scalar()
 
     def object(self, level: int) -> JsonObject:
-        """`{ "key": value, … }`."""
+        """Parse `{ "key": value, … }`."""
         start, members = self.scan.at, dict[str, JsonMember]()
         self.scan.at += 1
         while not self.closes("}", bool(members), "a key"):
             key_start = self.scan.at
             if self.scan.text[self.scan.at] != '"':
-                self.scan.refuse("a key in double quotes is due here", help='write keys as "key"')
+                self.scan.refuse("expected a key in double quotes", help='write keys as "key"')
             key = self.scan.string()
             key_span = self.scan.span(key_start)
-            # RFC 8259 leaves open which counts, and programs differ
+            # RFC 8259 does not say which of two equal keys counts
             if key in members:
                 raise_error(
                     "E0412",
-                    f"the configuration gives `{key}` twice",
+                    f"the config file has the key `{key}` twice",
                     key_span,
                     "again here",
                     others=[Label(members[key].key, "first here")],
-                    helps=["keep the one that is right; programs disagree on which of two counts"],
+                    helps=["remove the wrong one: JSON readers disagree on which counts"],
                 )
             self.scan.space()
             if self.scan.next != ":":
-                self.scan.refuse("a colon is due here, between a key and its value")
+                self.scan.refuse("expected a colon between key and value")
             self.scan.at += 1
             members[key] = JsonMember(key_span, self.value(level + 1))
         return JsonObject(members, self.scan.span(start))
 
     def list(self, level: int) -> JsonList:
-        """`[ value, … ]`."""
+        """Parse `[ value, … ]`."""
         start, items = self.scan.at, list[JsonNode]()
         self.scan.at += 1
         while not self.closes("]", bool(items), "a value"):
@@ -232,34 +230,34 @@ class _JsonParser:
         return JsonList(tuple(items), self.scan.span(start))
 
     def closes(self, bracket: str, some: bool, due: str) -> bool:
-        """Whether the list ends here; if not, the comma before the next item is passed over."""
+        """Return whether the list ends here; otherwise skip the comma before the next item."""
         self.scan.space()
         if self.scan.next == bracket:
             self.scan.at += 1
             return True
         if some:
             if self.scan.next != ",":
-                self.scan.refuse(f"a comma or `{bracket}` is due here")
-            # to point at the comma, not at what follows it
+                self.scan.refuse(f"expected a comma or `{bracket}`")
+            # point at the comma, not at what follows it
             comma = self.scan.at
             self.scan.at += 1
             self.scan.space()
             if self.scan.next == bracket:
                 self.scan.at = comma
-                self.scan.refuse("a comma with nothing behind it", help="take the comma away")
+                self.scan.refuse("trailing comma", help="remove the comma")
         if self.scan.at >= len(self.scan.text):
             self.scan.refuse(
-                f"the text ends where {due} or `{bracket}` is due",
-                help="the file is cut off; get it again",
+                f"expected {due} or `{bracket}`, got the end of the file",
+                help="the file is truncated; download it again",
             )
         return False
 
     def scalar(self) -> JsonScalar:
-        """Read a number or one of the words of `_WORDS`."""
+        """Parse a number or one of `_WORDS`."""
         start = self.scan.at
         word = _WORD.match(self.scan.text, self.scan.at)
         if not word:
-            self.scan.refuse("no value can begin like this")
+            self.scan.refuse("expected a value")
         self.scan.at = word.end()
         span = self.scan.span(start)
         if word[0] in _WORDS:
@@ -273,18 +271,18 @@ class _JsonParser:
             lower, lower if lower in _WORDS else ""
         )
         return self.scan.refuse(
-            f"`{word[0][:40]}` is no JSON value", help=format_suggestion(close) if close else ""
+            f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
         )
 
 
 def _convert_number(text: str, real: bool, span: Span) -> int | float:
-    """The number a text denotes, if a 53-bit integer or a finite float holds it."""
+    """Convert a number that fits a 53-bit integer or a finite float. Raise E0413 otherwise."""
     if real:
         value = float(text)
         if not math.isfinite(value):
             raise_bad_number("too large for a floating-point number", span)
         return value
-    # the length first: `int` of a million digits takes long
+    # check the length first: `int` of a million digits is slow
     if len(text) > 17 or abs(int(text)) >= MAX_JSON_INTEGER:
         raise_bad_number("not below 2^53", span)
     return int(text)

@@ -1,4 +1,4 @@
-"""Evaluate config fields from the command line, an instance, config.json or the default."""
+"""Evaluate config fields: command line, extending spec, config.json, default, in this order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,15 +35,15 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""Kinds whose names can be listed."""
+"""Kinds whose names a message can list."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
-    """E0202 for a name where one of a kind of `KIND_PLURALS` is due, with the nearest of that
-    kind: values of the config have other kinds, and are not what is meant.
+    """Raise E0202 for an unknown name where a kind of `KIND_PLURALS` is expected, with the
+    nearest name of that kind.
     """
     names = list_names_of_kind(context, kind, env)
-    # what published files call an activation is known, however far from our word
+    # names of activations in config.json files are known, however different from ours
     meant = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
     near = meant or did_you_mean(name.path, names)
     listed = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
@@ -57,7 +57,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
 
 
 def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
-    """The words and definitions of a kind that a spec can name, its own first."""
+    """Return the built-in names and definitions of a kind, those of the spec first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     known = [*env.module.names(), *context.library.standard_names()]
@@ -66,25 +66,26 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
 
 
 def _get_name_kind(context: Context, name: str, env: Env) -> str:
-    """`mask`, `score`, … of a definition; of a block nothing."""
+    """Return the kind of a definition (`mask`, `score`, …), or "" for a block."""
     found = env.module.found(name) or context.library.standard(name)
     return found[0].kind if found and isinstance(found[0], ast.Definition) else ""
 
 
 PublishedLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
-"""Gives a field's value from a published config file, or `ABSENT`."""
+"""Returns a field's value from a published config.json, or `ABSENT`."""
 
 
 @dataclass(kw_only=True)
 class ConfigReader:
-    """How a program's config is read. `fixed` are trial values for fields that decide
-    structure. With `is_derived_field`, whole numbers that follow from others by their default
-    are what they follow as: `side = image / patch` is no symbol of its own.
+    """How the config of a program is read.
 
-    `steps` counts the work of all readings that share it. `path` is where the config
-    stands in that of the spec that uses this one, empty where none does. `longest` is
-    how long texts may be, where that decides how positions turn; 0 is what the spec or
-    file says. `training` keeps what only training computes, such as dropout.
+    `fixed` are trial values for fields that decide structure. With `is_derived_field`,
+    integers whose default is computed from other fields, such as `side = image / patch`, get
+    that expression instead of a symbol of their own. `steps` counts the work of all readings
+    that share it. `path` is the position of this config in that of the using spec, or
+    empty. `longest` is the maximum sequence length if RoPE frequencies depend on it, or 0
+    for the value of the spec or file. `training` keeps operations of training mode, such as
+    dropout.
     """
 
     symbolic: bool = False
@@ -98,7 +99,7 @@ class ConfigReader:
     training: bool = False
 
     def full(self, path: str) -> str:
-        """What a field is called from outside."""
+        """Return the qualified name of a field."""
         return f"{self.path}.{path}" if self.path else path
 
 
@@ -108,12 +109,12 @@ def evaluate_config(
     reader: ConfigReader,
     parts: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Every config field's value, behind those of the specs it uses, `parts`. Missing
-    ones are all reported at once (E0401).
+    """Return every config field's value, after the configs of used specs in `parts`. All
+    missing values are reported at once (E0401).
     """
     env = Env(module=program.module, config={}, raw=reader.raw)
     values: dict[str, SpecValue] = dict(parts or {})
-    env.config = values  # each default sees the fields before it
+    env.config = values  # each default can read the fields before it
     faults: list[Diagnostic] = []
     named = program.chain[0] if program.chain else program.module
     reading = _ConfigEvaluation(context, program.assigned, reader, named)
@@ -124,7 +125,7 @@ def evaluate_config(
         except Failed as failed:
             faults += failed.diagnostics
             values[entry.name] = POISON
-        # a default that reads a field at fault: that one is reported
+        # a default that reads an invalid field, which is reported already
         except AlreadyReported:
             values[entry.name] = POISON
     if faults:
@@ -133,7 +134,7 @@ def evaluate_config(
 
 
 def _limit_rope_length(longest: int, value: SpecValue) -> SpecValue:
-    """A value, its rotary settings those for texts of up to so many tokens."""
+    """Return the value with RoPE settings for up to `longest` tokens."""
     match value:
         case Rope() if longest:
             return value.over(longest)
@@ -146,7 +147,7 @@ def _limit_rope_length(longest: int, value: SpecValue) -> SpecValue:
 def _evaluate_field(
     reading: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """A field's value; those of a record see the ones before them by their own names."""
+    """Evaluate a field; fields of a record can read earlier ones by their own names."""
     if entry.type.name != "record" or path in reading.assigned:
         return _evaluate_single(reading, entry, path, env)
     inner = replace(env, names=dict(env.names))
@@ -159,8 +160,8 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """What the values of one config are read by. `named` is the spec the user named,
-    whose names those of the command line are.
+    """The inputs of one config evaluation. `named` is the spec the user named, in which
+    names on the command line are resolved.
     """
 
     context: Context
@@ -172,11 +173,11 @@ class _ConfigEvaluation:
 def _evaluate_single(
     reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """The first that there is: given, tried, from the config file, a symbol, the default.
+    """Return the first value there is: assigned, trial, from config.json, symbol, default.
 
-    In a reading with symbols an `int` is one even where it has a default, so that what
-    holds for the default alone is found; other defaults decide structure more often
-    than sizes, and are taken.
+    In a symbolic reading an `int` is a symbol even if it has a default, so that facts that
+    hold only for the default are found; other types mostly decide structure, and keep
+    their default.
     """
     context, reader = reading.context, reading.reader
     if path in reading.assigned:
@@ -193,7 +194,7 @@ def _evaluate_single(
 def _evaluate_unset_field(
     reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """A field that nobody gives a value: a symbol, its default, or what is tried first."""
+    """Evaluate a field without an assigned value: a symbol, its default or a trial value."""
     context, reader = reading.context, reading.reader
     full = reader.full(path)
     origin = Origin(entry.span, f"the config value `{full}`")
@@ -215,20 +216,20 @@ def _evaluate_unset_field(
 
 
 def _is_integer_pair(type: ast.TypeName) -> bool:
-    """Whether a field holds two whole numbers, as the sizes of pictures are."""
+    """Return whether a field is a pair of integers, such as an image size."""
     whole = type.of is not None and type.of.name == "int"
     return type.name == "pair" and whole and not type.optional
 
 
 def _repeat_for_pair(entry: ast.Field, value: SpecValue) -> SpecValue:
-    """What is tried for a field; one value for both of a pair."""
+    """Return the trial value of a field; a pair takes one value twice."""
     pair = entry.type.name == "pair" and not isinstance(value, tuple)
     return (value, value) if pair else value
 
 
 def is_derived_field(entry: ast.Field) -> bool:
-    """Whether a field is a whole number computed from others. `= width` alone is none:
-    that says what the value is until another is given.
+    """Return whether a field is an integer computed from other fields. A plain copy such as
+    `= width` does not count: it is only a default.
     """
     if entry.type.name != "int" or isinstance(entry.default, ast.NumberLiteral | ast.Name):
         return False
@@ -238,13 +239,13 @@ def is_derived_field(entry: ast.Field) -> bool:
 def _evaluate_derived(
     reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
-    """What a derived field follows as, where symbols can say it."""
+    """Return the symbolic value of a derived field, or None if it needs numbers."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     place = ValueContext(f"`{path}`", entry.default.span)
     try:
         value = _convert_to_field_type(reading.context, entry.default, entry, env, place)
-    # what is decided by numbers is tried with numbers; what is wrong is said of those
+    # values that need numbers are tried with numbers, which also reports their errors
     except (NeedsValue, Failed):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
@@ -253,12 +254,12 @@ def _evaluate_derived(
 def _evaluate_assigned(
     reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """What an instance or the command line says; E0203 for one value for a whole record."""
+    """Evaluate an assigned value. Raise E0203 for a single value for a record."""
     given = reading.assigned[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
-        title = f"`{path}` is a record: its values are set one by one"
-        raise_error("E0203", title, given.span, "one value", helps=[f"it has {names}"])
+        title = f"`{path}` is a record: set its fields one by one"
+        raise_error("E0203", title, given.span, "one value", helps=[f"its fields are {names}"])
     place = ValueContext(f"`{path}`", given.span)
     there = replace(env, module=given.module or reading.named)
     return _convert_to_field_type(reading.context, given.value, entry, there, place)
@@ -267,12 +268,12 @@ def _evaluate_assigned(
 def _convert_to_field_type(
     context: Context, expr: ast.Expr, entry: ast.Field, env: Env, place: ValueContext
 ) -> SpecValue:
-    """An expression as a value of the field's type."""
+    """Convert an expression to the field's type."""
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
         if resolve_name(context, expr, env, quiet=True) is POISON:
-            # refused, with the words it may be
+            # raises E0203 with the possible words
             return convert_to_declared_type(context, entry.type, expr.path, env, place)
     try:
         value = take_first_result(evaluate_as_type(context, entry.type, expr, env))
@@ -288,8 +289,8 @@ def _convert_to_field_type(
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
-    """The value that a field without one is tried with first; `specc.frontend.symbolic_check`
-    tries the others.
+    """Return the first trial value of a field without a value;
+    `specc.frontend.symbolic_check` tries the others.
     """
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
@@ -298,16 +299,16 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
 
 
 def _find_similar_keys(keys: Sequence[str], raw: JsonObject) -> list[str]:
-    """Where else in the file keys of these names stand: one is probably meant."""
+    """Return paths in the file that end in one of these keys: one is probably meant."""
     ends = {k.rpartition(".")[2] for k in keys}
     return [path for path, _ in raw.walk() if path.rpartition(".")[2] in ends]
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
-    helps = [f"give it: `--set {path}=…`, or in an instance `{path}: …`"]
+    helps = [f"give it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
     title, notes = f"`{path}` has no value", []
-    # a config file would do, and none was given
+    # a config file could provide it, but none was given
     if entry.sources and reader.raw is None:
         helps.append("it can come from a config file: `--config DIR`")
     elif keys and isinstance(reader.raw, JsonObject):

@@ -26,79 +26,79 @@ from specc.ir.graph import Builder
 from specc.syntax import ast
 
 EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
-"""The config of std, which has none."""
+"""The empty config of std."""
 MAX_ERRORS = 20
 MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
 class AlreadyReported(Exception):
-    """Something reported earlier is in the way; say nothing more."""
+    """Evaluation depends on something that was already reported; report nothing more."""
 
 
 def raise_undecided_structure(need: NeedsValue) -> NoReturn:
-    """E0207: what is built hangs on a length that only an input will tell."""
+    """Raise E0207: the structure depends on a length that only an input determines."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
-    helps = ["counts, conditions and names come from the config: make it a config value"]
+    helps = ["counts, conditions and names depend on the config only: use a config value"]
     raise_error(
         "E0207",
-        f"this is decided while compiling, and {names} is known only at run time",
+        f"this must be known when compiling, but {names} is a run-time length",
         need.span,
         helps=helps,
     )
 
 
 class Library(Protocol):
-    """Where blocks that a file does not define itself come from. Reads files, which
-    elaboration does not.
+    """Provider of blocks that a file does not define itself. It reads files; elaboration
+    does not.
     """
 
     def standard(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
-        """The std block or definition of that name, with the module it stands in."""
+        """Return the std block or definition of that name and its module, or None."""
         ...
 
     def standard_names(self) -> tuple[str, ...]:
-        """Every name std defines."""
+        """Return all names that std defines."""
         ...
 
     def published(self, context: "Context", entry: ast.Field, env: "Env") -> "SpecValue | Absent":
-        """A field's value from a published config file (`env.raw`), or `ABSENT`."""
+        """Return a field's value from a published config.json (`env.raw`), or `ABSENT`."""
         ...
 
     def used(self, path: str, user: "SpecModule", span: Span | None) -> "SpecModule":
-        """The file that `use` or `extends` names, seen from the file that says so."""
+        """Return the module that `use` or `extends` names in the file of `user`."""
         ...
 
 
 class Absent:
-    """Not in the config file; `none` there is a value like others."""
+    """Marks a key that is missing in the config file; `none` is a value."""
 
 
 ABSENT = Absent()
 
 
 class Evaluator(Protocol):
-    """What the modules of elaboration ask of each other in a circle: the value of an
-    expression may need a call, a call a block, a block its statements, and these the
-    values of expressions. `specc.frontend.spec_to_graph` makes the one there is.
+    """Functions that the modules of elaboration call recursively: expressions contain
+    calls, calls run blocks, blocks have statements, and these have expressions.
+    Implemented by `specc.frontend.spec_to_graph`.
     """
 
     def evaluate(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
-        """The value of an expression."""
+        """Evaluate an expression."""
         ...
 
     def call(self, context: "Context", expr: ast.Call, env: "Env", /) -> EvalResult:
-        """The value of a call."""
+        """Evaluate a call."""
         ...
 
     def held(self, context: "Context", expr: ast.Expr, env: "Env", /) -> EvalResult:
-        """What an expression names, to be applied later: `gelu`, `layer_norm(eps=1e-5)`."""
+        """Evaluate an expression to a function value: `gelu`, `layer_norm(eps=1e-5)`."""
         ...
 
     def configure(
         self, context: "Context", module: "SpecModule", given: EvalResult, span: Span | None, /
     ) -> dict[str, SpecValue]:
-        """The config of a used spec, from what its caller gives."""
+        """Return the config of a used spec, from the record that its caller passes."""
         ...
 
     def expect(
@@ -109,14 +109,16 @@ class Evaluator(Protocol):
         config: Mapping[str, SpecValue],
         span: Span | None = None,
     ) -> None:
-        """E0223 for an item that is sure to take more steps than are left."""
+        """Raise E0223 for a block that certainly takes more steps than are left."""
         ...
 
 
 @dataclass(eq=False, kw_only=True)
 class SpecModule:
-    """A spec file ready for look-up. `extended` is the module it is an instance of, whose
-    lengths and names it shares. What is `shipped` stays as it is, with all that it uses.
+    """A spec file prepared for name look-up.
+
+    `extended` is the module that it extends, whose lengths and names it shares. `shipped`
+    marks built-in specs, which are stored with all files that they use.
     """
 
     file: ast.File
@@ -131,36 +133,35 @@ class SpecModule:
 
     @property
     def root(self) -> "SpecModule":
-        """The module that has the graph: of an instance what it extends, else itself."""
+        """The module with the graph: the extended one, or the module itself."""
         return self.extended.root if self.extended else self
 
     def found(self, name: str) -> "tuple[ast.Block | ast.Definition, SpecModule] | None":
-        """The block or definition of that name, here or in what this extends, with the
-        module it stands in.
+        """Return the block or definition of that name and its module, here or in the
+        extended module.
         """
         if name in self.items:
             return self.items[name], self
         return self.extended.found(name) if self.extended else None
 
     def user(self, alias: str) -> "tuple[ast.Use, SpecModule] | None":
-        """The `use` that gives a file this name, with the module that says so."""
+        """Return the `use` with this alias and the module that declares it."""
         if alias in self.uses:
             return self.uses[alias], self
         return self.extended.user(alias) if self.extended else None
 
     def names(self) -> tuple[str, ...]:
-        """Every block and definition that can be named here."""
+        """Return the names of all blocks and definitions visible here."""
         return (*self.items, *(self.extended.names() if self.extended else ()))
 
 
 @dataclass(kw_only=True)
 class Env:
-    """Names in sight at one place of one module, and the weight scope it is under.
+    """The scope at one place of a module: visible names and the weight scope.
 
-    `lengths` is what the run-time lengths of a used file stand for while it is called;
-    None in the spec itself, where they stand for themselves. `heads` says whether the
-    grid that `rows` are about has a heads axis. `base` is the scope that all weights of
-    this file are under.
+    `lengths` maps the run-time lengths of a used file to those of its caller; it is None
+    in the main spec, where they stand for themselves. `heads` is whether the mask grid of
+    `rows` has a heads axis. `base` is the weight scope of the file.
     """
 
     module: SpecModule
@@ -175,34 +176,34 @@ class Env:
     base: str = ""
 
     def find_runtime_length(self, name: str) -> Dim | None:
-        """A length that `dims` declares; None for others, and for one that no tensor
-        has given a value yet.
+        """Return a run-time length declared in `dims`; None for other names, and for one
+        that no operand has bound yet.
         """
         if name not in self.module.root.dims:
             return None
         return Dim.symbol(name) if self.lengths is None else self.lengths.get(name)
 
     def under(self, path: str) -> "Env":
-        """The same names, deeper in the weight scopes."""
+        """Return this scope with `path` appended to the weight scope."""
         return replace(self, scope=join_weight_path(self.scope, path))
 
 
 def join_weight_path(scope: str, path: str) -> str:
-    """`a.b` and `c` to `a.b.c`; either may be empty."""
+    """Join `a.b` and `c` to `a.b.c`; either may be empty."""
     return f"{scope}.{path}" if scope and path else scope or path
 
 
 Counted = TypeVar("Counted", tuple[SpecValue, ...], Record)
-"""What holds other values."""
+"""A value that contains other values."""
 
 
 @dataclass(kw_only=True)
 class Context:
     """The state of one elaboration.
 
-    `evaluator` breaks the import cycle between the modules of this package. `calls` are the blocks
-    being called, the innermost last; `scope` is the scope of the node being added. `training`
-    keeps what only training computes, such as dropout.
+    `evaluator` breaks the import cycle between the modules of this package. `calls` are the
+    blocks being called, the innermost last; `scope` is the scope of the node being added.
+    `training` keeps operations of training mode, such as dropout.
     """
 
     library: Library
@@ -219,8 +220,8 @@ class Context:
 
     @contextmanager
     def called(self, at: Span | None, *, standard: bool) -> Iterator[None]:
-        """While what is called at `at` runs: in the standard library, where every fault
-        is shown at the user's text first, or in a file of the user.
+        """Set the call at `at` as the current caller. Errors in std code are shown at the
+        user's call first.
         """
         outer = self.errors.caller
         self.errors.caller = (outer or at) if standard else None
@@ -233,8 +234,8 @@ class Context:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """While the body of a loop or of an expert is read: what outside has it may
-        use, what it makes is its own.
+        """Elaborate a loop or expert body: it may use cached indices from outside, but its
+        own stay inside.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -243,8 +244,8 @@ class Context:
             self.facts.position_ids = outside
 
     def at(self, span: Span | None) -> Span | None:
-        """A place in the library with the user's text that led there, and one in a
-        normalizer with its name.
+        """Return the span with the user's call that led to it, if it is in std, and with
+        the name of the current normalizer.
         """
         if span is None:
             return span
@@ -255,7 +256,7 @@ class Context:
         return span if span.caller else replace(span, caller=self.errors.caller)
 
     def placed(self, fault: Diagnostic) -> Diagnostic:
-        """A fault in the library at the user's text that led there."""
+        """Return an error in std code shown at the user's call that led to it."""
         if fault.primary is None or (at := self.at(fault.primary.span)) is None:
             return fault
         if at == fault.primary.span:
@@ -263,16 +264,15 @@ class Context:
         return replace(fault, primary=Label(at, fault.primary.text))
 
     def late(self, symbols: frozenset[str]) -> bool:
-        """Whether these symbols have a value only when the model runs."""
+        """Return whether any of these symbols is known only at run time."""
         return bool(symbols) and (not self.symbols.symbolic or bool(symbols & self.symbols.runtime))
 
     def work(self, span: Span | None, count: int = 1) -> None:
-        """Count steps that are about to be done. E0223 past a limit."""
+        """Count steps that are about to be done. Raise E0223 past the limit."""
         self.used.steps.take(count, span)
 
     def counted(self, value: Counted, span: Span | None, known: int = 0) -> Counted:
-        """A list or record just made, what it holds counted: lists of lists are as long
-        as what is in them.
+        """Count the items of a new list or record, including nested ones, and return it.
 
         `known` items were counted before.
         """
@@ -280,15 +280,17 @@ class Context:
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
-        """Count list items that are made. E0216 past a limit, before they take memory."""
+        """Count new list items. Raise E0216 past the limit, before they take memory."""
         self.used.list_items += count
         if self.used.list_items > MAX_GRAPH_NODES:
             raise_error(
-                "E0216", f"the lists of this spec hold more than {MAX_GRAPH_NODES} items", span
+                "E0216", f"the lists of this spec have more than {MAX_GRAPH_NODES} items", span
             )
 
     def report(self, *faults: Diagnostic) -> None:
-        """Keep a fault, up to a limit; the same fault from several turns of a loop is one."""
+        """Record errors, up to a limit. The same error in several loop iterations counts
+        once.
+        """
         for fault in map(self.placed, faults):
             if self._known(fault):
                 continue
@@ -298,12 +300,12 @@ class Context:
                 self.errors.diagnostics.append(fault)
 
     def _known(self, fault: Diagnostic) -> bool:
-        """Whether a fault says nothing new: the same code at the same place. A budget
-        that is spent is spent everywhere, and said once.
+        """Return whether the same code was already reported at this place. An exceeded
+        budget is reported once in total.
         """
         if fault.primary is None:
             return False
-        # by code and place: turns of a loop meet the same fault with other numbers
+        # code and place only: loop iterations repeat an error with other numbers
         places = [
             d.primary.span for d in self.errors.diagnostics if d.code == fault.code and d.primary
         ]
@@ -311,18 +313,18 @@ class Context:
         return spent or fault.primary.span in places
 
     def collect_errors(self) -> "ErrorCollector":
-        """`with context.catching():` faults inside are kept, and the work goes on behind."""
+        """`with context.collect_errors():` records errors raised inside and continues."""
         return ErrorCollector(self)
 
 
 @dataclass
 class ErrorCollector:
-    """Keeps what is raised about the user's text; anything else passes."""
+    """Records raised diagnostics; other exceptions pass."""
 
     context: Context
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Failed):
@@ -332,11 +334,11 @@ class ErrorCollector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """Something that is called with arguments.
+    """A call whose arguments are not evaluated yet.
 
-    `expr` is the call as written; of `apply(f, x)` the arguments are those behind `f`.
-    They are evaluated in `caller`. `inner` is the same place under the weight scope
-    that the call opens by `@`.
+    `expr` is the call as written; for `apply(f, x)` the arguments are those after `f`.
+    They are evaluated in `caller`. `inner` is the caller's scope with the weight scope
+    that the call opens with `@`.
     """
 
     target: Function
@@ -347,10 +349,10 @@ class PendingCall:
 
     @property
     def options(self) -> Sequence[ast.Option]:
-        """What is given by name."""
+        """The named arguments."""
         return self.expr.options
 
     @property
     def own_scope(self) -> str:
-        """The scope of weights that this call opens; empty where it has no `@`."""
+        """The weight scope that this call opens; empty without `@`."""
         return self.inner.scope if self.target.weights or self.expr.weights else ""

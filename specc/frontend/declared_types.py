@@ -1,4 +1,4 @@
-"""Check values against declared types: static kinds, and tensor types whose names bind lengths."""
+"""Check values against declared types: compile-time kinds, and tensor types that bind lengths."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,15 +57,15 @@ STATIC_KINDS: dict[str, ParameterKind] = {
     "record": RECORD,
     "any": ANYTHING,
 }
-"""Types without brackets."""
+"""Types without dimensions."""
 
 TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
-"""Types with brackets."""
+"""Types with dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """What a value is for, as messages call it, and where it stands."""
+    """What a value is for, as named in messages, and its location."""
 
     what: str
     span: Span | None
@@ -73,17 +73,17 @@ class ValueContext:
 
 
 def is_tensor_type(type: ast.TypeName) -> bool:
-    """Whether a declared type is that of a tensor."""
+    """Return whether a declared type is a tensor type."""
     return type.dims is not None
 
 
 def is_function_type(type: ast.TypeName) -> bool:
-    """Whether a value of this type is something to apply, so that calls are held."""
+    """Return whether values of this type are functions, so that calls only bind options."""
     return type.name in ("positions", "norm", "activation", "any")
 
 
 def check_type_name(type: ast.TypeName) -> None:
-    """E0213 for a type that does not exist."""
+    """Raise E0213 for an unknown type."""
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
     known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
@@ -94,7 +94,7 @@ def check_type_name(type: ast.TypeName) -> None:
 def convert_to_declared_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
-    """`value` as the declared static type, or E0203."""
+    """Convert `value` to the declared compile-time type, or raise E0203."""
     what, span = place.what, place.span
     if value is None and type.optional:
         return None
@@ -111,7 +111,7 @@ def convert_to_declared_type(
         return resolve_hf_activation(context, value, env, span)
     fitted = convert_to_kind(value, (STATIC_KINDS[type.name],), what, span)
     if type.name == "float" and isinstance(fitted, Dim):
-        return convert_to_float(context, fitted, span)  # a length, as one with a fraction
+        return convert_to_float(context, fitted, span)  # an integer length as a float
     _check_function_name(type, fitted, place)
     return fitted
 
@@ -119,10 +119,12 @@ def convert_to_declared_type(
 def _convert_list(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
-    """Each item as the declared type of items."""
+    """Convert each item to the declared item type."""
     assert type.of is not None
     if not isinstance(value, tuple):
-        raise_error("E0203", f"{place.what} is a list, not {describe_value(value)}", place.span)
+        raise_error(
+            "E0203", f"{place.what} must be a list, not {describe_value(value)}", place.span
+        )
     item = ValueContext(f"an item of {place.what}", place.span)
     return tuple(convert_to_declared_type(context, type.of, v, env, item) for v in value)
 
@@ -130,24 +132,24 @@ def _convert_list(
 def _convert_pair(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> SpecValue:
-    """`[a, b]`; one value stands for both."""
-    assert type.of is not None  # the grammar has it so
+    """Convert `[a, b]`; a single value stands for both."""
+    assert type.of is not None  # guaranteed by the grammar
     both = value if isinstance(value, tuple) else (value, value)
     if len(both) != 2:
-        title = f"{place.what} is one value or a pair of them, not a list of {len(both)}"
+        title = f"{place.what} must be one value or a pair, not a list of {len(both)}"
         raise_error("E0203", title, place.span)
     item = ValueContext(f"an item of {place.what}", place.span)
     return tuple(convert_to_declared_type(context, type.of, v, env, item) for v in both)
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueContext) -> None:
-    """E0203 for a word that is no norm where a norm is due, and the like. A block may
-    stand for any of these: nobody knows what it does.
+    """Raise E0203 for a built-in function of the wrong sort, such as `gelu` as a norm. A
+    block may be used for any of them.
     """
     fitting = FUNCTION_NAME_CHECKS.get(type.name)
     if fitting is None or not isinstance(value, BuiltinFunction) or fitting(value.name):
         return
-    title = f"{place.what} takes {EXPECTED_FUNCTIONS[type.name]}, and `{value.name}` is none"
+    title = f"{place.what} must be {EXPECTED_FUNCTIONS[type.name]}, not `{value.name}`"
     helps = [f"{FUNCTION_HINTS[type.name]}, or a block of your own"]
     raise_error("E0203", title, place.span, helps=helps)
 
@@ -159,35 +161,39 @@ FUNCTION_NAME_CHECKS: dict[str, Callable[[str], bool]] = {
     "activation": ACTIVATION_NAMES.__contains__,
     "positions": lambda name: name == "sinusoid",
 }
-"""Which words may stand where one of a kind is meant; blocks may be anything."""
-EXPECTED_FUNCTIONS = {"norm": "a norm", "activation": "an activation", "positions": "positions"}
+"""The built-in functions allowed for each type; blocks are always allowed."""
+EXPECTED_FUNCTIONS = {
+    "norm": "a norm",
+    "activation": "an activation",
+    "positions": "a position encoding",
+}
 FUNCTION_HINTS = {
     "norm": "write `layer_norm(eps=1e-5)`, `rms_norm(eps=1e-6)` or `identity`",
-    "activation": "write relu, gelu, silu, tanh or another function of one number",
+    "activation": "write relu, gelu, silu, tanh or another elementwise function",
     "positions": "write `sinusoid(layout=halves)`, `learned(size=512)` or `none`",
 }
 
 
 def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: str) -> Type:
-    """The type of a graph input: every length must be known by name."""
+    """Return the type of a graph input. Raise E0202 for undeclared lengths."""
     assert type.dims is not None
-    # all at once: who forgot `dims` forgot them all
+    # all at once: usually the whole `dims` line is missing
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
     for name in undeclared:
-        env.dims[name.path] = Dim.symbol(name.path)  # said once, for all inputs
+        env.dims[name.path] = Dim.symbol(name.path)  # report it once for all inputs
     if undeclared:
         raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
     shape = []
     for dim in type.dims:
         if isinstance(dim, ast.EllipsisDims):
-            raise_error("E0303", "`...` has no meaning on the input of a graph", dim.span)
+            raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
         made = _evaluate_length(context, dim, env)
-        # a length of 0 that comes from the config; at run time 0 may be allowed
+        # a length of 0 from the config; at run time 0 may be allowed
         if made == 0:
             source = made.origin.span if made.origin else None
-            others = [Label(source, "which comes from here")] if source else []
+            others = [Label(source, "defined here")] if source else []
             raise_error(
                 "E0308",
                 f"{origin} would be empty: `{_format_type_source(dim)}` is 0",
@@ -207,12 +213,12 @@ def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
 
 
 def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
-    """E0202 for a length that nothing declares."""
+    """Return E0202 for an undeclared length."""
     near = did_you_mean(
         dim.path, [*env.module.root.dims, *(n for n, v in env.config.items() if isinstance(v, Dim))]
     )
     declare = (
-        "a length that the input decides is declared above: `dims "
+        "declare lengths that the input decides in `dims`: `dims "
         f"{', '.join([*env.module.root.dims, dim.path])}`"
     )
     helps = (format_suggestion(near), declare) if near else (declare,)
@@ -221,42 +227,42 @@ def _explain_undeclared_length(dim: ast.Name, env: Env) -> Diagnostic:
 
 
 def get_declared_dtype(type: ast.TypeName) -> str:
-    """The element type a declaration asks for."""
+    """Return the element type of a declared tensor type. Raise E0213 for another type."""
     if type.name not in TENSOR_DTYPES:
         helps = suggest_similar_name(
-            type.name, TENSOR_DTYPES, f"tensors hold {', '.join(TENSOR_DTYPES)}"
+            type.name, TENSOR_DTYPES, f"element types are {', '.join(TENSOR_DTYPES)}"
         )
-        raise_error("E0213", f"there is no tensor of `{type.name}`", type.span, helps=helps)
+        raise_error("E0213", f"there is no tensor type `{type.name}`", type.span, helps=helps)
     return TENSOR_DTYPES[type.name]
 
 
 def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
     value = take_first_result(context.evaluator.evaluate(context, expr, env))
     if not isinstance(value, Dim):
-        raise_error("E0303", f"a length is a whole number, not {describe_value(value)}", expr.span)
+        raise_error("E0303", f"a length must be an integer, not {describe_value(value)}", expr.span)
     if value.number is not None and value.number < 0:
-        raise_error("E0303", f"a length cannot be {value}", expr.span)
+        raise_error("E0303", f"a length must not be negative, got {value}", expr.span)
     return value
 
 
 def match_tensor_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
 ) -> Tensor:
-    """Check a tensor against a declared type; names not known yet become the lengths found."""
+    """Check a tensor against a declared type, and bind names that are not known yet."""
     if not isinstance(value, Tensor):
-        title = f"{place.what} is a tensor, {type.span.text if type.span else ''}"
+        title = f"{place.what} must be a tensor, {type.span.text if type.span else ''}"
         raise_error("E0203", title, place.span, f"this is {describe_value(value)}")
     others = [Label(type.span, "declared here")] if type.span else []
     if value.type.dtype != get_declared_dtype(type):
         holds = format_type(value.type).split("[")[0]
-        title = f"{place.what} holds {holds} where {type.name} is declared"
+        title = f"{place.what} is declared as {type.name}, but the tensor has {holds}"
         raise_error("E0301", title, place.span, others=others)
     dims = type.dims or ()
     spread = [n for n, d in enumerate(dims) if isinstance(d, ast.EllipsisDims)]
-    # so many axes are left for `...` to stand for
+    # the number of axes that `...` stands for
     extra = len(value.shape) - len(dims) + len(spread)
     if extra < 0 or (extra and not spread):
-        title = f"{place.what} has {len(value.shape)} axes where {len(dims)} are declared"
+        title = f"{place.what} has {len(value.shape)} axes, but {len(dims)} are declared"
         raise_error("E0301", title, place.span, f"this is {describe_value(value)}", others=others)
     matching = _TypeMatcher(context, type, value, env, place)
     at = 0
@@ -272,7 +278,7 @@ def match_tensor_type(
 
 @dataclass(frozen=True, slots=True)
 class _TypeMatcher:
-    """A tensor held against its declared type, axis by axis."""
+    """Matches a tensor against its declared type, axis by axis."""
 
     context: Context
     type: ast.TypeName
@@ -281,15 +287,16 @@ class _TypeMatcher:
     place: ValueContext
 
     def rest(self, lengths: Sequence[Dim]) -> None:
-        """`...`: the lengths it stands for are the same wherever it stands in a block."""
+        """Match `...`, which stands for the same lengths everywhere in a block."""
         known = self.env.names.setdefault("...", tuple(lengths))
         if known != tuple(lengths):
-            assert isinstance(known, tuple)  # no name of a spec is spelled so
-            title = f"{self.place.what}: `...` stands for ({', '.join(map(str, known))}) here"
+            assert isinstance(known, tuple)  # `...` cannot be a name in a spec
+            known_lengths = ", ".join(map(str, known))
+            title = f"{self.place.what}: `...` is ({known_lengths}) in this block"
             raise_error("E0301", title, self.place.span, describe_value(self.tensor))
 
     def length(self, expr: ast.Expr, actual: Dim) -> None:
-        """One length: a new name becomes the length found, anything else must be it."""
+        """Match one length: bind a new name, or check the known length."""
         if isinstance(expr, ast.Name):
             # `_` matches any length and binds nothing
             if expr.path == "_":
@@ -305,9 +312,9 @@ class _TypeMatcher:
             self._clash(expr, wanted, actual)
 
     def _promised(self, wanted: Dim, actual: Dim) -> bool:
-        """Whether the two are one because `image / 2` says that 2 divides `image`: so
-        the `image // 2` rows of `x[::2]` are as many. What an input tells is not
-        settled so, for nobody would see that its half is not whole.
+        """Return whether the lengths are equal given that `image / 2` divides exactly: the
+        `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no
+        check at run time would detect a remainder.
         """
         symbols = wanted.symbols() | actual.symbols()
         if not symbols or self.context.late(symbols):
@@ -316,7 +323,7 @@ class _TypeMatcher:
 
     def _named(self, name: str, length: Dim) -> None:
         self.env.dims[name] = length
-        # of a used file, this is what its run-time length stands for in this call
+        # in a used file, this binds its run-time length for the call
         if self.env.lengths is not None and name in self.env.module.root.dims:
             self.env.lengths[name] = length
 
@@ -332,7 +339,7 @@ class _TypeMatcher:
         raise Failed(
             Diagnostic(
                 "E0302",
-                f"{what} has a length of {actual} where {_format_expected_length(expr, wanted)}",
+                f"{what} has length {actual}, but {_format_expected_length(expr, wanted)}",
                 Label(at, f"this is {describe_value(self.tensor)}") if at else None,
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._captured(expr),
@@ -340,21 +347,21 @@ class _TypeMatcher:
         )
 
     def _captured(self, expr: ast.Expr) -> tuple[str, ...]:
-        """The help where a block's type names a length that `dims` declares."""
+        """Return a help if the type of a block uses a length that `dims` declares."""
         block = self.place.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
-        # in a block of another file it is what the caller's operands say
+        # in a block of another file the length follows from the operands
         if not block or not declared or self.env.lengths is not None:
             return ()
         return (
-            f"`{name}` in `{block}` is the length that `dims` declares: give the "
-            f"block's own length a name that `dims` does not have, such as `{name}_`",
+            f"`{name}` in `{block}` is the length declared in `dims`: for a length of its own "
+            f"use a name that `dims` does not have, such as `{name}_`",
         )
 
 
 def _find_length(name: str, env: Env) -> Dim | None:
-    """A length that the name has already, as a variable, in the config or in `dims`."""
+    """Return the length bound to a name as a variable, in the config or in `dims`."""
     for names in (env.names, env.config):
         value = names.get(name)
         if isinstance(value, Dim):

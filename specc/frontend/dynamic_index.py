@@ -1,4 +1,4 @@
-"""Indices that are computed when the model runs: `x[:, t]` of `t: int[]`."""
+"""Indices that are computed at run time: `x[:, t]` with `t: int[]`."""
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
@@ -19,15 +19,15 @@ def gather_position(
     index: Span | None,
     span: Span | None,
 ) -> Tensor:
-    """Return position `at` of an axis, which is removed. E0208 unless `at` is one whole
-    number. As of `gather`, a position that does not exist stops the model.
+    """Select position `at` along an axis and remove the axis. Raise E0208 unless `at` is an
+    integer scalar. The model stops for an index that is out of range, as for `gather`.
     """
     if at.shape or at.type.dtype not in ("i64", "i32"):
-        helps = ["`gather(x, ids, axis=…)` reads rows by computed numbers"]
-        title = f"an index is one whole number, not {describe_value(at)}"
+        helps = ["`gather(x, ids, axis=…)` takes several indices"]
+        title = f"an index must be an integer scalar, not {describe_value(at)}"
         raise_error("E0208", title, index, helps=helps)
     ids = at
-    # for each of the leading axes the same position: int[*leading, 1]
+    # the same position for each index of the leading axes: int[*leading, 1]
     for lead, length in enumerate((*x.shape[:axis], Dim.of(1))):
         for op in (ops.Insert(lead), ops.Expand(lead, length)):
             ids = node_builder.add_node_with_one_result(

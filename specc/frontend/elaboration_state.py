@@ -33,7 +33,7 @@ class LengthSymbols:
 
     With `symbolic` config values are symbols, too; `runtime` are the symbols that only an input
     determines. `opaque` names integers computed from config symbols, such as `int(0.25 * d)`.
-    `max_length` is the sequence length that rotary frequencies depend on (`--context`), or 0.
+    `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
     """
 
     symbolic: bool = False

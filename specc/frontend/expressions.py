@@ -1,4 +1,4 @@
-"""Evaluate expressions: static where all operands are, graph nodes where one is a tensor."""
+"""Evaluate expressions: to compile-time values, or to graph nodes if an operand is a tensor."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -40,59 +40,59 @@ from specc.syntax import ast
 from specc.syntax.ast_walk import flatten_binary_chain
 
 NAMES_PER_STEP = 64
-"""Names in sight that are copied in the time of one step."""
+"""Number of names in scope that are copied in the time of one step."""
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """The value of an expression. Raises Failed with what is wrong, or Poisoned when
-    that was said before.
+    """Evaluate an expression. Raise Failed with the errors, or AlreadyReported if it depends
+    on something that was reported before.
     """
     context.work(expr.span)
-    # the parser makes no other classes, so that a missing rule is a fault of ours
+    # the parser creates no other node classes: a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
         raise AlreadyReported
-    # a tensor is called by the text it was last read from: in `y = x; f(y)` a
-    # message about the operand shows `y`, not what first made it
+    # messages show a tensor by the text it was last read from: for `y = x; f(y)` they
+    # show `y`
     if isinstance(value, Tensor) and expr.span:
         return Tensor(value.value, expr.span)
     return value
 
 
 def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
-    """As `evaluate_expression`, and of several results the first."""
+    """Evaluate an expression; of several results return the first."""
     return take_first_result(evaluate_expression(context, expr, env))
 
 
 def require_integer(value: SpecValue, what: str, span: Span | None) -> int:
-    """A whole number that decides structure. NeedsValue while it is a symbol."""
+    """Return an integer that decides structure. Raise NeedsValue while it is a symbol."""
     if isinstance(value, RuntimeNumber):
         raise NeedsValue(value.symbols, span)
     if not isinstance(value, Dim):
-        raise_error("E0203", f"{what} is a whole number, not {describe_value(value)}", span)
+        raise_error("E0203", f"{what} must be an integer, not {describe_value(value)}", span)
     if value.number is None:
         raise NeedsValue(value.symbols(), span)
     return value.number
 
 
 def evaluate_condition(context: Context, expr: ast.Expr, env: Env, what: str) -> bool:
-    """A static condition."""
+    """Evaluate a compile-time condition."""
     value = evaluate_value(context, expr, env)
     if isinstance(value, bool):
         return value
     if isinstance(value, Tensor):
         raise_error(
             "E0207",
-            f"{what} is decided while compiling, this one depends on the input",
+            f"{what} must be known when compiling, but this depends on an input",
             expr.span,
             f"this is {describe_value(value)}",
-            helps=["to choose between two tensors at run time write `where(condition, a, b)`"],
+            helps=["to select between tensors at run time write `where(condition, a, b)`"],
         )
-    raise_error("E0203", f"{what} is true or false, not {describe_value(value)}", expr.span)
+    raise_error("E0203", f"{what} must be true or false, not {describe_value(value)}", expr.span)
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
-    # `1e3` is a float, though whole: only digits alone are a length
+    # `1e3` is a float: only digits alone are an integer
     if any(c in expr.text for c in ".eE"):
         return float(expr.text)
     return parse_number_literal(expr.text)
@@ -100,7 +100,7 @@ def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim
 
 @lru_cache(maxsize=1024)
 def parse_number_literal(text: str) -> Dim:
-    """A number as it is written."""
+    """Parse an integer literal."""
     return Dim.of(int(text))
 
 
@@ -129,11 +129,11 @@ def _evaluate_unary(context: Context, expr: ast.Unary, env: Env) -> SpecValue:
 
 
 def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
-    """A loop along the left operands: a sum of thousands of terms is no deeper than one of two."""
+    """Evaluate a chain of operators iteratively: thousands of terms need no deep recursion."""
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = evaluate_value(context, leftmost, env)
-    except AlreadyReported:  # said before; what is wrong on the right is still to be said
+    except AlreadyReported:  # still report errors in the right operands
         for operation in operations:
             evaluate_value(context, operation.right, env)
         raise
@@ -163,7 +163,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
     values = [_evaluate_compared(context, o, expr.operands, env) for o in expr.operands]
     context.scope = env.scope
     result: SpecValue = None
-    # `0 <= i - j < n` is two comparisons joined
+    # `0 <= i - j < n` is a conjunction of two comparisons
     for n, op in enumerate(expr.ops):
         holds = apply_comparison(context, op, values[n], values[n + 1], expr)
         result = holds if n == 0 else apply_logical(context, "&", [result, holds], expr)
@@ -173,7 +173,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
 def _evaluate_compared(
     context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
-    """One side of a comparison. A bare word beside a choice is one of its words."""
+    """Evaluate one side of a comparison. A bare word next to a choice is one of its words."""
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         for other in others:
@@ -192,7 +192,7 @@ def _evaluate_choice_word(
     if isinstance(expr, ast.Name) and expr.path in choice.words:
         return ChoiceValue(expr.path, choice.words)
     if isinstance(expr, ast.Name) and resolve_name(context, expr, env, quiet=True) is POISON:
-        raise_error("E0203", f"`{expr.path}` is none of {', '.join(choice.words)}", expr.span)
+        raise_error("E0203", f"`{expr.path}` is not one of {', '.join(choice.words)}", expr.span)
     return evaluate_value(context, expr, env)
 
 
@@ -201,7 +201,7 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 
 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
-    """The side of `a if c else b` that counts, unevaluated; any other expression itself."""
+    """Return the selected branch of `a if c else b`, unevaluated; other expressions as is."""
     while isinstance(expr, ast.Conditional):
         taken = evaluate_condition(context, expr.condition, env, "the condition of `if`")
         expr = expr.then if taken else expr.otherwise
@@ -220,12 +220,12 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
     if isinstance(over, tuple):
         items, count = over, len(over)
     else:
-        turns = range(require_integer(over, "what `for` runs over", expr.over.span))
+        turns = range(require_integer(over, "the range of `for`", expr.over.span))
         items, count = map(Dim.of, turns), len(turns)
     made: list[SpecValue] = []
     context.count_list_items(count, expr.over.span)  # before they take memory
     for item in items:
-        # each turn copies the names in sight, which a long block has many of
+        # each iteration copies the names in scope, which may be many
         context.work(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
         inner = replace(env, names={**env.names, expr.variable: item})
         with context.weights.sharing.step(expr):
@@ -245,7 +245,7 @@ def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
         return _index_list(context, base, expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
-    # inside a definition `keep[j]` reads a grid; outside it `j` is a name like others
+    # in a definition `keep[j]` reads a grid; elsewhere `j` is an ordinary name
     if is_grid_read(expr, env):
         return read_at_grid_indices(context, base, expr, env)
     return _index_tensor(context, base, expr, env)
@@ -259,28 +259,28 @@ def _index_list(
         raise_error("E0203", "a list takes one index", expr.span)
     n = require_integer(evaluate_value(context, item, env), "an index", item.span)
     if not -len(base) <= n < len(base):
-        raise_error("E0208", f"there is no item {n} in a list of {len(base)}", item.span)
+        raise_error("E0208", f"index {n} is out of range for a list of {len(base)}", item.span)
     return base[n]
 
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """`x[:, 0]`, `x[..., a:b]`: each item takes one axis from the left, `...` the ones between."""
+    """Index a tensor: `x[:, 0]`, `x[..., a:b]`; `...` stands for the axes in between."""
     items = list(expr.items)
     rest = [n for n, i in enumerate(items) if isinstance(i, ast.EllipsisDims)]
     if len(rest) > 1:
-        raise_error("E0208", "`...` stands once in an index", expr.span)
+        raise_error("E0208", "`...` may occur once in an index", expr.span)
     new = sum(_is_none(item) for item in items)
     count, rank = len(items) - len(rest) - new, len(base.shape)
     if count > rank:
-        title = f"{count} indices for {describe_value(base)}, which has {rank} axes"
+        title = f"too many indices: {count} for {describe_value(base)} with {rank} axes"
         raise_error("E0208", title, expr.span)
-    if rest:  # so many whole axes as are left
+    if rest:  # `...` becomes full slices
         items[rest[0] : rest[0] + 1] = [ast.Slice()] * (rank - count)
     value, axis = base, 0
     for item in items:
         if isinstance(item, ast.Slice):
             value = _slice_axis(context, value, axis, item, env, expr.span)
-            axis += 1  # a row takes its axis away, a slice leaves it
+            axis += 1  # a slice keeps its axis, an index removes it
         elif _is_none(item):
             op = ops.Insert(axis)
             value = node_builder.add_node_with_one_result(
@@ -293,8 +293,8 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
 
 
 def _is_none(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Whether an index is `none` as it is written: a new axis of length 1. A config value
-    that is none is no index.
+    """Return whether an index is the literal `none`: a new axis of length 1. A config value
+    that is none does not count.
     """
     return isinstance(item, ast.Name) and item.path == "none"
 
@@ -306,11 +306,11 @@ def _select_position(
     if isinstance(at, Tensor):
         return gather_position(context, value, axis, at, env=env, index=item.span, span=span)
     if not isinstance(at, Dim):
-        raise_error("E0208", f"an index is a whole number, not {describe_value(at)}", item.span)
+        raise_error("E0208", f"an index must be an integer, not {describe_value(at)}", item.span)
     length = value.shape[axis]
     if at.number is not None and at.number < 0:
-        # the last row of an axis that still grows has an op of its own: how long the
-        # axis is need not be known to find it
+        # the last position of an axis that grows during generation has an op of its
+        # own, which does not need the length
         if at.number == -1:
             return node_builder.add_node_with_one_result(
                 context, ops.Last(axis), value, span=span, scope=env.scope
@@ -322,13 +322,13 @@ def _select_position(
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
-    """Where a slice of an axis begins or ends."""
+    """Evaluate the start or stop of a slice."""
     at = evaluate_value(context, end, env)
     if not isinstance(at, Dim):
-        title = f"a slice runs between whole numbers, not {describe_value(at)}"
+        title = f"a slice must have integer bounds, not {describe_value(at)}"
         raise_error("E0208", title, end.span)
-    # From the end, as Python counts; a length may be a symbol, so this is algebra. What
-    # of `-n` is below 0 nobody knows while `n` is a symbol, so what is written counts.
+    # Negative bounds count from the end, as in Python. The sign of a symbolic `-n` is
+    # unknown, so that the minus sign in the source decides.
     written = isinstance(end, ast.Unary) and (at.number or 0) == 0
     below = at.number is not None and at.number < 0
     return length + at if written or below else at
@@ -338,7 +338,7 @@ def _slice_axis(
     context: Context, value: Tensor, axis: int, item: ast.Slice, env: Env, span: Span | None
 ) -> Tensor:
     step = _evaluate_slice_step(context, item, env)
-    # `x[:, 0]`: the whole axis is no node
+    # `x[:, 0]`: a full slice needs no node
     if item.start is None and item.stop is None and step == 1:
         return value
     length = value.shape[axis]
@@ -353,16 +353,16 @@ def _slice_axis(
 
 
 def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:
-    """The `s` of `a:b:s`. E0327 for one that does not go forward."""
+    """Evaluate the step of `a:b:s`. Raise E0327 unless it is positive."""
     if item.step is None:
         return Dim.of(1)
     step = evaluate_value(context, item.step, env)
     if not isinstance(step, Dim):
-        title = f"a slice steps by a whole number, not {describe_value(step)}"
+        title = f"the step of a slice must be an integer, not {describe_value(step)}"
         raise_error("E0208", title, item.step.span)
     if step.number is not None and step.number < 1:
-        helps = ["`flip(x, axis=…)` turns an axis around: `flip(x, axis=1)[:, ::2]`"]
-        title = f"a slice steps forward, by 1 or more, not by {step}"
+        helps = ["`flip(x, axis=…)` reverses an axis: `flip(x, axis=1)[:, ::2]`"]
+        title = f"the step of a slice must be at least 1, got {step}"
         raise_error("E0327", title, item.step.span, helps=helps)
     return step
 

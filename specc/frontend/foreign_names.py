@@ -1,6 +1,4 @@
-"""Suggest our name for an operation or option of another library, and map Hugging Face
-activation names.
-"""
+"""Map operation, option and activation names of other libraries to those of this language."""
 
 from collections.abc import Collection
 from typing import NoReturn
@@ -17,7 +15,7 @@ from specc.syntax import ast
 FOREIGN_BY_NAME = {
     normalize_identifier(name): mend for mend in FOREIGN_OPERATIONS for name in mend.names
 }
-"""By name, without case and separators."""
+"""Replacements by normalized name (without case and separators)."""
 
 FOREIGN_LIBRARIES = frozenset(
     {
@@ -26,7 +24,7 @@ FOREIGN_LIBRARIES = frozenset(
         *("einops", "transformers", "onnx", "self", "module", "model"),
     }
 )
-"""What stands before a point elsewhere."""
+"""Module names before a dot in other libraries: `nn.Linear`."""
 
 FOREIGN_OPTIONS = {
     "dim": "axis",
@@ -64,7 +62,7 @@ FOREIGN_OPTIONS = {
     "splitsizeorsections": "into",
     "dtype": "to",
 }
-"""Options of elsewhere, without case and separators, and what they are called here."""
+"""Option names of other libraries, normalized, and ours."""
 
 
 RENAMED_STD_DEFINITIONS = {
@@ -116,8 +114,8 @@ RENAMED_STD_DEFINITIONS = {
 
 
 def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
-    """Return what replaces an operation of another library, or a former name of a std
-    definition; empty for none.
+    """Return the replacement for an operation of another library or a former name of a
+    std definition, or "".
     """
     if RENAMED_STD_DEFINITIONS.get(name) in known:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
@@ -126,16 +124,16 @@ def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
 
 
 def suggest_for_library_path(path: str, known: Collection[str]) -> str:
-    """What is written here for `nn.Linear` or `x.reshape`; empty where nothing is known."""
+    """Return the replacement for a path such as `nn.Linear` or `x.reshape`, or ""."""
     name = path.rpartition(".")[2]
     if mend := suggest_for_foreign_operation(name, known):
         return mend
     near = name if name in known else did_you_mean(name, known)
-    return f"write `{near}`; `specc doc {near}` says what it takes" if near else ""
+    return f"write `{near}`; see `specc doc {near}`" if near else ""
 
 
 def match_foreign_option(name: str, known: Collection[str]) -> str | None:
-    """The option of this name in other languages, or one that is spelled nearly so."""
+    """Return our name for an option of another library, or a similarly spelled option."""
     foreign = FOREIGN_OPTIONS.get(normalize_identifier(name))
     return foreign if foreign in known else did_you_mean(name, known)
 
@@ -151,24 +149,24 @@ HF_ACTIVATION_ALIASES = {
     "relu_squared": "relu2",
     "linear": "identity",
 }
-"""Other names of activations in published config files."""
+"""Alternative names of activations in config.json files."""
 
 KNOWN_ACTIVATIONS = frozenset(HF_ACTIVATION_ALIASES) | {
     *("gelu", "gelu_10", "hardswish", "laplace", "leaky_relu", "mish", "quick_gelu"),
     *("relu", "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "tanh"),
 }
-"""The names that published config files have: functions, and blocks of `activations` in std."""
+"""Activation names in config.json files: functions, and blocks of `activations` in std."""
 
 
 def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | None) -> SpecValue:
-    """An activation by its name in a config file. Unknown ones are refused (E0403), never
-    guessed.
+    """Return the activation with this name in a config.json. Raise E0403 for an unknown
+    one.
     """
     spec_name = ast.Name(HF_ACTIVATION_ALIASES.get(name, name), span=span)
     try:
         value = context.evaluator.evaluate(context, spec_name, env)
     except Failed as failed:
-        # what a name may be in a spec is no help to who looks at a config file
+        # the names known in a spec do not help with a config.json
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         _raise_unknown_activation(name, span)
@@ -180,11 +178,11 @@ def _raise_unknown_activation(name: str, span: Span | None) -> NoReturn:
     close = did_you_mean(name, known)
     raise_error(
         "E0403",
-        f'the activation "{name[:60]}" is not known',
+        f'unknown activation "{name[:60]}"',
         span,
         "no activation has this name",
-        notes=[f"there are {', '.join(known)}"],
+        notes=[f"known activations: {', '.join(known)}"],
         helps=[format_suggestion(close)]
         if close
-        else ["a spec of your own may have a block of this name: --spec my.specc"],
+        else ["define a block with this name in a spec of your own: --spec my.specc"],
     )

@@ -184,7 +184,7 @@ FOREIGN_OPERATIONS = (
         ("applyrotaryposemb", "rotaryembedding", "applyrope"),
     ),
     ForeignOperation(
-        "a spec says nothing of caches: `specc compile --for step` derives them",
+        "a spec says nothing of caches: `specc compile --graphs step` derives them",
         (),
         ("kvcache", "cache", "pastkeyvalues", "pastkeyvalue"),
     ),

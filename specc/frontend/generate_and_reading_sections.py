@@ -35,7 +35,7 @@ from specc.syntax import ast
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """A static value as plain data. NeedsValue for a symbol; `span` is where the value stands."""
+    """Convert a compile-time value to plain data. Raise NeedsValue for a symbol, at `span`."""
     match take_first_result(value):
         case Dim() as dim:
             if dim.number is None:
@@ -54,7 +54,7 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
         case BuiltinFunction(name=name):
             return name
         case BlockFunction() | DefinitionFunction() as function:
-            # `window(128)` as it was written: its name alone would not tell it
+            # `window(128)` as written: the name alone is not enough
             return function.span.text if function.span else function.name
         case CombinedMask(op, parts):
             return _format_mask(op, parts)
@@ -68,11 +68,11 @@ def _format_mask(op: str, masks: Iterable[MaskLike]) -> str:
 
 
 def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """An expression of `reading` or `generate` as data: a call is its name, inputs and
-    options.
+    """Convert an expression of `reading` or `generate` to data: a call becomes its name,
+    inputs and options.
 
-    A name that means nothing else is a word: `resize=bilinear`. No length hangs on
-    these numbers, so `/` may leave a fraction: `scale=1 / 255`.
+    Unknown names are words: `resize=bilinear`. These numbers are not lengths, so `/` may
+    give a fraction: `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -97,25 +97,25 @@ PlainNumber: TypeAlias = int | float
 
 
 def _divide_numbers(left: PlainNumber, right: PlainNumber) -> PlainNumber:
-    """Whole where both are whole and nothing remains."""
+    """Divide; the result of two integers without a remainder is an integer."""
     if isinstance(left, int) and left % right == 0:
         return left // right
     return left / right
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
-    """A name as data: what it stands for where a value is so called, else the word."""
+    """Convert a name to data: its value if it has one, else the word itself."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
-    # `config.labels` is a value, a plain word that nothing is called by is itself
+    # `config.labels` is a value; an undefined plain word stands for itself
     if value is POISON and "." in name.path:
         value = resolve_name(context, name, env, quiet=True)
     return name.path if value is POISON else value_to_data(value, name.span)
 
 
 def get_vocabulary_sizes(graph: Graph, growing: str, source: str) -> VocabularySizes:
-    """How many tokens the input that grows takes, and how many the result is drawn from."""
+    """Return the vocabulary sizes of the growing input and of the logits."""
     below, drawn = graph.input_facts[growing].below, graph.outputs[source].type.shape
     return VocabularySizes(
         below.number if below is not None else None, drawn[-1].number if drawn else None
@@ -125,8 +125,8 @@ def get_vocabulary_sizes(graph: Graph, growing: str, source: str) -> VocabularyS
 def evaluate_generation_settings(
     context: Context, item: ast.Generate, env: Env, vocabulary: VocabularySizes
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
-    """The settings of one `generate`, and warnings. Fails with every fault found:
-    E0731, E0732, E0733.
+    """Return the settings of a `generate` section, and warnings. Raise all of E0731, E0732
+    and E0733 found.
     """
     made: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
@@ -140,7 +140,7 @@ def evaluate_generation_settings(
         else:
             made[setting.name] = _evaluate_known_data(context, setting.value, env)
     faults = check_spec_settings(made, spans, item.span)
-    # past the vocabulary: told only of settings that are sound by themselves
+    # compared with the vocabulary only if the settings themselves are valid
     beyond = {w: d for w in made if not faults and (d := vocabulary.beyond(w, made[w], spans[w]))}
     warnings = [
         replace(d, code="W0755", severity="warning") for d in [beyond.pop("stop", None)] if d
@@ -153,8 +153,8 @@ def evaluate_generation_settings(
 def _evaluate_strategy_call(
     context: Context, name: str, call: ast.Call, env: Env, spans: dict[str, Span | None]
 ) -> dict[str, object]:
-    """`beam(width=4)` as `{"kind": "beam", "width": 4}`, with the places of its parts
-    in `spans`.
+    """Convert `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`; the spans of its
+    parts go into `spans`.
     """
     spans[f"{name} name"] = call.function.span or call.span
     made: dict[str, object] = {"kind": call.function.path}
@@ -168,7 +168,7 @@ def _evaluate_strategy_call(
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
-    """An expression as data; None where it hangs on config values that are still symbols."""
+    """Convert an expression to data; None if it depends on config values that are symbols."""
     try:
         return expression_to_data(context, expr, env)
     except NeedsValue:
@@ -180,14 +180,14 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
 def evaluate_generation(
     context: Context, program: Program, block: ast.Block, env: Env, made: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
-    """What the spec says of generating, and warnings about it."""
+    """Return the generation section of the spec for this graph, and warnings."""
     for item, _ in program.items(ast.Generate):
         graphs = list_graphs(program)
-        # What writes is one head of several: the others score, classify or embed.
+        # One head of several generates; the others score, classify or embed.
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
-        # nothing is written of a symbolic reading; names and plain values are checked
+        # a symbolic reading only checks names and plain values
         if context.symbols.symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.growing, item.source), ()
@@ -200,8 +200,8 @@ def evaluate_generation(
 def evaluate_streaming(
     program: Program, block: ast.Block, generation: GenerateSection | None
 ) -> StreamSection | None:
-    """What the spec says is made of a graph's input while its rows come. E0221 for names
-    that no graph has, E0975 where one graph grows along two inputs.
+    """Return the streaming section of the spec for this graph. Raise E0221 for names that
+    no graph has, E0975 if one graph has two time axes.
     """
     said = [
         item
@@ -213,13 +213,12 @@ def evaluate_streaming(
         _check_names(block, item)
         _check_time_axis(block, item)
     growing = [item.growing for item in said]
-    # What is drawn of rows that grow, and what is made of rows that come, is one graph's
-    # only along one input; a text has no rows but those that were written.
+    # A graph can generate or stream along one input only.
     other = next((i for i in said if generation or i.growing != growing[0]), None)
     if other is not None:
         already = f"it is streamed along `{growing[0]}`"
         if generation:
-            already = f"`generate` has it written along `{generation.growing}`"
+            already = f"`generate` extends `{generation.growing}`"
         _raise_second_time_axis(block, other, already)
     if not said:
         return None
@@ -229,39 +228,39 @@ def evaluate_streaming(
 def _raise_second_time_axis(block: ast.Block, item: ast.Stream, already: str) -> NoReturn:
     raise_error(
         "E0975",
-        f"the graph `{block.name}` cannot be streamed along `{item.growing}`, for {already}",
+        f"the graph `{block.name}` cannot be streamed along `{item.growing}`: {already}",
         item.span,
         "a second time here",
-        helps=["make a second graph for it: a spec may have several"],
+        helps=["put it into a second graph: a spec may have several"],
     )
 
 
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
-    """E0702 for an input that has no rows behind the batch."""
+    """Raise E0702 for an input without a time axis after the batch axis."""
     for param in block.params:
         if param.name == item.growing and len(param.type.dims or ()) < 2:
             raise_error(
                 "E0702",
-                f"`{param.name}` cannot come row by row: it has no axis behind the batch",
+                f"`{param.name}` cannot be streamed: it has no time axis after the batch",
                 item.span,
-                helps=["give it the axes [batch, length], the length from `dims`"],
+                helps=["declare it as [batch, length], with the length in `dims`"],
             )
 
 
 def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
-    """Whether a graph has both names."""
+    """Return whether a graph has both names."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
     return item.growing in inputs and item.source in results
 
 
 def list_graphs(program: Program) -> list[ast.Block]:
-    """Every graph of a spec, in the order of the file."""
+    """Return all graphs of a spec, in file order."""
     blocks = [i for i in program.module.items.values() if isinstance(i, ast.Block)]
     return [block for block in blocks if block.kind == "graph"]
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Whether a graph has the input that grows and a result along the axis it grows by."""
+    """Return whether a graph has the growing input and a result along its time axis."""
     growing = next((p for p in block.params if p.name == item.growing), None)
     source = next((r for r in block.results if r.name == item.source), None)
     if growing is None or source is None or len(growing.type.dims or ()) < 2:
@@ -272,7 +271,7 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
-    """E0221 for an input or a result that the graph does not have."""
+    """Raise E0221 for an input or a result that the graph does not have."""
     for name, sides, word in (
         (item.growing, block.params, "input"),
         (item.source, block.results, "result"),
@@ -291,8 +290,8 @@ def evaluate_readings(
     env: Env,
     kind: type[ast.InputReading] | type[ast.ResultDisplay],
 ) -> Mapping[str, object]:
-    """How inputs are read, or results shown, as data for the manifest. What an instance
-    says stands before what it extends says, and wins.
+    """Return how inputs are read, or results shown, as data for the manifest. Entries of an
+    extending spec override those of the extended one.
     """
     data: dict[str, object] = {}
     what = "result" if kind is ast.ResultDisplay else "input"
@@ -320,5 +319,5 @@ def _list_graph_names(graph: ast.Block, what: str) -> list[str]:
 
 def _require_call_data(data: object, span: Span | None) -> dict[str, object]:
     if not isinstance(data, dict):
-        raise_error("E0203", "say how: `image(…)`, `text(…)`, `choice(…)`, `numbers()`", span)
+        raise_error("E0203", "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`", span)
     return data

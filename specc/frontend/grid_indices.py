@@ -12,20 +12,20 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 GRID_RANK = 4
-"""The axes of a grid: batch, head, query, key."""
+"""The axes of a mask grid: batch, head, query, key."""
 
 GRID_INDEX_ORDER = ("h", "i", "j")
-"""The grid's axes behind the batch, in order."""
+"""The index names of the grid's axes after the batch, in order."""
 
 BATCH_INDEX_NAME = "b"
-"""The batch, where a tensor is read by sample alone: `size[b]`."""
+"""The index name of the batch axis, for values per batch element: `size[b]`."""
 
 
 def make_grid_indices(
     context: Context, queries: tuple[Tensor, int | None], keys: tuple[Tensor, int]
 ) -> Mapping[str, Tensor]:
-    """`i` as [q, 1] and `j` as [k]: the row numbers of a query and a key tensor, each
-    along the axis beside it. A query that has none is in no row, so there is no `i`.
+    """Return `i` as [q, 1] and `j` as [k]: the positions of queries and keys along the given
+    axes. A query without a length axis has no `i`.
     """
     key, along = keys
     query, axis = queries
@@ -40,9 +40,8 @@ def make_grid_indices(
 def _make_position_ids(
     context: Context, x: Tensor, axis: int, role: tuple[str, Dim | None, Dim]
 ) -> Tensor:
-    """The row numbers of an axis. Queries of one run-time length have the same wherever
-    keys have one length too, so that all layers of a model have one mask, which is
-    looked through once.
+    """Return the position indices of an axis. They are shared between layers with the same
+    query and key lengths, so that all layers share one mask.
     """
     length = x.shape[axis]
     if length.number is not None or length in context.facts.reordered:
@@ -55,8 +54,8 @@ def _make_position_ids(
 
 
 def is_grid_read(expr: ast.Index, env: Env) -> bool:
-    """Whether an index inside a definition reads a grid: at `h`, `i` or `j`, or at `b`,
-    the sample, where nothing else is called so.
+    """Return whether an index in a definition reads a grid: at `h`, `i` or `j`, or at `b`
+    if no value has this name.
     """
     if not env.rows:
         return False
@@ -67,9 +66,9 @@ def is_grid_read(expr: ast.Index, env: Env) -> bool:
 
 
 def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
-    """`keep[j]` of bool[b, k] is bool[b, 1, 1, k], and bool[b, 1, k] beside scores
-    without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A tensor without batch axis
-    reads alike for every row.
+    """Read a tensor at grid indices: `keep[j]` of bool[b, k] is bool[b, 1, 1, k], or
+    bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A
+    tensor without a batch axis is the same for every batch element.
     """
     read = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
     sampled = read[0] == BATCH_INDEX_NAME
@@ -77,9 +76,9 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     _check_grid_read(base, expr, env, read)
     lead = len(base.shape) - len(read)
     if lead not in (0, 1) or sampled > lead:
-        title = f"{describe_value(base)} has not the axes that are read here"
+        title = f"{describe_value(base)} does not have the axes that are indexed here"
         helps = [
-            "an axis for each name, and the batch before them: [batch] is read at "
+            "one axis per index, optionally after a batch axis: [batch] is read at "
             "`[b]`, [batch, keys] at `[j]`, [batch, queries, keys] at `[i, j]`, "
             "[heads, queries, keys] at `[h, i, j]`"
         ]
@@ -88,7 +87,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     for name in GRID_INDEX_ORDER if env.heads else GRID_INDEX_ORDER[1:]:
         if name in read:
             axis += 1
-        # a grid without batch begins with the first axis that is read
+        # without a batch axis the grid starts at the first axis that is read
         elif axis > 0:
             value = node_builder.add_node_with_one_result(
                 context, ops.Insert(axis), value, span=expr.span
@@ -98,16 +97,16 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
 
 
 def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str]) -> None:
-    """E0603 for names in another order, or twice, and for heads where there are none."""
+    """Raise E0603 for indices out of order or repeated, and for heads where there are none."""
     if (
         any(name not in GRID_INDEX_ORDER for name in read)
         or sorted(read, key=GRID_INDEX_ORDER.index) != read
     ):
-        title = "a grid is read at the row numbers h, i and j, and at b, the sample"
-        helps = ["write the row names in the order b, h, i, j, each once"]
+        title = "grid indices are b (batch), h (head), i (query) and j (key)"
+        helps = ["write them in the order b, h, i, j, each at most once"]
         raise_error("E0603", title, expr.span, helps=helps)
     if "h" in read and not env.heads:
-        title = f"{describe_value(base)} is read at each head, and there are no heads here"
+        title = f"{describe_value(base)} is read per head, but there is no heads axis here"
         helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
         raise_error("E0603", title, expr.span, helps=helps)
 
@@ -115,8 +114,8 @@ def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str
 def convert_to_grid(
     context: Context, value: Tensor, span: Span | None, beside: int = GRID_RANK
 ) -> Tensor:
-    """A grid with all four axes. A tensor of as many as the scores `beside` it has the
-    batch first, as they have: what they lack stands behind that.
+    """Return a grid with all four axes. A tensor with as many axes as the scores, `beside`,
+    has the batch axis first; missing axes are inserted after it.
     """
     lacking = GRID_RANK - beside if len(value.shape) == beside else 0
     for _ in range(lacking):
@@ -124,7 +123,7 @@ def convert_to_grid(
     if len(value.shape) > 4:
         raise_error(
             "E0603",
-            f"a grid has at most four axes, batch, head, query, key; this is "
+            f"a mask or bias has at most four axes (batch, head, query, key), not "
             f"{describe_value(value)}",
             span,
         )

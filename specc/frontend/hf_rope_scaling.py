@@ -1,4 +1,4 @@
-"""Read rotary settings of a Hugging Face config.json (`rope_theta`, `rope_scaling`,
+"""Read RoPE settings of a Hugging Face config.json (`rope_theta`, `rope_scaling`,
 `rope_parameters`).
 """
 
@@ -20,23 +20,21 @@ from specc.syntax import ast
 
 SCALING_KINDS = (*("default", "linear", "dynamic", "llama3", "yarn", "longrope"), "proportional")
 SCALING_ALIASES = {"su": "longrope"}
-"""What a scaling rule was called in older files."""
+"""Names of scaling kinds in older files."""
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"),
     "original_max_position_embeddings",
 )
-"""Where a config.json says how positions turn, and up to which they were trained."""
+"""The keys of a config.json with RoPE settings and training lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeDefaults:
-    """What a spec says of rotary settings: what holds where a file is silent, and where
-    it looks.
+    """RoPE settings of a spec: defaults for missing keys, and which keys to read.
 
-    `context` is how long texts are, `original` how long they were before the scaling.
-    `layers` are the layers that are meant, of files that have a table for each type of
-    layer; `base` is what older ones call their theta, and `scaled` whether
-    `rope_scaling` is about them.
+    `context` is the maximum sequence length, `original` the one before scaling. `layers`
+    selects a layer type in files with settings per layer type; `base` is the key of theta
+    in older files, and `scaled` whether `rope_scaling` applies to these layers.
     """
 
     theta: float = 10000.0
@@ -48,7 +46,7 @@ class RopeDefaults:
 
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
-    """The options of `rope_config(…)`. E0406 for one that it does not have."""
+    """Parse the options of `rope_config(…)`. Raise E0406 for an unknown one."""
     usual = RopeDefaults()
     for option in source.options:
         match option:
@@ -67,11 +65,11 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
             case _:
                 raise_error(
                     "E0406",
-                    f"`rope_config` has no such option as `{option.name}`",
+                    f"`rope_config` has no option `{option.name}`",
                     option.span,
                     helps=[
-                        "it has `theta`, `context` and `original`, which are numbers, "
-                        "`layers` and `base`, which are texts, and `scaled=false`"
+                        "it takes the numbers `theta`, `context` and `original`, the texts "
+                        "`layers` and `base`, and `scaled=false`"
                     ],
                 )
     return usual
@@ -80,9 +78,9 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
 def read_rope_config(
     source: ast.Call, entry: ast.Field, data: JsonObject, default: Rope | None
 ) -> Rope:
-    """Both forms of rotary settings: `rope_parameters`, or `rope_theta` with
-    `rope_scaling`. They must agree. The options of `source` hold where a number is left
-    out, and the way of the `default` to scale where the file names none.
+    """Read both forms of RoPE settings: `rope_parameters`, or `rope_theta` with
+    `rope_scaling`. They must agree. The options of `source` are defaults for missing
+    numbers, and the scaling kind of `default` holds where the file names none.
     """
     usual = parse_rope_defaults(source)
     inner = _select_layer_type(_get_settings("rope_parameters", data, entry), usual, entry)
@@ -91,7 +89,7 @@ def read_rope_config(
     if stated is None:
         theta = usual.theta
     if inner and old and inner.plain() != old.plain():
-        title = '"rope_parameters" and "rope_scaling" are both given, and differ'
+        title = '"rope_parameters" and "rope_scaling" differ'
         others = [Label(inner.span, "given first here"), *_make_declaration_labels(entry)]
         raise_error("E0403", title, old.span, others=others)
     table = inner or old
@@ -110,8 +108,8 @@ def read_rope_config(
 def _make_unscaled_rope(
     default: Rope | None, theta: float, entry: ast.Field, data: JsonObject
 ) -> Rope:
-    """The frequencies of a file that names no way to scale. How long texts were before
-    it may say all the same, at its top.
+    """Return the RoPE settings of a file without a scaling kind. It may still give the
+    original length at the top level.
     """
     if default is None:
         return Rope(theta)
@@ -125,29 +123,31 @@ def _make_unscaled_rope(
 def _select_layer_type(
     table: JsonObject | None, usual: RopeDefaults, entry: ast.Field
 ) -> JsonObject | None:
-    """The settings that are meant, of a table that may have some for each type of
-    layer. E0403 where it has them and one set is expected, or the other way round.
+    """Return the settings that apply, from a table that may have some for each layer type.
+    Raise E0403 if it has them but the spec expects one set, or the other way round.
     """
     if table is None:
         return None
     nested = [k for k, m in table.members.items() if isinstance(m.value, JsonObject)]
     if not usual.layers:
         if nested:
-            title = f'"rope_parameters" are those of `{nested[0]}`, one set is expected'
+            title = (
+                f'"rope_parameters" has settings per layer type (`{nested[0]}`), expected one set'
+            )
             raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
         return table
     member = table.given(usual.layers)
     if member is not None and isinstance(member.value, JsonObject):
         return member.value
-    # Of other types of layers alone: these have the usual settings.
+    # settings of other layer types only: these layers have the defaults
     if member is None and len(nested) == sum(not m.null for m in table.members.values()):
         return None
-    title = f'"rope_parameters" has no settings of layers of `{usual.layers}`'
+    title = f'"rope_parameters" has no settings for layers of type `{usual.layers}`'
     raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
 
 
 def _raise_unusable_rope(why: str, span: Span, entry: ast.Field) -> NoReturn:
-    title = f"the rotary settings cannot be used: {why}"
+    title = f"invalid RoPE settings: {why}"
     raise_error("E0403", title, span, others=_make_declaration_labels(entry))
 
 
@@ -158,14 +158,14 @@ def _make_declaration_labels(entry: ast.Field) -> list[Label]:
 def _read_theta(
     inner: JsonObject | None, data: JsonObject, entry: ast.Field, base: str
 ) -> tuple[float, JsonMember | None]:
-    """The base, and the member that says it: among the settings, or beside them as
-    older files have it. E0403 where both are given and differ.
+    """Return theta and its member: among the settings, or at the top level in older files.
+    Raise E0403 if both are given and differ.
     """
     within = inner.find("rope_theta") if inner else None
     top = data.find(base)
     values = [_read_number(m, entry) for m in (within, top) if m and not m.null]
     if len(set(values)) > 1 and top:
-        title = f"two rotary bases differ: {values[0]:g} and {values[1]:g}"
+        title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
         raise_error("E0403", title, top.value.span, others=_make_declaration_labels(entry))
     if not values:
         return 0.0, None
@@ -173,31 +173,31 @@ def _read_theta(
 
 
 def _read_scaling_kind(table: JsonObject, entry: ast.Field) -> str:
-    """The scaling rule of a table; one that names none has the usual frequencies."""
+    """Return the scaling kind of a table; `default` if it names none."""
     named = table.find("rope_type") or table.find("type")
     if named is None:
         return "default"
     kind = named.value.value if isinstance(named.value, JsonScalar) else None
     if isinstance(kind, str):
         kind = SCALING_ALIASES.get(kind, kind)
-    # the first files of Phi-3 have divisors under the name of another rule
+    # the first Phi-3 files have divisors under the name "yarn"
     if kind == "yarn" and table.given("short_factor"):
         return "longrope"
     if isinstance(kind, str) and kind in SCALING_KINDS:
         return kind
-    title = f"the rotary scaling {named.value.span.text} is not known"
+    title = f"unknown RoPE scaling {named.value.span.text}"
     raise_error("E0403", title, table.span, others=_make_declaration_labels(entry))
 
 
 def _get_settings(key: str, data: JsonObject, entry: ast.Field) -> JsonObject | None:
-    """The object under a key; nothing where it is absent or null."""
+    """Return the object under a key, or None if it is absent or null."""
     member = data.given(key)
     if member is None:
         return None
     if not isinstance(member.value, JsonObject):
         raise_error(
             "E0403",
-            f'"{key}" is no table of settings',
+            f'"{key}" must be an object',
             member.value.span,
             others=_make_declaration_labels(entry),
         )
@@ -207,12 +207,12 @@ def _get_settings(key: str, data: JsonObject, entry: ast.Field) -> JsonObject | 
 def _read_number(member: JsonMember, entry: ast.Field) -> float:
     value = get_finite_number(member.value)
     if value is None:
-        title = f"{member.key.text} is no number"
+        title = f"{member.key.text} must be a number"
         raise_error(
             "E0403",
             title,
             member.value.span,
-            "a number is expected",
+            "expected a number",
             others=_make_declaration_labels(entry),
         )
     return float(value)
@@ -220,7 +220,7 @@ def _read_number(member: JsonMember, entry: ast.Field) -> float:
 
 @dataclass(frozen=True)
 class _ScalingTable:
-    """A table of rotary settings, in the config file `data`."""
+    """A table of RoPE settings in the config file `data`."""
 
     table: JsonObject
     kind: str
@@ -229,7 +229,7 @@ class _ScalingTable:
     usual: RopeDefaults
 
     def numbers(self) -> tuple[tuple[str, RopeNumber], ...]:
-        """The settings that the kind has, by the names that `frequencies` knows."""
+        """Return the settings of the kind, under the names of `compute_rope_frequencies`."""
         if self.kind == "default":
             return ()
         if self.kind == "longrope":
@@ -237,7 +237,7 @@ class _ScalingTable:
         if self.kind == "proportional":
             return _read_proportional(self)
         numbers: list[tuple[str, RopeNumber]] = [("factor", self.factor())]
-        # its own length is the model's, whatever it says of another
+        # for `dynamic` the original length is the maximum length of the model
         if self.kind == "dynamic":
             numbers += [("original", self.length()), ("longest", self.length())]
         if self.kind == "llama3":
@@ -246,7 +246,7 @@ class _ScalingTable:
                 ("high", self.number("high_freq_factor") or 4.0),
             ]
         if self.kind == "yarn":
-            # zero is no number of turns: the published code takes it as absent
+            # the published code treats zero as absent
             numbers += [
                 ("fast", self.number("beta_fast") or 32.0),
                 ("slow", self.number("beta_slow") or 1.0),
@@ -259,7 +259,7 @@ class _ScalingTable:
         return tuple(numbers)
 
     def long(self) -> tuple[tuple[str, RopeNumber], ...]:
-        """Divisors for texts up to the original length, and for those beyond it."""
+        """Return the divisors up to the original length, and those for longer sequences."""
         return (
             ("factor", self.factor()),
             ("divisors", self.divisors("short_factor")),
@@ -270,52 +270,50 @@ class _ScalingTable:
         )
 
     def divisors(self, key: str) -> tuple[float, ...]:
-        """A number for each pair that turns."""
+        """Return one number per rotated pair."""
         member = self.table.given(key)
         if member is None or not isinstance(member.value, JsonList):
-            title = f'the rotary scaling "longrope" needs a list under "{key}"'
+            title = f'RoPE scaling "longrope" needs a list "{key}"'
             where = member.value.span if member else self.table.span
             raise_error("E0403", title, where, others=_make_declaration_labels(self.entry))
         items = [JsonMember(member.key, item) for item in member.value.items]
         return tuple(_read_number(item, self.entry) for item in items)
 
     def factor(self) -> float:
-        """How much longer texts are. Null is the ratio of both lengths for yarn and
-        longrope, and for longrope so is nothing.
+        """Return the scaling factor. Null means the ratio of the two lengths for yarn and
+        longrope; for longrope so does a missing key.
         """
         member = self.table.find("factor")
         if self.kind == "longrope" and (member is None or member.null):
             return self.length() / self.original()
         if member is None or (member.null and self.kind != "yarn"):
-            title = f'the rotary scaling "{self.kind}" has no "factor"'
+            title = f'RoPE scaling "{self.kind}" needs a "factor"'
             raise_error(
                 "E0403",
                 title,
                 self.table.span,
-                "how much longer texts are is due here",
+                "expected the ratio of the extended to the original length",
                 others=_make_declaration_labels(self.entry),
             )
         return self.length() / self.original() if member.null else _read_number(member, self.entry)
 
     def attention(self) -> float | None:
-        """What cos and sin are multiplied by, where the file says so (arXiv:2405.04434,
-        authors' code).
+        """Return the factor of cos and sin, if the file gives it (arXiv:2405.04434, authors'
+        code).
         """
         given, scale, all_dim = (
             self.number(n) for n in ("attention_factor", "mscale", "mscale_all_dim")
         )
-        # the factor itself wins over the two it would be made of
+        # the factor itself overrides the two it would be computed from
         if given is not None or not scale or not all_dim:
             return given
         return compute_yarn_scale(self.factor(), scale) / compute_yarn_scale(self.factor(), all_dim)
 
     def original(self) -> int:
-        """How long texts were before the scaling: the model's greatest length, unless
-        it is given.
-        """
+        """Return the original sequence length; it defaults to the maximum length."""
         key = "original_max_position_embeddings"
-        # some files have it at the top, as Phi-3's do; the top counts first, unless
-        # there is a table for each type of layer
+        # at the top level in some files, as in Phi-3's, which takes precedence unless
+        # there are settings per layer type
         top = None if self.usual.layers else self.data.given(key)
         if top is None and self.usual.original is not None:
             return int(self.usual.original)
@@ -323,13 +321,13 @@ class _ScalingTable:
         return self.rows(member) if member else self.length()
 
     def length(self) -> int:
-        """How long texts may be."""
+        """Return the maximum sequence length."""
         member = self.data.given("max_position_embeddings")
         if member is not None:
             return self.rows(member)
         if self.usual.context is None:
-            title = f'the rotary scaling "{self.kind}" does not say how long texts were before'
-            helps = ['give "original_max_position_embeddings" beside its factor']
+            title = f'RoPE scaling "{self.kind}" needs the original length'
+            helps = ['add "original_max_position_embeddings" to its settings']
             raise_error(
                 "E0403",
                 title,
@@ -340,30 +338,30 @@ class _ScalingTable:
         return int(self.usual.context)
 
     def rows(self, member: JsonMember) -> int:
-        """A length of texts, of one token at least."""
+        """Return a sequence length, at least 1."""
         rows = int(_read_number(member, self.entry))
         if not 0 < rows < 2**31:
-            title = f"{member.key.text} is no length of texts"
+            title = f"{member.key.text} must be a sequence length"
             raise_error(
                 "E0403", title, member.value.span, others=_make_declaration_labels(self.entry)
             )
         return rows
 
     def number(self, key: str) -> float | None:
-        """The number under a key; nothing where it is absent or null."""
+        """Return the number under a key, or None if it is absent or null."""
         member = self.table.given(key)
         return None if member is None else _read_number(member, self.entry)
 
 
 def _read_proportional(scaling: _ScalingTable) -> tuple[tuple[str, RopeNumber], ...]:
-    """The factor, which this kind alone may leave out, and how much of a head turns."""
+    """Return the factor, which only this kind may omit, and the rotated fraction of a head."""
     part = scaling.number("partial_rotary_factor")
     factor = scaling.number("factor") or 1.0
     return ("factor", factor), ("part", 1.0 if part is None else part)
 
 
 def _read_boolean(scaling: _ScalingTable, key: str) -> bool | None:
-    """The truth value under a key; nothing where it is absent or null."""
+    """Return the boolean under a key, or None if it is absent or null."""
     member = scaling.table.given(key)
     if member is None:
         return None
@@ -371,7 +369,7 @@ def _read_boolean(scaling: _ScalingTable, key: str) -> bool | None:
     if not isinstance(value, bool):
         raise_error(
             "E0403",
-            f"{member.key.text} is neither true nor false",
+            f"{member.key.text} must be true or false",
             member.value.span,
             others=_make_declaration_labels(scaling.entry),
         )

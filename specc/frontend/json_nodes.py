@@ -13,38 +13,38 @@ PlainJson: TypeAlias = bool | int | float | str | list["PlainJson"] | dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class JsonScalar:
-    """A number, text, truth value or null."""
+    """A number, string, boolean or null."""
 
     value: bool | int | float | str | None
     span: Span
 
     def plain(self) -> PlainJson:
-        """The value alone."""
+        """Return the plain value."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class JsonList:
-    """`[…]`."""
+    """A JSON list."""
 
     items: tuple["JsonNode", ...]
     span: Span
 
     def plain(self) -> PlainJson:
-        """The values alone."""
+        """Return the items as plain values."""
         return [item.plain() for item in self.items]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonMember:
-    """`"key": value`; `span` is that of both."""
+    """`"key": value`; `span` covers both."""
 
     key: Span
     value: "JsonNode"
 
     @property
     def span(self) -> Span:
-        """From the key to the end of the value."""
+        """The span from the key to the end of the value."""
         return self.key.to(self.value.span)
 
     @property
@@ -53,20 +53,20 @@ class JsonMember:
         return isinstance(self.value, JsonScalar) and self.value.value is None
 
     def origin(self) -> Origin:
-        """For messages: `ck/config.json:9 "hidden_size"`."""
+        """Return where the value is, for messages: `ck/config.json:9 "hidden_size"`."""
         return Origin(self.span, f"{self.key.source.name}:{self.key.line} {self.key.text}")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """`{…}`, its members in the order of the file."""
+    """A JSON object with its members in file order."""
 
     members: Mapping[str, JsonMember]
     span: Span
 
     def find(self, path: str) -> JsonMember | None:
-        """The member at `rope_parameters.rope_theta`. A key that itself holds dots is
-        found first.
+        """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key
+        that contains dots itself takes precedence.
         """
         if path in self.members:
             return self.members[path]
@@ -79,19 +79,19 @@ class JsonObject:
         )
 
     def given(self, path: str) -> JsonMember | None:
-        """The member at a path, unless it is null."""
+        """Return the member at a path unless it is null."""
         member = self.find(path)
         return None if member is None or member.null else member
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, JsonMember]]:
-        """Every member of this object and of the objects in it, by path."""
+        """Yield every member of this object and of nested objects, with its path."""
         for key, member in self.members.items():
             yield prefix + key, member
             if isinstance(member.value, JsonObject):
                 yield from member.value.walk(f"{prefix}{key}.")
 
     def plain(self) -> dict[str, PlainJson]:
-        """The values alone."""
+        """Return the members as plain values."""
         return {key: member.value.plain() for key, member in self.members.items()}
 
 
@@ -99,27 +99,27 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 
 
 def get_finite_number(value: JsonNode) -> int | float | None:
-    """Return the number that a value holds, None where it holds something else.
+    """Return the number, or None if the value is something else.
 
-    Raises E0413 for NaN and the infinities, which a file may hold where nothing reads
-    them, and which no size, scale or length can be.
+    Raise E0413 for NaN and infinities, which a file may contain where they are not read,
+    but which cannot be a size, scale or length.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
     if not math.isfinite(number):
-        raise_bad_number("not finite, and the value is used here", value.span)
+        raise_bad_number("not finite, but the value is used here", value.span)
     return number
 
 
 def raise_bad_number(why: str, span: Span) -> NoReturn:
-    """Raise E0413 for a number of a configuration, with the reason."""
+    """Raise E0413 for a number of a config file, with the reason."""
     text = span.text
     shown = text if len(text) <= 24 else f"{text[:20]}…"
     raise_error(
         "E0413",
-        f"`{shown}` is not a number a configuration may hold",
+        f"`{shown}` is out of range for a config file",
         span,
         f"it is {why}",
-        helps=["write a finite number with fewer digits, or null where none is meant"],
+        helps=["write a finite number with fewer digits, or null for no value"],
     )

@@ -17,14 +17,14 @@ from specc.syntax import ast
 
 
 def read_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
-    """Return the lengths that have an equation, as what they are equal to."""
+    """Return the lengths that have an equation, with the expression they are equal to."""
     found: dict[str, Dim] = {}
     for equation in block.where:
         value = take_first_result(evaluate_expression(context, equation.value, env))
         if not isinstance(value, Dim):
             raise_error(
                 "E0303",
-                f"`{equation.name}` is a length, not {describe_value(value)}",
+                f"`{equation.name}` must be a length, not {describe_value(value)}",
                 equation.span,
             )
         found[equation.name] = value
@@ -34,9 +34,8 @@ def read_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Di
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
-    """Return the lengths with those that have an equation themselves replaced by what
-    they are equal to. E0210 for one that is defined by itself, E0309 and E0310 for one
-    that has no value.
+    """Substitute lengths that have an equation in the equations of others. Raise E0210 for
+    a circular equation, E0309 and E0310 for one without a result.
     """
     found = dict(lengths)
     for _ in equations:
@@ -47,8 +46,8 @@ def _expand_equations(
                 "E0210",
                 f"the length `{equation.name}` is defined by itself",
                 equation.span,
-                "this follows from it",
-                helps=["write it with lengths that have no equation of their own"],
+                "this depends on it",
+                helps=["use lengths that have no equation of their own"],
             )
     return found
 
@@ -62,7 +61,7 @@ def _substitute(length: Dim, by: Mapping[str, Dim], equation: ast.Equation) -> D
 
 
 def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) -> None:
-    """Raise E0311 where an operation needs a length of `dims` that no input tells."""
+    """Raise E0311 if an operation needs a length of `dims` that no input determines."""
     types = {name: value.type for name, value in graph.inputs.items()}
     known = find_length_sources(types, graph.facts).keys()
     unknown = {*dims} - known
@@ -82,16 +81,16 @@ def _fail_unknown(graph: Graph, node: Node, length: Dim, symbol: str, span: Span
     made = graph.made.get(node)
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
     inside = sorted(str(d) for d in axes if symbol in d.symbols())
-    notes = [f"`{symbol}` cannot be computed from an axis `{d}`" for d in inside]
+    notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in inside]
     raise_error(
         "E0311",
-        f"no input tells the length `{symbol}`",
+        f"no input determines the length `{symbol}`",
         made.spans[0] if made and made.spans else span,
         f"this needs `{length}`",
         notes=notes,
         helps=[
-            f"give an input an axis `{symbol}`, make it a config value, or say what it "
-            f"is equal to: `where {symbol} = …`"
+            f"give an input an axis `{symbol}`, make it a config value, or define it: "
+            f"`where {symbol} = …`"
         ],
     )
 

@@ -13,12 +13,12 @@ from specc.ir.graph import Value
 from specc.syntax import ast
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
-"""What a turn that is not run collects, by type; 0.0 for numbers with a fraction."""
+"""The value that a skipped iteration collects, by type; 0.0 for floats."""
 
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """The carry that says which rows are done: its place among the carries, its name."""
+    """The carried flag of finished batch elements: its index among the carries, its name."""
 
     place: int
     name: str
@@ -27,8 +27,8 @@ class EarlyExit:
     def held(
         self, context: Context, before: Sequence[Value], after: Sequence[Value]
     ) -> list[Value]:
-        """What is carried on: what it was, where a row was done before this turn."""
-        # As it was before the turn: the turn in which a row becomes done still counts.
+        """Return the carried values, unchanged for elements that were finished before."""
+        # the flag before the iteration: the iteration that sets it still counts
         done = before[self.place]
         return [
             self._where(context, done, Tensor(old), Tensor(new)).value
@@ -36,14 +36,14 @@ class EarlyExit:
         ]
 
     def zero_finished(self, context: Context, done: Value, collected: Value) -> Value:
-        """What is collected: zeros where a row was done before this turn."""
+        """Return collected values with zeros for elements that were finished before."""
         dtype = collected.type.dtype
         zero = context.builder.one(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
         return self._where(context, done, Tensor(zero), Tensor(collected)).value
 
     def _where(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
         mask = Tensor(done, self.span)
-        # One flag a row, for all that the row holds.
+        # one flag per element, broadcast over its values
         for axis in range(done.type.rank, no.type.rank):
             mask = node_builder.add_node_with_one_result(
                 context, ops.Insert(axis), mask, span=self.span
@@ -53,12 +53,12 @@ class EarlyExit:
         )
 
     def check(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
-        """E0730 where a value has no row for each row of `done`."""
+        """Raise E0730 for a value without the leading axes of `done`."""
         rank = done.type.rank
         for name, value in others.items():
             if value.shape[:rank] == done.shape:
                 continue
-            title = f"`{name}` is {what}, and has no row for each of `{self.name}`"
+            title = f"`{name}` is {what} and needs the leading axes of `{self.name}`"
             here = f"`{self.name}` is {format_type(done.type)}"
             there = f"`{name}` is {format_type(value.type)}"
             besides = [Label(value.span, there)] if value.span else []
@@ -68,30 +68,30 @@ class EarlyExit:
                 self.span,
                 here,
                 others=besides,
-                notes=("how often the loop turns depends on every row",),
+                notes=("the number of iterations depends on every element",),
                 helps=[
-                    f"give `{name}` the axes of `{self.name}` first: a count of turns "
-                    f"is `int[{', '.join(map(str, done.shape))}]`"
+                    f"begin the axes of `{name}` with those of `{self.name}`: an iteration "
+                    f"count is `int[{', '.join(map(str, done.shape))}]`"
                 ],
             )
 
 
 def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyExit | None:
-    """What ends a loop, if it says `until`; `starts` are its carries before it.
+    """Return the early exit of a loop with `until`; `starts` are its carries before the loop.
 
-    E0729 where that is anything but `all(name)` of a carried tensor of booleans; E0730
-    where another carry has no row for each of its rows.
+    Raise E0729 unless it is `all(name)` of a carried boolean tensor, E0730 if another carry
+    lacks the axes of that tensor.
     """
     if statement.until is None:
         return None
     name = _get_flag_name(statement.until)
-    # A name that is not carried would be the same in every turn: the loop would end at
+    # A value that is not carried is the same in every iteration: the loop would end at
     # once or never.
     if name not in starts:
         _raise_not_carried(statement, name)
     done = starts[name]
     if done.type.dtype != "bool":
-        title = f"`until` is told where rows are done: `{name}` is no boolean"
+        title = f"`until` takes a boolean tensor, but `{name}` is not"
         span, what = statement.until.span, f"this is {format_type(done.type)}"
         raise_error("E0729", title, span, what, helps=["carry a comparison: `done = p > 0.99`"])
     found = EarlyExit(list(starts).index(name), name, statement.until.span)
@@ -100,7 +100,7 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
 
 
 def _get_flag_name(until: ast.Expr) -> str:
-    """`done` of `all(done)`."""
+    """Return `done` from `all(done)`, or ""."""
     match until:
         case ast.Call(function=ast.Name(path="all"), args=(ast.Name(path=name),), options=()):
             return name
@@ -109,11 +109,11 @@ def _get_flag_name(until: ast.Expr) -> str:
 
 def _raise_not_carried(statement: ast.Scan, name: str) -> None:
     assert statement.until is not None
-    title = "`until` takes `all(…)` of a boolean that the loop carries"
-    what = f"`{name}` is not carried" if name else "this is no name of a carry"
+    title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
+    what = f"`{name}` is not carried" if name else "expected the name of a carry"
     first = next(iter(statement.carry), "h")
     mend = (
-        f"write `carry {first}, done until all(done)`, start `done` before the loop and "
-        "set it in the body"
+        f"write `carry {first}, done until all(done)`, set `done` before the loop and "
+        "update it in the body"
     )
     raise_error("E0729", title, statement.until.span, what, helps=[mend])

@@ -27,24 +27,24 @@ from specc.ir import ops
 from specc.syntax import ast
 
 GridIndices: TypeAlias = Mapping[str, Tensor]
-"""The row numbers `h`, `i` and `j` that a definition is about, as tensors."""
+"""The index tensors `h`, `i` and `j` of a definition."""
 
 MaskGrid: TypeAlias = Tensor | bool
-"""A mask over rows: a truth for each pair of them, or one truth for all."""
+"""A mask over queries and keys: a boolean grid, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""How often one definition may stand inside itself: a mask may take masks, but not without end."""
+"""How often a definition may be nested in itself: masks take masks, but not without end."""
 
 
 def bind_definition(
     context: Context, target: DefinitionFunction, expr: ast.Call, env: Env
 ) -> DefinitionFunction:
-    """`window(128)`: the definition with its arguments, evaluated where they stand."""
+    """Bind arguments to a definition, as in `window(128)`, evaluated in the caller's scope."""
     definition = target.definition
     params = definition.params or ()
     if target.kind == "normalizer":
-        params = params[1:]  # the first is the scores, which it is given in its place
-    # `m = window(back=4)` may be called again, as `m(ahead=1)`: what was given stays
+        params = params[1:]  # the first is the scores, which attention provides
+    # `m = window(back=4)` may be called again, as `m(ahead=1)`: bound options stay
     given = dict(target.given)
     for n, value in enumerate(expr.args):
         if n >= len(params):
@@ -53,7 +53,7 @@ def bind_definition(
                 "E0211",
                 f"`{definition.name}` takes {len(params)} arguments",
                 value.span,
-                helps=[f"to weigh scores: `{applied}`"] if target.kind == "normalizer" else [],
+                helps=[f"to normalize scores: `{applied}`"] if target.kind == "normalizer" else [],
             )
         given[params[n].name] = _evaluate_definition_argument(context, params[n], value, env)
     by_name = {p.name: p for p in params}
@@ -83,7 +83,7 @@ def _evaluate_definition_argument(
     context: Context, param: ast.DefinitionParameter, expr: ast.Expr, env: Env
 ) -> SpecValue:
     value = take_first_result(context.evaluator.evaluate(context, expr, env))
-    # an untyped parameter takes anything, a tensor is checked where it is read
+    # an untyped parameter takes anything; a tensor is checked where it is used
     if param.type is None or isinstance(value, Tensor):
         return value
     place = ValueContext(f"`{param.name}`", expr.span)
@@ -92,7 +92,7 @@ def _evaluate_definition_argument(
 
 @contextmanager
 def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[None]:
-    """While a definition is being expanded. E0210 for one that comes back to itself without end."""
+    """Push a definition while it is expanded. Raise E0210 for unbounded recursion."""
     name = held.definition.name
     context.evaluator.expect(
         context.used.steps, held.definition, held.module, _get_definition_config(held), held.span
@@ -100,17 +100,17 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
     context.work(held.span, EXPANSION_COST + len(context.calls) // 8)
     chain = [*(c for c in context.calls if c.startswith("definition ")), f"definition {name}"]
     if chain.count(chain[-1]) > MAX_EXPANSION_DEPTH:
-        # `a → b → a` is told once around, though it was expanded many times by now
+        # show the cycle `a → b → a` once, though it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
-        loop = [*names[start : names.index(name, start + 1)], name]  # once around
+        loop = [*names[start : names.index(name, start + 1)], name]
         title = f"`{name}` is defined by itself: {' → '.join(loop)}"
-        helps = ["write one of them without the other"]
+        helps = ["define one of them without the other"]
         raise_error("E0210", title, held.definition.name_span, helps=helps)
     context.calls.append(chain[-1])
     try:
-        # weights of a definition belong where it was written: two attentions that use
-        # one bias use one table, and no `share` is due for that
+        # weights of a definition belong to where it was written: two attention layers
+        # with one bias share its table, without `share`
         with (
             context.called(held.span, standard=held.module.standard),
             context.weights.sharing.expanding(held),
@@ -123,7 +123,7 @@ def enter_definition(context: Context, held: DefinitionFunction) -> Iterator[Non
 
 
 def _show_at_definition(failed: Failed, held: DefinitionFunction) -> Failed:
-    """A number out of range is shown first where the definition was given it."""
+    """Show a number out of range where the definition was given it."""
     found, where = failed.diagnostics[0], held.span
     if (
         found.code != "E0417"
@@ -132,7 +132,7 @@ def _show_at_definition(failed: Failed, held: DefinitionFunction) -> Failed:
         or where.source is found.primary.span.source
     ):
         return failed
-    others = (Label(found.primary.span, "where it counts"), *found.others)
+    others = (Label(found.primary.span, "checked here"), *found.others)
     title = f"`{held.name}`: {found.title}"
     return Failed(replace(found, title=title, primary=Label(where, "given here"), others=others))
 
@@ -146,14 +146,14 @@ def expand_definition(
     *,
     heads: bool = True,
 ) -> SpecValue:
-    """The value of a definition over these rows, of a grid with a heads axis or without."""
+    """Evaluate a definition for these grid indices, with a heads axis or without."""
     with enter_definition(context, held):
         return _evaluate_definition(context, held, rows, names, scope, heads=heads)
 
 
 def _get_definition_config(held: DefinitionFunction) -> Mapping[str, SpecValue]:
-    """The config that a definition sees. That of another file sees none: its file is
-    not configured here.
+    """Return the config that a definition reads. A definition of another file reads none:
+    that file is not configured here.
     """
     home = held.env
     return home.config if home and home.module.root is held.module.root else EMPTY_NAMES
@@ -172,7 +172,7 @@ def _evaluate_definition(
     config = _get_definition_config(held)
     env = Env(module=module, config=config, names=dict(names), scope=scope, rows=rows, heads=heads)
     for param in definition.params or ():
-        # in order, as a default may name a parameter before it
+        # in order, since a default may use an earlier parameter
         if param.name in held.given:
             env.names[param.name] = held.given[param.name]
         elif param.default is not None:
@@ -192,9 +192,9 @@ def expand_mask(
     span: Span | None,
     beside: int = GRID_RANK,
 ) -> MaskGrid:
-    """A mask as a boolean grid, or a static bool where it shows everything or nothing.
+    """Expand a mask to a boolean grid, or to a bool if it shows all keys or none.
 
-    `beside` scores of how many axes it is laid, as they were written.
+    `beside` is the number of axes of the scores, as they were written.
     """
     context.work(span)
     match mask:
@@ -202,24 +202,24 @@ def expand_mask(
             return mask
         case Tensor() as tensor:
             if tensor.type.dtype != "bool":
-                helps = ["compare it with something: `x > 0`"]
+                helps = ["compare it: `x > 0`"]
                 raise_error(
                     "E0601",
-                    f"a mask holds true and false; this is {describe_value(tensor)}",
+                    f"a mask must be boolean, not {describe_value(tensor)}",
                     span,
                     helps=helps,
                 )
             return convert_to_grid(context, tensor, span, beside)
         case CombinedMask(op, parts):
-            # each part over the same rows; `all` and `none` among them stay truths
+            # each part over the same grid; `all` and `none` stay bools
             grids = [expand_mask(context, p, rows, scope, span, beside) for p in parts]
             return _combine_grids(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
-                # its value may be a mask again, as of `mask m(a) = a & causal`
+                # its value may be a mask again, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(context, mask, rows, {}, scope)
                 return expand_mask(context, value, rows, scope, mask.span or span)
-    raise_error("E0601", f"{describe_value(mask)} is no mask", span)
+    raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
 
 
 def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:
@@ -234,7 +234,7 @@ def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span 
 def _combine_two_grids(
     context: Context, op: str, left: MaskGrid, right: MaskGrid, span: Span | None
 ) -> MaskGrid:
-    # `all & m` is m, `all | m` is all: a truth on either side needs no node
+    # `all & m` is m, `all | m` is all: no node for a bool
     if isinstance(left, bool):
         return right if left == (op == "&") else left
     if isinstance(right, bool):
@@ -251,19 +251,17 @@ def expand_bias(
     span: Span | None,
     beside: int = GRID_RANK,
 ) -> Tensor | None:
-    """What is added to scores, as a grid of numbers; `beside` as for a mask."""
+    """Expand a bias to a grid of floats; `beside` as for a mask."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         inner = scope
         if bias.weights:
-            # its weights live where the bias was written, not where it is added
+            # its weights belong to where the bias was written, not where it is used
             home = bias.env
-            assert home is not None  # `bind_definition` gave it both
+            assert home is not None  # set by `bind_definition`
             inner = home.under(resolve_weight_path(context, bias.weights, home)).scope
         bias, beside = expand_definition(context, bias, rows, {}, inner), GRID_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
-        raise_error(
-            "E0602", f"what is added to scores holds numbers; this is {describe_value(bias)}", span
-        )
+        raise_error("E0602", f"a bias must be a float tensor, not {describe_value(bias)}", span)
     return convert_to_grid(context, bias, span, beside)

@@ -39,7 +39,7 @@ NAMED_CONSTANTS: dict[str, SpecValue] = {
     "inf": math.inf,
     "pi": math.pi,
 }
-"""Names that mean the same everywhere."""
+"""Names with a fixed meaning."""
 
 MISSPELLED_CONSTANTS = {
     "True": "true",
@@ -53,27 +53,27 @@ MISSPELLED_CONSTANTS = {
     "nil": "none",
     "~": "none",
 }
-"""What other languages call them."""
+"""Constants as other languages spell them."""
 
 GRID_INDEX_NAMES = ("i", "j")
-"""What definitions of masks, scores, biases and normalizers call the rows of query and key."""
+"""Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
 
 class _NotFound:
-    """No such name. Neither None nor POISON will do: names may stand for both."""
+    """Marks an unknown name. None and POISON are possible values of names."""
 
 
 _NOT_FOUND = _NotFound()
 
 
 def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False) -> EvalResult:
-    """The value of a dotted name. E0202 with the nearest names when there is none;
-    POISON when `quiet`.
+    """Return the value of a dotted name. For an unknown name raise E0202 with similar names,
+    or return POISON if `quiet`.
     """
     head, *rest = name.path.split(".")
     value: EvalResult | _NotFound = _resolve_first_part(context, head, env, name.span)
     if isinstance(value, _NotFound) and head == "config" and rest:
-        # the whole configuration file: a variable or field called `config` hides it
+        # the whole config file, unless a variable or field is called `config`
         value = RawConfig("", env.raw)
     if isinstance(value, _NotFound):
         if rest and (used := resolve_used_item(context, name, env)) is not None:
@@ -81,7 +81,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
         if quiet:
             return POISON
         _raise_unknown_name(context, name, env)
-    # a block of a used spec stands beside the values of its config
+    # blocks of a used spec are reached like its config values
     if (
         rest
         and isinstance(value, Record)
@@ -98,8 +98,8 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
 def _resolve_first_part(
     context: Context, head: str, env: Env, span: Span | None
 ) -> SpecValue | _NotFound:
-    """What the first part of a name stands for. The innermost names win: rows of a
-    grid, then variables, then lengths, then config values, and what std has comes last.
+    """Return the value of the first part of a name. Inner scopes take precedence: grid
+    indices, variables, lengths, config values, then functions of the spec and of std.
     """
     if head in env.rows:
         return env.rows[head]
@@ -114,24 +114,24 @@ def _resolve_first_part(
     if head in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[head]
     if head == "i" and env.rows:
-        # a grid without query rows has `j` alone: [batch, d] asks for one query
+        # a grid for a query [batch, d] has `j` only
         helps = [
-            "`insert(x, axis=1)` gives the query a length axis, of one row",
-            "`local_window(center, reach)` and `trailing_window(at, back)` "
-            "take a position per query",
+            "`insert(x, axis=1)` gives the query a length axis of 1",
+            "`local_window(center, reach)` and `trailing_window(at, back)` take the query's "
+            "position",
         ]
-        title = "the query has no position: it is one vector for each sample"
-        raise_error("E0604", title, span, "its position would be read here", helps=helps)
+        title = "this query has no position: it is one vector per batch element"
+        raise_error("E0604", title, span, "reads the query's position", helps=helps)
     target = resolve_function(context, head, env, span)
     return _NOT_FOUND if target is None else target
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
-    """A block, definition or word by name, not applied. A spec's own hides that of std,
-    which hides a word.
+    """Return a block, definition or built-in function by name, or None. Names of a spec hide
+    those of std, which hide built-in functions.
     """
     found = env.module.found(name) or context.library.standard(name)
-    # where a normalizer is due, std's `topk` is one; elsewhere it is the word
+    # std's `topk` is a normalizer; where none is expected it is the built-in function
     word = found is not None and found[1].standard and name in BUILTINS
     if found is not None and not word:
         return _make_function_value(*found, env, span)
@@ -143,7 +143,7 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
 def _make_function_value(
     item: ast.Block | ast.Definition, module: SpecModule, env: Env, span: Span | None
 ) -> Function:
-    """An item as what its name stands for, not applied."""
+    """Return the function value of an item."""
     name = item.name
     if isinstance(item, ast.Block):
         return BlockFunction(name=name, block=item, module=module, env=env, span=span)
@@ -151,13 +151,13 @@ def _make_function_value(
 
 
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
-    """`v.encoder`: an item of a file that `use` names; None where none is named so."""
+    """Return the item `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, inner = name.path.partition(".")
     if (said := env.module.user(alias)) is None:
         return None
     use, user = said
     held = env.config.get(alias)
-    # an empty config: a block of another file gets its own values, not the caller's
+    # an empty config: a block of another file has its own values, not the caller's
     there = Env(module=env.module, config={})
     if isinstance(held, Record) and held.of is not None:
         base = join_weight_path(env.base, use.under.text if use.under else "")
@@ -169,7 +169,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
     if inner not in module.items:
         helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
         title = f"`{module.path}` has no block or graph called `{inner}`"
-        others = [Label(use.span, "this file")] if use.span and use.others else []
+        others = [Label(use.span, "used here")] if use.span and use.others else []
         raise_error("E0204", title, name.span, helps=helps, others=others)
     found = _make_function_value(module.items[inner], module, there, name.span)
     if isinstance(found, BlockFunction) and use.owns:
@@ -178,7 +178,7 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
 
 
 def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> EvalResult:
-    """`part` of a record, of a part of the config file, or of a call's results."""
+    """Return the member `part` of a record, of a raw config, or of a call's results."""
     match value:
         case Record(fields=fields) if part in fields:
             return fields[part]
@@ -186,7 +186,7 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
             if quiet:
                 return POISON
             helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
-            title = f"`{name.path}`: there is no `{part}` here"
+            title = f"`{name.path}`: the record has no field `{part}`"
             raise_error("E0202", title, name.span, helps=helps)
         case RawConfig(path=path, data=data):
             member = data.members.get(part) if data else None
@@ -198,7 +198,7 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
             return values[names.index(part)]
     # `x.shape`, `x.T`
     mend = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
-    title = f"`{name.path}`: `{part}` is no part of it"
+    title = f"`{name.path}`: {describe_value(value)} has no member `{part}`"
     raise_error("E0202", title, name.span, helps=[mend] if mend else ())
 
 
@@ -208,39 +208,39 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         raise_error("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
     here = [*env.rows, *env.names, *env.dims, *env.config, *env.module.root.dims, *NAMED_CONSTANTS]
     callable_ = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
-    # a variable is meant more often than a block where no call is
+    # without a call a variable is meant more often than a block
     near = did_you_mean(name.path, here) or did_you_mean(name.path, callable_)
     shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
     helps = []
     if name.path in GRID_INDEX_NAMES:
         helps = [
-            f"`{name.path}` counts rows in the definition of a mask, a score or a bias; "
-            "define one, and name it here"
+            f"`{name.path}` is an index in the definition of a mask, score or bias: define "
+            "one, and use its name here"
         ]
     elif name.path in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name.path, callable_)]
     elif near:
         helps = [format_suggestion(near)]
     elif shown:
-        helps = [f"in sight here: {', '.join(shown[:12])}"]
+        helps = [f"names in scope: {', '.join(shown[:12])}"]
     title = f"`{name.path}` is not defined"
     raise_error("E0202", title, name.span, "unknown name", helps=helps)
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """What a call calls. E0204 with the nearest name when there is no such thing."""
-    # a record's field or an alias: neither is looked for among blocks
+    """Return the callee of a call. Raise E0204 with a similar name if there is none."""
+    # a field of a record or an alias, not a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)
     held = env.names.get(name.path, env.config.get(name.path))
     if isinstance(held, Function):
         return held
-    # a variable may hide a block for values, but not where something is called
+    # a variable may hide a block as a value, but not as a callee
     target = resolve_function(context, name.path, env, name.span)
     if target is not None:
         return target
     if held is not None:
-        title = f"`{name.path}` is {describe_value(held)}, not something to call"
+        title = f"`{name.path}` is {describe_value(held)} and cannot be called"
         raise_error("E0205", title, name.span)
     known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
     mend = suggest_for_foreign_operation(name.path, known)
@@ -255,7 +255,7 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
 
 
 def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
-    """`v.encoder`: a function in a record, or an item of a file that `use` names."""
+    """Return `v.encoder`: a function in a record, or an item of a file that `use` names."""
     alias = name.path.partition(".")[0]
     value = resolve_name(context, ast.Name(alias, span=name.span), env, quiet=True)
     if isinstance(value, Function):
@@ -265,13 +265,13 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
     known = [*env.module.names(), *context.library.standard_names(), *BUILTINS]
     if isinstance(value, Tensor):
         method = name.path.partition(".")[2]
-        title = f"`{alias}` is {describe_value(value)}, and has no `{method}`"
+        title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"
         mend = suggest_for_library_path(name.path, known)
-        stands = "an operation stands in front of what it works on"
+        stands = "operations are called as functions here"
         raise_error("E0204", title, name.span, stands, helps=[mend] if mend else ())
     mend = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
     if mend:
-        title = f"`{name.path}` is of another language"
+        title = f"`{name.path}` belongs to another library"
         raise_error("E0204", title, name.span, "unknown operation", helps=[mend])
     write = f'write `use "file.specc" as {alias}` above'
     helps = suggest_similar_name(alias, env.module.uses, write)

@@ -1,4 +1,4 @@
-"""Evaluate normalizers of attention scores: `softmax`, other words, and definitions."""
+"""Evaluate normalizers of attention scores: built-in names such as `softmax`, and definitions."""
 
 from specc.frontend.context import Context, Env
 from specc.frontend.declared_types import is_function_type
@@ -10,7 +10,7 @@ from specc.syntax import ast
 
 
 def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: Env) -> EvalResult:
-    """The value of an expression where one of a declared type is due."""
+    """Evaluate an expression where a value of a declared type is expected."""
     if type.name == "normalizer":
         return evaluate_normalizer(context, expr, env)
     evaluator = context.evaluator
@@ -19,13 +19,13 @@ def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: 
 
 
 def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """The value of an expression where a normalizer is due."""
+    """Evaluate an expression where a normalizer is expected."""
     match expr:
         case ast.Conditional():
             taken = context.evaluator.evaluate(context, expr.condition, env)
             return evaluate_normalizer(context, expr.then if taken else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
-            # a bare word, also where a config value is called so
+            # built-in names take precedence over config values
             return ChoiceValue(path, NORMALIZER_WORDS)
         case ast.Name(path=path) if not _is_bound_name(path, env):
             if (found := _find_normalizer(context, expr, env)) is not None:
@@ -37,14 +37,14 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 
 def _is_bound_name(path: str, env: Env) -> bool:
-    """Whether a name stands for a value here, or for a part of one."""
+    """Return whether a name stands for a value here, or for a member of one."""
     head, *rest = path.split(".")
     bound = head in env.rows or head in env.names or head in env.config
     return bound or bool(rest) or head in NAMED_CONSTANTS
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """The normalizer of this name: a spec's own, then that of std."""
+    """Return the normalizer of this name, from the spec or from std, or None."""
     found = env.module.found(name.path) or context.library.standard(name.path)
     if found is None:
         return None

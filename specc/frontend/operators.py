@@ -1,4 +1,4 @@
-"""Arithmetic, logical and comparison operators on static values, tensors and masks."""
+"""Arithmetic, logical and comparison operators on compile-time values, tensors and masks."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -65,20 +65,20 @@ STATIC_COMPARISONS = {
 
 
 OperatorExpr: TypeAlias = ast.Binary | ast.Unary | ast.Compare
-"""The text of an operator and its sides."""
+"""An operator expression, for messages."""
 
 
 def apply_arithmetic(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> SpecValue:
-    """`left op right` for `+ - * / // % **`."""
+    """Apply one of `+ - * / // % **`."""
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _combine_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _compute_numbers(context, op, left, right, expr)
     if isinstance(left, tuple) and isinstance(right, tuple) and op == "+":
         return context.counted(left + right, expr.span)
-    title = f"`{op}` has no meaning between {describe_value(left)} and {describe_value(right)}"
+    title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
     raise_error("E0206", title, expr.span)
 
 
@@ -87,7 +87,7 @@ def _compute_numbers(
 ) -> Number:
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
-            # whole numbers stay whole, symbols too, as far as the operation lets them
+            # integers stay integers, symbols too, where the operation allows it
             if op == "**" and right.number is not None and 0 <= right.number <= 64:
                 return left**right.number
             if op in INTEGER_OPERATORS:
@@ -107,16 +107,16 @@ def _compute_numbers(
             helps=_suggest_divisors(context, op, left, right),
         )
     except (ZeroDivisionError, OverflowError, ValueError):
-        title = f"{describe_value(left)} {op} {describe_value(right)} has no value"
+        title = f"{describe_value(left)} {op} {describe_value(right)} is undefined"
         raise_error("E0310", title, expr.span)
 
 
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
-    """`d` is 500, from `config.json:9:18`: where each side's number was given."""
+    """Return where each side was given: `d` is given in `config.json:9:18`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
-        # a number that stands in the expression itself came from nowhere else
+        # a literal in the expression itself needs no origin
         if side.span and origin and origin.span and not _is_same_text(side.span, origin.span):
             notes.append(f"`{side.span.text}` is given in {origin.span}")
     return notes
@@ -127,7 +127,7 @@ def _is_same_text(a: Span, b: Span | None) -> bool:
 
 
 def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
-    """What divides, for a quotient that leaves a remainder."""
+    """Return helps with nearby divisors, for a division with a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
     whole, part = left.number, right.number
@@ -135,13 +135,13 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
         return []
     divisors = [n for n in range(1, min(abs(whole), 4096) + 1) if whole % n == 0]
     near = sorted(divisors, key=lambda n: abs(n - part))[:2]
-    helps = [f"near {part}, these divide {whole}: {', '.join(map(str, sorted(near)))}"]
-    # what the library writes is not the user's to change
+    helps = [f"divisors of {whole} near {part}: {', '.join(map(str, sorted(near)))}"]
+    # the user cannot change code of std
     return helps if context.errors.caller else [*helps, "to round down write `//`"]
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
-    """`d is 500, heads is 12`, where the names do not already say so."""
+    """Return values by name, `d is 500, heads is 12`, unless the source has the numbers."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"
@@ -158,7 +158,7 @@ def _combine_tensors(
     if op == "**" and whole:
         _check_power(context, right, expr)
     if op == "/" and whole:
-        title = "whole numbers are divided with `//`, which rounds down"
+        title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
     arith = ops.Arith(TENSOR_OPERATORS[op])
     at = expr.op_span
@@ -166,38 +166,35 @@ def _combine_tensors(
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
-    """E0206 for a whole number to a power that is known too late, or is below 0."""
-    helps = ["`cast(x, to=float)` makes numbers with a fraction, which any power has"]
+    """Raise E0206 for an integer to a negative power, or one known only at run time."""
+    helps = ["`cast(x, to=float)` converts to float, which has any power"]
     late = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
         number = scalar_arithmetic.get_known_float(exponent)
         if number is not None and number < 0:
-            title = f"a whole number to the power of {number:g} is no whole number"
+            title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
         late = context.late(scalar_arithmetic.get_number_symbols(exponent))
     if late:
-        title = "a whole number is raised to a power that only an input tells"
+        title = "the exponent of an integer must be known when compiling"
         raise_error("E0206", title, expr.span, helps=helps)
 
 
 def convert_operands(
     context: Context, left: SpecValue, right: SpecValue, span: Span | None
 ) -> tuple[Tensor, Tensor]:
-    """Two operands as tensors of one element type; a static number takes the type of the other."""
+    """Convert two operands to one element type; a number takes the type of the tensor."""
     if not isinstance(left, Tensor):
-        assert isinstance(right, Tensor)  # callers have seen that one of them is
+        assert isinstance(right, Tensor)  # guaranteed by the callers
         return convert_to_tensor(context, left, right.type.dtype, span), right
     if not isinstance(right, Tensor):
         return left, convert_to_tensor(context, right, left.type.dtype, span)
     a, b = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
     if a != b:
-        helps = [
-            "`cast(x, to=float)` makes numbers with a fraction of whole numbers, and of "
-            "true and false 1 and 0"
-        ]
+        helps = ["`cast(x, to=float)` converts integers to float, and true and false to 1 and 0"]
         raise_error(
             "E0206",
-            f"{describe_value(left)} and {describe_value(right)} hold different kinds of values",
+            f"{describe_value(left)} and {describe_value(right)} have different element types",
             span,
             helps=helps,
         )
@@ -205,7 +202,7 @@ def convert_operands(
 
 
 def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span | None) -> Tensor:
-    """A static number as a tensor of that element type; a tensor as it is."""
+    """Convert a number to a constant tensor of that element type; return a tensor as is."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
@@ -218,16 +215,16 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
 
 
 def _convert_integer(context: Context, value: Number, dtype: str, span: Span | None) -> Tensor:
-    """A static number beside whole ones: it surely is whole, or E0206."""
+    """Convert a number for use with integers. Raise E0206 unless it is an integer."""
     if isinstance(value, RuntimeNumber):
         if not value.whole:
-            title = f"`{value.text}` may have a fraction, the tensor holds whole numbers"
+            title = f"`{value.text}` may not be an integer, but the tensor has integers"
             raise_error("E0206", title, span)
         return node_builder.add_node_with_one_result(
             context, ops.Cast(dtype), Tensor(value.value), span=span
         )
     if not isinstance(value, Dim):
-        title = f"{value:g} has a fraction, the tensor holds whole numbers"
+        title = f"{value:g} is not an integer, but the tensor has integers"
         raise_error("E0206", title, span)
     if value.number is None:
         return node_builder.add_node_with_one_result(context, ops.Size(value), span=span)
@@ -235,7 +232,7 @@ def _convert_integer(context: Context, value: Number, dtype: str, span: Span | N
 
 
 def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecValue:
-    """`-value`."""
+    """Negate a value."""
     match value:
         case Tensor():
             return node_builder.add_node_with_one_result(
@@ -247,7 +244,7 @@ def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecV
             return -value
         case float():
             return -value
-    raise_error("E0206", f"{describe_value(value)} has no negative", expr.span)
+    raise_error("E0206", f"{describe_value(value)} cannot be negated", expr.span)
 
 
 LogicalOperator: TypeAlias = Literal["&", "|", "not"]
@@ -258,7 +255,7 @@ LOGICAL_OPS: Mapping[LogicalOperator, type[Op]] = {"&": ops.And, "|": ops.Or, "n
 def apply_logical(
     context: Context, op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> SpecValue:
-    """`&`, `|`, `not`, of static truths, of tensors, of masks."""
+    """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     truths = [v for v in values if isinstance(v, bool)]
     if len(truths) == len(values):
         if op == "not":
@@ -271,11 +268,11 @@ def apply_logical(
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in grids]
         return node_builder.add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
     wrong = next(v for v in values if not isinstance(v, bool))
-    raise_error("E0206", f"`{op}` joins true and false; this is {describe_value(wrong)}", expr.span)
+    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(wrong)}", expr.span)
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
-    """A mask before anyone knows the rows it is about."""
+    """Return whether a value is a mask that is not expanded to a grid yet."""
     if isinstance(value, DefinitionFunction):
         return value.kind == "mask"
     return isinstance(value, CombinedMask)
@@ -288,14 +285,14 @@ def _is_boolean(value: SpecValue) -> bool:
 def _combine_masks(
     op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> CombinedMask:
-    """Masks to be joined when their rows are known. `a & b` joined with `c` is one of
-    three: a chain of thousands is not nested thousands deep.
+    """Combine masks that are not expanded yet. `(a & b) & c` becomes one list of three, so
+    that long chains are not deeply nested.
     """
     masks: list[MaskLike] = []
     for value in values:
-        # any function may pass: what is no mask is told where it is expanded
+        # other functions pass here, and are reported when the mask is expanded
         if not isinstance(value, MaskLike):
-            raise_error("E0601", f"{describe_value(value)} is no mask", expr.span)
+            raise_error("E0601", f"{describe_value(value)} is not a mask", expr.span)
         masks.append(value)
     head = masks[0]
     if isinstance(head, CombinedMask) and head.op == op != "not":
@@ -306,15 +303,15 @@ def _combine_masks(
 def apply_comparison(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Compare
 ) -> SpecValue:
-    """One comparison, or membership in a list."""
+    """Apply one comparison, or membership in a list."""
     if op == "in":
         if not isinstance(right, tuple):
-            title = f"`in` looks into a list, not into {describe_value(right)}"
+            title = f"`in` takes a list, not {describe_value(right)}"
             raise_error("E0206", title, expr.span)
-        # item by item, so that each may be another kind of value
+        # item by item: items may be of different kinds
         return any(apply_comparison(context, "==", left, item, expr) for item in right)
     alike = op in ("==", "!=")
-    # `x == none` is never an error, whatever `x` is
+    # `x == none` is allowed for every `x`
     if alike and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -323,9 +320,9 @@ def apply_comparison(
         return _compare_dims(op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _compare_fractions(op, left, right, expr)
-    # Anything else is equal or not, and has no order.
+    # other values can only be compared for equality
     if not alike:
-        title = f"`{op}` has no meaning between {describe_value(left)} and {describe_value(right)}"
+        title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
         raise_error("E0206", title, expr.span)
     return (_to_comparable(left) == _to_comparable(right)) == (op == "==")
 
@@ -335,7 +332,7 @@ def _compare_tensors(
 ) -> Tensor:
     a, b = convert_operands(context, left, right, expr.span)
     if a.type.dtype == "bool":
-        title = "true and false are joined with `&`, `|` and `not`, not compared"
+        title = "booleans are combined with `&`, `|` and `not`, not compared"
         raise_error("E0206", title, expr.span)
     compared = ops.Compare(TENSOR_COMPARISONS[op])
     return node_builder.add_node(context, compared, [a, b], expr.span, word=op)[0]
@@ -353,8 +350,8 @@ def _compare_fractions(op: str, left: Number, right: Number, expr: OperatorExpr)
 
 
 def _to_comparable(value: SpecValue) -> object:
-    """What two values are compared by: functions by name and options, wherever they
-    were written.
+    """Return what a value is compared by: functions by name and options, independent of
+    where they were written.
     """
     match value:
         case BlockFunction():
@@ -372,7 +369,7 @@ def _sort_options(options: Mapping[str, object]) -> tuple[tuple[str, object], ..
 
 
 def _compare_dims(op: str, left: Dim, right: Dim, expr: OperatorExpr) -> bool:
-    # `n + 1 > n` is decided for every `n`, by what is left of the difference
+    # `n + 1 > n` is decided for every `n` by the difference
     difference = left - right
     if difference.number is None:
         raise NeedsValue(difference.symbols(), expr.span)

@@ -28,7 +28,7 @@ from specc.ir.dim import Dim
 
 
 class NoMatch:
-    """Says that a value does not fit; `None` cannot, for `none` is a value of specs."""
+    """Marks a value that does not match; `none` is a possible value."""
 
 
 NO_MATCH = NoMatch()
@@ -36,8 +36,8 @@ NO_MATCH = NoMatch()
 
 @dataclass(frozen=True, eq=False)
 class SimpleKind:
-    """Values of one class or role. `name` is the kind in words. There is one of each,
-    so that each is equal to itself alone.
+    """Values of one class or role. `name` is used in messages. Instances compare by
+    identity.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SimpleKind:
 
 @dataclass(frozen=True)
 class ChoiceKind:
-    """One of some words."""
+    """One of a set of words."""
 
     words: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class ChoiceKind:
         return "one of " + ", ".join(self.words)
 
     def fit(self, value: SpecValue) -> str | NoMatch:
-        """The word alone: a `choice(…)` of the spec and a text are alike."""
+        """Return the word of a `choice(…)` value or a string."""
         word = value.word if isinstance(value, ChoiceValue) else value
         return word if isinstance(word, str) and word in self.words else NO_MATCH
 
@@ -70,12 +70,13 @@ class ListKind:
     @property
     def name(self) -> str:
         """The kind in words."""
+        inner = self.item.name.removeprefix("an ").removeprefix("a ")
         if isinstance(self.item, ListKind):
-            return f"a list of {self.item.name.removeprefix('a ').replace('list', 'lists', 1)}"
-        return f"a list of {self.item.name.removeprefix('a ')}s"
+            return f"a list of {inner.replace('list', 'lists', 1)}"
+        return f"a list of {inner}s"
 
     def fit(self, value: SpecValue) -> SpecValue | NoMatch:
-        """The list with every item made to fit; one that does not spoils it."""
+        """Convert every item, or return NO_MATCH if one does not match."""
         if not isinstance(value, tuple):
             return NO_MATCH
         items: list[SpecValue] = []
@@ -93,7 +94,7 @@ ParameterKinds: TypeAlias = tuple[ParameterKind, ...]
 
 
 def _make_class_kind(name: str, *classes: type) -> SimpleKind:
-    """The kind of all values of some classes, which stay as they are."""
+    """Return the kind of all values of some classes, unconverted."""
 
     def fit(value: SpecValue) -> SpecValue | NoMatch:
         return value if isinstance(value, classes) else NO_MATCH
@@ -102,7 +103,7 @@ def _make_class_kind(name: str, *classes: type) -> SimpleKind:
 
 
 def _match_float(value: SpecValue) -> SpecValue | NoMatch:
-    """A whole number does for one with a fraction; one that is still a symbol stays it."""
+    """Convert an integer to a float; keep a symbol."""
     if isinstance(value, Dim):
         return float(value.number) if value.number is not None else value
     return value if isinstance(value, float | RuntimeNumber) else NO_MATCH
@@ -115,14 +116,14 @@ def _match_text(value: SpecValue) -> SpecValue | NoMatch:
 
 
 def _match_mask(value: SpecValue) -> SpecValue | NoMatch:
-    """`all` and `none` of a mask are truths, a grid is a tensor; a score is no mask."""
+    """Match masks, the bools of `all` and `none`, and grids; a score is not a mask."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "mask" else NO_MATCH
     return value if isinstance(value, CombinedMask | bool | Tensor) else NO_MATCH
 
 
 def _match_score(value: SpecValue) -> SpecValue | NoMatch:
-    """A definition of `q` and `k`, or a word that takes two tensors and no more: `dot`."""
+    """Match a score definition, or a built-in function of two tensors such as `dot`."""
     match value:
         case DefinitionFunction() if value.kind == "score":
             return value
@@ -132,11 +133,11 @@ def _match_score(value: SpecValue) -> SpecValue | NoMatch:
 
 
 NORMALIZER_WORDS = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
-"""What makes weights of scores by a word; `attend_by` says what each means."""
+"""The built-in normalizers; see `attend_by`."""
 
 
 def _match_normalizer(value: SpecValue) -> SpecValue | NoMatch:
-    """A definition, or one of the words."""
+    """Match a normalizer definition, or the name of a built-in normalizer."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else NO_MATCH
     word = value.word if isinstance(value, ChoiceValue) else value
@@ -146,40 +147,40 @@ def _match_normalizer(value: SpecValue) -> SpecValue | NoMatch:
 
 
 TENSOR = _make_class_kind("a tensor", Tensor)
-INTEGER = _make_class_kind("a whole number", Dim)
+INTEGER = _make_class_kind("an integer", Dim)
 FLOAT = SimpleKind("a number", _match_float)
 NUMBER = _make_class_kind("a number", Dim, float, RuntimeNumber)
 BOOL = _make_class_kind("true or false", bool)
-TEXT = SimpleKind("a text", _match_text)
+TEXT = SimpleKind("a string", _match_text)
 MASK = SimpleKind("a mask", _match_mask)
 SCORE = SimpleKind("a score", _match_score)
 NORMALIZER = SimpleKind("a normalizer", _match_normalizer)
-FUNCTION = SimpleKind("something to apply", _make_class_kind("", *get_args(Function)).fit)
-ROPE = _make_class_kind("rotary frequencies, as `rope(theta=10000.0)` makes them", Rope)
+FUNCTION = SimpleKind("a function", _make_class_kind("", *get_args(Function)).fit)
+ROPE = _make_class_kind("RoPE frequencies, such as `rope(theta=10000.0)`", Rope)
 RECORD = _make_class_kind("a record", Record)
 NONE = _make_class_kind("none", NoneType)
 ANYTHING = SimpleKind("anything", lambda value: value)
 
 Scalar: TypeAlias = Annotated[Number, NUMBER]
-"""A number that may be known only when the model runs; `float` must be known."""
+"""A number that may be known only at run time; `float` must be known when compiling."""
 
 Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK]
 """A definition, a combination, `all` or `none`, or a boolean grid."""
 
 Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE]
-"""A definition, or a word of two vectors such as `dot`."""
+"""A definition, or a built-in function of two vectors such as `dot`."""
 
 Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER]
-"""A definition, or a word such as `softmax`."""
+"""A definition, or a built-in name such as `softmax`."""
 
 FunctionValue: TypeAlias = Annotated[Function, FUNCTION]
-"""Something to apply: a block, an activation, a norm, positions."""
+"""A function value: a block, an activation, a norm, a position encoding."""
 
 Activation: TypeAlias = Annotated[Function | str, FUNCTION]
-"""An activation; its name where the word gives one by default."""
+"""An activation, or its name as a default."""
 
 Anything: TypeAlias = Annotated[SpecValue, ANYTHING]
-"""Any value; the word itself says what it can use."""
+"""Any value; the function checks it itself."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     Tensor: TENSOR,
@@ -192,11 +193,11 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
     NoneType: NONE,
     None: NONE,
 }
-"""The kinds of annotations that are classes."""
+"""The kind of each annotation that is a class."""
 
 
 def get_annotated_kinds(annotation: object) -> ParameterKinds:
-    """What a parameter annotated so takes."""
+    """Return the kinds that a parameter with this annotation accepts."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return (inner[1],)
@@ -211,14 +212,14 @@ def get_annotated_kinds(annotation: object) -> ParameterKinds:
 
 
 def list_choice_words(kinds: ParameterKinds) -> tuple[str, ...]:
-    """The words a choice admits, over all alternatives."""
+    """Return the words of all choices among the kinds."""
     return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.words)
 
 
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, what: str, span: Span | None
 ) -> SpecValue:
-    """`value` as one of some kinds. E0203 says what was expected."""
+    """Convert `value` to one of some kinds. Raise E0203 with what was expected."""
     one = take_first_result(value)
     for kind in kinds:
         fitted = kind.fit(one)
@@ -226,16 +227,16 @@ def convert_to_kind(
             return fitted
     words = list_choice_words(kinds)
     if words and isinstance(one, str | ChoiceValue):
-        # a word that is none of these was meant to be one: say which
+        # a word was meant: list the possible ones
         word = one if isinstance(one, str) else one.word
-        helps = suggest_similar_name(word, words, f"it is one of {', '.join(words)}")
+        helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{what} cannot be `{word}`", span, helps=helps)
     title = f"{what} takes {describe_kinds(kinds)}, not {describe_value(one)}"
     if words:
-        title = f"{what} is one of {', '.join(words)}"
+        title = f"{what} must be one of {', '.join(words)}"
     raise_error("E0203", title, span, f"this is {describe_value(one)}")
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:
-    """What is admitted, in words."""
+    """Return the accepted kinds in words."""
     return " or ".join(kind.name for kind in kinds)

@@ -1,4 +1,4 @@
-"""Record which value each name of a text has, for hovers in editors."""
+"""Record the value of each name in the source, for hovers in editors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,13 @@ from specc.frontend.spec_values import POISON, EvalResult, describe_value, take_
 from specc.ir.dim import Dim
 
 MAX_VALUES_PER_SPAN = 4
-"""Different values of one name that are kept: a block may be called with many shapes."""
+"""How many different values of one name are kept: a block may be called with many shapes."""
 
 
 @dataclass
 class ElaborationRecord:
-    """One elaboration: what stood at each place, in the order in which it was met.
-
-    `whole` says that nothing was wrong with the spec.
+    """The values met in one elaboration, by span and in order. `whole` is true if it had no
+    errors.
     """
 
     symbolic: bool
@@ -25,7 +24,7 @@ class ElaborationRecord:
     whole: bool = False
 
     def note(self, span: Span, value: EvalResult) -> None:
-        """Keep what a name or a call stands for here."""
+        """Record the value of a name or a call."""
         said = _summarize_value(value)
         known = self.at.setdefault(span, [])
         if said not in known and len(known) < MAX_VALUES_PER_SPAN:
@@ -33,14 +32,14 @@ class ElaborationRecord:
 
 
 def _summarize_value(value: EvalResult) -> str:
-    """A value in a few words; a length by its formula."""
+    """Return a short description of a value; of a length its formula."""
     one = take_first_result(value)
     return str(one) if isinstance(one, Dim) else describe_value(value)
 
 
 @dataclass
 class RecordedValues:
-    """Every elaboration of one check."""
+    """All elaborations of one check."""
 
     readings: list[ElaborationRecord] = field(default_factory=list)
 
@@ -50,7 +49,7 @@ RECORDED_VALUES: ContextVar[RecordedValues | None] = ContextVar("notes", default
 
 @contextmanager
 def record_elaboration(*, symbolic: bool) -> Iterator[None]:
-    """While a spec is elaborated once."""
+    """Record one elaboration of a spec, if values are being recorded."""
     notes = RECORDED_VALUES.get()
     if notes is None:
         yield
@@ -61,7 +60,7 @@ def record_elaboration(*, symbolic: bool) -> Iterator[None]:
 
 
 def record_value(span: Span | None, value: EvalResult) -> None:
-    """Keep what stands at a place of the text, where somebody wants to know."""
+    """Record the value at a span, if values are being recorded."""
     notes = RECORDED_VALUES.get()
     if notes is None or span is None or value is POISON:
         return

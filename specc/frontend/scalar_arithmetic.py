@@ -1,4 +1,4 @@
-"""Arithmetic on numbers that depend on lengths: static where lengths are known, computed in
+"""Arithmetic on numbers that depend on lengths: evaluated if the lengths are known, computed in
 the graph (`RuntimeNumber`) otherwise.
 """
 
@@ -31,7 +31,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "sqrt": math.sqrt,
     "tanh": math.tanh,
 }
-"""Functions of one static number."""
+"""Functions of one known number."""
 
 BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "add": ("+", operator.add),
@@ -44,34 +44,32 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "min": ("", min),
     "max": ("", max),
 }
-"""Operations on two static numbers, by the name of the op that does the same when the
-model runs.
-"""
+"""Operators on two known numbers, by the name of the corresponding op."""
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""Functions whose result is whole; those whose result is where the operands are."""
+"""Functions with an integer result; functions whose result is an integer if all operands are."""
 
 MAX_FORMULA_LENGTH = 60
-"""Characters of a number's text; what is longer is told by its lengths."""
+"""Maximum length of a formula in messages; longer ones show only their lengths."""
 
 
 def get_known_float(value: Number) -> float | None:
-    """A static number as a float, where it is known."""
+    """Return a number as a float, or None if it is not known."""
     if isinstance(value, Dim):
         return None if value.number is None else float(value.number)
     return None if isinstance(value, RuntimeNumber) else float(value)
 
 
 def get_number_symbols(value: Number) -> frozenset[str]:
-    """The lengths that a number hangs on."""
+    """Return the symbols that a number depends on."""
     if isinstance(value, RuntimeNumber):
         return value.symbols
     return value.symbols() if isinstance(value, Dim) else frozenset()
 
 
 def convert_to_float(context: Context, value: Number, span: Span | None) -> float | RuntimeNumber:
-    """A static number as one with a fraction."""
+    """Convert a number to floating point."""
     number = get_known_float(value)
     if number is not None:
         return number
@@ -82,8 +80,8 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
 
 
 def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None) -> Number:
-    """`fn(x)` of a static number. ValueError, OverflowError or ZeroDivisionError where
-    it has no value.
+    """Apply a function to a number. Raise ValueError, OverflowError or ZeroDivisionError where
+    it is undefined.
     """
     number = get_known_float(x)
     if number is not None:
@@ -93,7 +91,7 @@ def apply_unary_function(context: Context, fn: str, x: Number, span: Span | None
 
 
 def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -> Number:
-    """`int(x)`: cut towards zero."""
+    """Truncate a number towards zero."""
     if x.whole:
         return x
     value = node_builder.add_node_with_one_result(
@@ -108,16 +106,14 @@ def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -
 def compute_arithmetic(
     context: Context, fn: str, left: Number, right: Number, span: Span | None
 ) -> Number:
-    """`left fn right` of static numbers of which at least one has a fraction or is
-    unknown.
-
-    ZeroDivisionError, OverflowError or ValueError where it has no value.
+    """Apply an operator to numbers of which one is a float or unknown. Raise ValueError,
+    OverflowError or ZeroDivisionError where it is undefined.
     """
     a, b = get_known_float(left), get_known_float(right)
     if a is not None and b is not None:
         result = BINARY_OPERATORS[fn][1](a, b)
-        # Python gives (-8) ** 0.5 as a complex number, no error
-        if isinstance(result, complex):  # the root of a negative number
+        # Python returns a complex number for (-8) ** 0.5
+        if isinstance(result, complex):
             raise ValueError
         return float(result)
     return _add_computed_number(context, ops.Arith(fn), fn, [left, right], span)
@@ -126,43 +122,40 @@ def compute_arithmetic(
 def require_attribute_number(
     context: Context, value: Number, what: str, span: Span | None
 ) -> float | RuntimeNumber:
-    """A number that an operation is made with: a float; of a config value that is still
-    a symbol, Unknown.
-
-    E0315 where only an input tells it.
+    """Return a number to be stored as an op attribute: a float, or a RuntimeNumber if it
+    depends on symbolic config values. Raise E0315 if it depends on an input.
     """
     if context.late(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
         shown = value.text if isinstance(value, RuntimeNumber) else str(value)
-        title = f"`{shown}` is known only when the model runs; {what} must be a number"
+        title = f"`{shown}` is known only at run time, but {what} must be a constant"
         helps = ["make it a config value, or compute with it outside: `x * scale`, `x + shift`"]
-        raise_error("E0315", title, span, f"hangs on the length {names}", helps=helps)
+        raise_error("E0315", title, span, f"depends on the length {names}", helps=helps)
     return convert_to_float(context, value, span)
 
 
 def cast_to_attribute(number: float | RuntimeNumber) -> float:
-    """A number as an op has it. In a reading with symbols ops are made with `RuntimeNumber`
-    where a number hangs on config values: they keep and compare it, no more, for such a
-    graph is never run. Everywhere else this is a float.
+    """Cast a number to a float attribute. In a symbolic reading it may be a RuntimeNumber,
+    which the op only stores and compares: such a graph is never run.
     """
-    return number  # type: ignore[return-value]  # a graph of symbols is never run
+    return number  # type: ignore[return-value]  # a symbolic graph is never run
 
 
 def convert_to_scalar_tensor(
     context: Context, value: Number, dtype: str, span: Span | None
 ) -> Tensor:
-    """A static number in the graph, of an element type with fractions."""
+    """Convert a number to a scalar tensor of a float type."""
     number = get_known_float(value)
     if number is not None:
         return node_builder.add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # straight from the whole number: no step over f64 where none is needed
+        # directly from the integer where no quotient needs f64
         size = node_builder.add_node_with_one_result(context, ops.Size(value), span=span)
         return node_builder.add_node_with_one_result(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
         exact = _convert_dim_to_f64(context, value, span)
     else:
-        assert isinstance(value, RuntimeNumber)  # a float is known
+        assert isinstance(value, RuntimeNumber)  # floats are known
         exact = Tensor(value.value)
     if dtype == "f64":
         return exact
@@ -172,7 +165,7 @@ def convert_to_scalar_tensor(
 def _add_computed_number(
     context: Context, op: Op, fn: str, args: list[Number], span: Span | None
 ) -> Number:
-    """A number that the graph computes, as f64, from others."""
+    """Add a number that the graph computes in f64."""
     values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
     result = node_builder.add_node_with_one_result(context, op, *values, span=span)
     hangs = frozenset[str]().union(*map(get_number_symbols, args))
@@ -180,7 +173,7 @@ def _add_computed_number(
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
     if fn == "pow" and context.symbols.symbolic and not context.late(hangs):
-        # a power of whole config values; a negative exponent shows with numbers
+        # a power of integer config values; a negative exponent is found with numbers
         whole = all(map(is_integer_number, args))
     return _make_symbol(
         context, RuntimeNumber(result.value, hangs, _format_formula(fn, args), whole)
@@ -188,24 +181,24 @@ def _add_computed_number(
 
 
 def is_integer_number(value: SpecValue) -> bool:
-    """A static number that surely is whole."""
+    """Return whether a number is certainly an integer."""
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.whole)
 
 
 def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
-    """A whole number that config values decide is a length of its own while they are symbols."""
+    """Return a symbol of its own for an integer that depends on symbolic config values."""
     if not made.whole or context.late(made.symbols):
         return made
     names = context.symbols.opaque
     if made.value not in names:
-        # two numbers may look alike where a text was cut: then they are counted
+        # truncated formulas may be equal: add a counter
         clash = "…" in made.text or made.text in names.values()
         names[made.value] = f"{made.text} {len(names)}" if clash else made.text
     return Dim.symbol(names[made.value])
 
 
 def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
-    """A length as f64[], in which `a / b` is the quotient of two numbers, whole or not."""
+    """Convert a length to f64[], where `a / b` is a floating-point quotient."""
     if dim.number is not None:
         return node_builder.add_constant(context, float(dim.number), "f64", span)
     if not _has_quotient(dim):
@@ -219,8 +212,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
     for monomial, c in dim.terms:
         term = node_builder.add_constant(context, float(c), "f64", span)
         for atom, power in monomial:
-            # as a number a quotient may have a fraction: whether one
-            # remains, only the input tells
+            # as a float a quotient may have a remainder, which only the input decides
             if isinstance(atom, DimFunction) and atom.fn == "/":
                 above, below = (_convert_dim_to_f64(context, d, span) for d in atom.args)
                 factor = node_builder.add_node_with_one_result(
@@ -228,7 +220,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
                 )
             else:
                 factor = _convert_dim_to_f64(context, Dim({((atom, 1),): 1}), span)
-            # powers as products: exact where `pow` of floats may not be
+            # powers as products: exact where floating-point `pow` may not be
             for _ in range(power):
                 term = node_builder.add_node_with_one_result(
                     context, ops.Arith("mul"), term, factor, span=span
@@ -240,12 +232,12 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
                 context, ops.Arith("add"), total, term, span=span
             )
         )
-    assert total is not None, "a length without terms is 0, which is known"
+    assert total is not None, "a length without terms is the known number 0"
     return total
 
 
 def _has_quotient(dim: Dim) -> bool:
-    """Whether a term of the length has a factor `a / b`."""
+    """Return whether a term of the length has a factor `a / b`."""
     return any(
         isinstance(atom, DimFunction) and atom.fn == "/"
         for monomial, _ in dim.terms
@@ -254,7 +246,7 @@ def _has_quotient(dim: Dim) -> bool:
 
 
 def _format_formula(fn: str, args: list[Number]) -> str:
-    """How a number was come by, for messages and as the name of its symbol."""
+    """Return the formula of a number, for messages and as the name of its symbol."""
     shown = [_format_operand(arg, alone=len(args) == 1) for arg in args]
     sign = BINARY_OPERATORS[fn][0] if fn in BINARY_OPERATORS else ""
     text = f"({shown[0]} {sign} {shown[1]})" if sign else f"{fn}({', '.join(shown)})"
@@ -265,7 +257,7 @@ def _format_formula(fn: str, args: list[Number]) -> str:
 
 
 def _format_operand(value: Number, *, alone: bool) -> str:
-    """One operand: a sum of lengths stands in parentheses beside another."""
+    """Return one operand, with sums in parentheses unless it stands alone."""
     if isinstance(value, RuntimeNumber):
         return value.text
     text = str(value)

@@ -21,8 +21,8 @@ from specc.syntax import ast
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
 ) -> tuple[list[Tensor], Dim]:
-    """What a loop walks over, and the length of the axis along which it does; without
-    `along` the numbers of its turns.
+    """Return the scanned tensors and the length of the scanned axis; without `along` the
+    iteration indices.
     """
     if statement.along is None:
         turns = _evaluate_iteration_count(context, statement, env)
@@ -31,31 +31,33 @@ def evaluate_scan_inputs(
         ], turns
     length = _resolve_scan_length(context, statement.along, env)
     scanned = [_check_scanned_tensor(context, e, length, statement, env) for e in statement.over]
-    assert length is not None  # or it were no axis of what is walked over
+    assert length is not None  # `_check_scanned_tensor` raises otherwise
     return scanned, length
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
-    """How often a loop turns that walks along no axis."""
+    """Return the number of iterations of a loop without `along`."""
     expr = statement.over[0]
     value = evaluate_value(context, expr, env)
     if len(statement.over) > 1 or not isinstance(value, Dim):
-        title = "`scan` needs `along` to walk over tensors"
+        title = "`scan` over tensors needs `along`"
         what = f"this is {describe_value(value)}"
         helps = ["name the axis: `scan x in xs along n { … }`"]
         raise_error("E0304", title, expr.span, what, helps=helps)
     if value.number is not None and value.number < 0:
-        raise_error("E0216", f"nothing can be repeated {value.number} times", expr.span)
+        raise_error(
+            "E0216", f"the number of iterations must not be negative, got {value}", expr.span
+        )
     return value
 
 
 def _resolve_scan_length(context: Context, along: ast.Expr, env: Env) -> Dim | None:
-    """Return the length after `along`; None where it is no length."""
+    """Return the length after `along`, or None if it is not a length."""
     if isinstance(along, ast.Name):
         length = env.dims.get(along.path)
         if length is not None:
             return length
-        # declared by `dims`, or unknown: then no tensor has an axis of it
+        # declared in `dims`, or unknown: then no tensor has this axis
         if along.path not in env.names and along.path not in env.config:
             return Dim.symbol(along.path)
     value = evaluate_value(context, along, env)
@@ -67,27 +69,27 @@ def _check_scanned_tensor(
 ) -> Tensor:
     value = evaluate_value(context, expr, env)
     if not isinstance(value, Tensor):
-        raise_error("E0304", f"`scan` walks over a tensor, not {describe_value(value)}", expr.span)
-    # the axis is found by its length: equal symbols are one length, whatever its name
+        raise_error("E0304", f"`scan` takes a tensor, not {describe_value(value)}", expr.span)
+    # the axis is found by its length: equal symbols are one length
     if length is None or length not in value.shape:
         _no_axis(expr, statement.along, value)
     if length.number is not None and value.shape.count(length) > 1:
-        title = f"several axes of what `scan` walks over have the length {length}"
-        helps = [f"`repeat i in {length} {{ … }}` reads `x[:, i]` of the axis that is meant"]
+        title = f"the scanned tensor has several axes of length {length}"
+        helps = [f"`repeat i in {length} {{ … }}` with `x[:, i]` selects one axis"]
         raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
     return value
 
 
 def _no_axis(expr: ast.Expr, along: ast.Expr | None, value: Tensor) -> NoReturn:
-    """E0304 for a length that no axis has."""
-    title = f"no axis of what `scan` walks over has the length `{text_of(along)}`"
+    """Raise E0304 for a length that no axis has."""
+    title = f"the scanned tensor has no axis of length `{text_of(along)}`"
     lengths = [str(d) for d in value.shape[1:] or value.shape]
     helps = [f"write the length of an axis: `along {lengths[0]}`"] if lengths else []
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
 def text_of(along: ast.Expr | None) -> str:
-    """Return the text of a length as it is written."""
+    """Return the source text of a length."""
     if isinstance(along, ast.Name):
         return along.path
     return along.span.text if along is not None and along.span else str(along)
@@ -96,37 +98,35 @@ def text_of(along: ast.Expr | None) -> str:
 def evaluate_scan_mask(
     context: Context, statement: ast.Scan, env: Env, length: Dim
 ) -> Tensor | None:
-    """Which rows exist: those of others are passed over."""
+    """Return the padding mask of the loop; masked iterations leave the carries unchanged."""
     if statement.keep is None:
         return None
     value = evaluate_value(context, statement.keep, env)
     if value is None:
         return None
     if not isinstance(value, Tensor) or value.type.dtype != "bool" or value.shape[-1] != length:
-        title = (
-            f"`keep` says which rows of `{text_of(statement.along)}` exist: bool[batch, "
-            f"{text_of(statement.along)}]"
-        )
+        length_text = text_of(statement.along)
+        title = f"`keep` must be a padding mask bool[batch, {length_text}]"
         raise_error("E0305", title, statement.keep.span, f"this is {describe_value(value)}")
     return value
 
 
 NODES_PER_STEP = 16
-"""Nodes that are looked at in the time of one step."""
+"""Number of nodes that are visited in the time of one step."""
 
 
 CarryValue: TypeAlias = Tensor | tuple["CarryValue", ...]
-"""What a loop carries under one name: a tensor, or a list (of lists) of such."""
+"""The value of one carry: a tensor, or a (nested) list of tensors."""
 
 RunBody: TypeAlias = Callable[[Context, Sequence[ast.Statement], Env], object]
-"""Runs the statements of a body; None unless they end in `return`."""
+"""Runs the statements of a body; the result is None unless they end in `return`."""
 
 
 def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: RunBody) -> None:
-    """Elaborate a loop and bind its carries and collected rows.
+    """Elaborate a loop and bind its carries and collected outputs.
 
-    The body is run once, on values that stand for one row and for what a step begins
-    with; the nodes that this adds are then cut out of the graph as the body's own.
+    The body is elaborated once, with values for one time step and its initial carries;
+    the nodes added by this are then extracted as the body graph.
     """
     context.work(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
     scanned, length = evaluate_scan_inputs(context, statement, env)
@@ -153,7 +153,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
         masked=keep is not None,
         until=halting.place if halting else -1,
     )
-    # in the order that the op's own docstring gives
+    # operand order as documented at the op
     operands = [
         *([keep] if keep else []),
         *scanned,
@@ -167,8 +167,8 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
 
 
 def _get_state_scope(op: ops.Scan) -> str:
-    """Where a loop of the outermost scope belongs: to the cell that makes what it carries,
-    so that its states are called after that.
+    """Return the scope of a loop at the outermost level: that of the cell that computes its
+    carries, so that states are named after the cell.
     """
     for value in op.nexts():
         made = op.body.made.get(value.node) if value.node else None
@@ -187,15 +187,15 @@ def _build_scan_body(
     rows: Sequence[Value],
     halting: EarlyExit | None,
 ) -> tuple[Graph, list[Value]]:
-    """The graph of one step on these rows, and what it takes from outside.
+    """Return the graph of one iteration and the captured values.
 
-    Its inputs are the rows and the carries, its outputs the next carries and what is
-    collected, each in the order of the statement.
+    Its inputs are the scanned slices and the carries, its outputs the next carries and
+    the collected values, each in the order of the statement.
     """
     leaves_of = [pair for name, value in starts.items() for pair in flatten_carry(name, value)]
     carries = {label: Value(tensor.type) for label, tensor in leaves_of}
     before = dict(zip(statement.variables, rows, strict=True))
-    # what the body binds is seen in it alone; what is carried or collected comes out
+    # names bound in the body are local, except carried and collected ones
     start = len(context.builder.nodes)
     inner = replace(env, names=dict(env.names))
     inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
@@ -204,8 +204,8 @@ def _build_scan_body(
     with context.apart():
         returned = run_body(context, statement.body, inner)
     if returned is not None:
-        raise_error("E0214", "`return` cannot stand inside `scan`", statement.span)
-    # only now is every name bound to what it is after a step
+        raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
+    # names now have their values at the end of an iteration
     given = iter(carries.values())
     after = [
         value
@@ -225,9 +225,7 @@ def _build_scan_body(
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a carried value, a tensor or a list (of lists) of such, under the
-    names messages use.
-    """
+    """Yield the tensors of a carry, a tensor or a (nested) list, with the names for messages."""
     if isinstance(value, Tensor):
         yield name, value
     else:
@@ -236,14 +234,14 @@ def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """A value of the same form made of other tensors."""
+    """Return a value of the same structure with other tensors."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuild_carry(item, tensors) for item in value)
 
 
 def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
-    """What a carry is before the loop: a tensor, or a list of them, one a layer."""
+    """Return a carry's value before the loop: a tensor, or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
         raise AlreadyReported
@@ -256,7 +254,7 @@ def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
 
 
 def _convert_to_carry(value: SpecValue) -> CarryValue | None:
-    """The value, if it is made of nothing but tensors and lists that hold some."""
+    """Return the value if it is a tensor or a (nested) non-empty list of tensors, or None."""
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, tuple) or not value:
@@ -273,7 +271,7 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
 def _check_carried(
     statement: ast.Scan, name: str, start: CarryValue, before: Iterator[Value], after: SpecValue
 ) -> Iterator[Value]:
-    """What a carry is after a step, tensor by tensor: of the same form and types as before it."""
+    """Yield a carry's tensors after an iteration, checked against those before it."""
     if after is POISON:
         raise AlreadyReported
     if isinstance(start, Tensor):
@@ -281,17 +279,17 @@ def _check_carried(
         return
     if not isinstance(after, tuple) or len(after) != len(start):
         now = f"a list of {len(after)}" if isinstance(after, tuple) else describe_value(after)
-        title = f"`{name}` is carried as a list of {len(start)}, and the body makes it {now}"
-        helps = ["`repeat … collect` makes a list, one item a turn"]
+        title = f"`{name}` is carried as a list of {len(start)}, but the body sets it to {now}"
+        helps = ["`repeat … collect` makes a list with one item per iteration"]
         raise_error("E0305", title, statement.span, helps=helps)
     for n, (item, was) in enumerate(zip(after, start, strict=True)):
         yield from _check_carried(statement, f"{name}[{n}]", was, before, item)
 
 
 def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, before: Value) -> Value:
-    # the very value of before: no statement of the body has set the name
+    # the same value as before: no statement of the body has set the name
     if not isinstance(after, Tensor) or after.value is before:
-        helps = [f"set `{name}` in the body; what does not change needs no `carry`"]
+        helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
             "E0305",
             f"`{name}` is carried, but the body does not set it",
@@ -305,14 +303,14 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             else []
         )
         title = (
-            f"`{name}` is carried and changes from {format_type(before.type)} to "
+            f"the carry `{name}` changes from {format_type(before.type)} to "
             f"{format_type(after.type)}"
         )
-        mend = f"a linear map brings it back to its size: `{name} = linear(…, out=…)`"
+        mend = f"project it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
-            mend = "`cast(x, to=float)` makes numbers of it"
-        helps = [f"{mend}; or start `{name}` as what a step makes of it"]
-        now = f"after a step it is {format_type(after.type)}"
+            mend = "convert it: `cast(x, to=float)`"
+        helps = [f"{mend}; or give `{name}` this type before the loop"]
+        now = f"after an iteration it is {format_type(after.type)}"
         raise_error("E0305", title, after.span or statement.span, now, others=others, helps=helps)
     return after.value
 

@@ -1,4 +1,4 @@
-"""Report `share` rules that no weights need (E0527, W0505)."""
+"""Report `share` rules without effect (E0527, W0505)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,18 +16,18 @@ from specc.weights.parameter_names import NamePattern, nearest_name
 def check_share_rules(
     program: Program, library: Library, models: Sequence[ModelDefinition]
 ) -> list[Diagnostic]:
-    """E0527 for a rule that names no weights of any graph, W0505 for one whose weights
-    no two calls use.
+    """Return E0527 for each rule that names no weights of any graph, W0505 for each whose
+    weights no two calls use.
 
-    `models` are the readings of one graph; the others are read only where a rule is not
-    needed by this one.
+    `models` are the symbolic readings of one graph; other graphs are read only if they
+    decide a rule.
     """
     rules = [
         r for item, _ in program.items(ast.Weights) for r in item.rules if isinstance(r, ast.Share)
     ]
     everywhere = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)
-    # a reading of another graph takes as long as this one's: no more than are asked for
+    # reading another graph takes as long as this one: read only as many as needed
     while missing := [r for r in rules if not _is_rule_needed(r, everywhere)]:
         more = next(others, None)
         if more is None:
@@ -41,15 +41,15 @@ def _is_rule_needed(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
 
 
 def _is_rule_active(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
-    """Whether its condition held somewhere."""
+    """Return whether the condition of the rule held in some reading."""
     return any(rule.name.text in m.shares for m in models)
 
 
 def _iterate_other_graphs(
     program: Program, library: Library, known: str
 ) -> Iterator[list[ModelDefinition]]:
-    """The readings of each other graph of a spec; the faults of these are found when
-    they are checked.
+    """Yield the readings of each other graph of a spec. Errors in them are reported when
+    they are checked themselves.
     """
     for item in program.module.items.values():
         if isinstance(item, ast.Block) and item.kind == "graph" and item.name != known:
@@ -65,16 +65,16 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
         p: None for m in models for name in m.graph.parameters for p in _list_parent_paths(name)
     }
     if any(map(NamePattern(path).matches, names)):
-        help_ = "take it away, or give both calls this name by `@`"
+        help_ = "remove it, or give both calls this name with `@`"
         return Diagnostic(
             "W0505", f"no two calls share `{path}`", label, helps=(help_,), severity="warning"
         )
     close = nearest_name(path, names)
     hint = format_suggestion(close) if close else "`specc show` lists the names of all weights"
-    return Diagnostic("E0527", f"there are no weights at `{path}` to share", label, helps=(hint,))
+    return Diagnostic("E0527", f"there are no weights `{path}` to share", label, helps=(hint,))
 
 
 def _list_parent_paths(name: str) -> list[str]:
-    """`a.b.c`, `a.b`, `a`."""
+    """Return the path and its parents: `a.b.c`, `a.b`, `a`."""
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -9,12 +9,12 @@ from specc.syntax import ast
 
 
 def list_config_items(file: ast.File) -> list[ast.Config]:
-    """The `config` items of a file."""
+    """Return the `config` sections of a file."""
     return [i for i in file.items if isinstance(i, ast.Config)]
 
 
 def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
-    """The names that an item gives a file, with their places."""
+    """Yield the names that an item defines in a file, with their spans."""
     match item:
         case ast.Block() | ast.Definition():
             yield item.name, item.name_span
@@ -27,7 +27,7 @@ def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
 
 
 def check_instance_items(module: SpecModule) -> None:
-    """E0209 for what would change the meaning of the spec that is extended."""
+    """Raise E0209 for items that would change the graph of the extended spec."""
     for item in module.file.items:
         match item:
             case ast.Block(kind="graph"):
@@ -40,22 +40,21 @@ def check_instance_items(module: SpecModule) -> None:
                 continue
         raise_error(
             "E0209",
-            f"{spoken} cannot stand in a spec that extends another",
+            f"{spoken} is not allowed in a spec that extends another",
             item.span,
-            "this belongs into a spec of its own",
+            "belongs in a spec of its own",
             notes=[
-                "such a spec gives values to the config of the other, and may define "
-                "masks, scores, biases, normalizers and blocks for them; it may also say "
-                "what it requires of them, how inputs are read, where weights come from "
-                "and what is generated"
+                "such a spec sets config values of the other, and may define masks, "
+                "scores, biases, normalizers and blocks for them, and say what it requires, "
+                "how inputs are read, where weights come from and what is generated"
             ],
-            helps=["drop `extends`, or move this"],
+            helps=["remove `extends`, or move this"],
         )
 
 
 def check_instance_names(module: SpecModule, base: SpecModule) -> None:
-    """E0225 for names of an instance that what it extends has already: they would stand
-    for one thing in its config values and for another in the graph.
+    """Raise E0225 for names that the extended spec has already: they would mean one thing in
+    the config values and another in the graph.
     """
     faults: list[Diagnostic] = []
     for item in module.file.items:
@@ -63,7 +62,7 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
             first = _find_definition(name, base)
             if isinstance(first, _NotDefined):
                 continue
-            title = f"`{name}` is a name of `{base.file.model}`, which this spec extends"
+            title = f"`{name}` is already defined in `{base.file.model}`, which this spec extends"
             faults.append(
                 Diagnostic(
                     "E0225",
@@ -71,13 +70,10 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
                     Label(span, "again here") if span else None,
                     (Label(first, "first here"),) if first else (),
                     (
-                        "what an instance defines is for its config values: it replaces "
-                        "nothing in the graph of the other",
+                        "definitions in such a spec are for its config values; they override "
+                        "nothing in the graph",
                     ),
-                    (
-                        f"give it a name of its own, such as `{name}_here`, and name that "
-                        "in `config`",
-                    ),
+                    (f"rename it, for example to `{name}_here`, and use that name in `config`",),
                 )
             )
     if faults:
@@ -85,11 +81,11 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
 
 
 class _NotDefined:
-    """No such name. None is for a name whose place is not known."""
+    """Marks a name without a definition; None is a definition without a known span."""
 
 
 def _find_definition(name: str, module: SpecModule) -> Span | _NotDefined | None:
-    """Where a module, or what it extends, gives a meaning to a name."""
+    """Return the span of a name's definition in a module or one that it extends."""
     for item in module.file.items:
         for known, span in iterate_item_names(item):
             if known == name:
@@ -98,13 +94,13 @@ def _find_definition(name: str, module: SpecModule) -> Span | _NotDefined | None
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:
-    """E0220 for a value in a file that extends none, and so must say its type."""
+    """Raise E0220 for a value without a type in a file that extends no other."""
     for config in list_config_items(module.file):
         for entry in config.entries:
             if isinstance(entry, ast.Assign):
                 helps = [
                     f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
-                    "or name the spec whose value it is: `extends …`",
+                    "or name the spec that declares it: `extends …`",
                 ]
                 raise_error(
                     "E0220",
@@ -115,7 +111,7 @@ def reject_untyped_assignments(module: SpecModule) -> None:
 
 
 def _format_declaration(value: ast.Expr) -> str:
-    """The type that a value would be declared with, and the value."""
+    """Return the type and value of a declaration for this value."""
     text = value.span.text if value.span else "…"
     match value:
         case ast.NumberLiteral(text=number):

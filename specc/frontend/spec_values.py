@@ -1,6 +1,4 @@
-"""The values of spec expressions during elaboration: tensors, numbers, records, functions,
-masks.
-"""
+"""Values of spec expressions during elaboration: tensors, numbers, records, functions, masks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NeedsValue(Exception):
-    """A choice of structure hangs on symbols that stand for config values."""
+    """A structural choice depends on symbols that stand for config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
         super().__init__(", ".join(sorted(symbols)))
@@ -29,30 +27,28 @@ class NeedsValue(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value of the graph and the text it was last called by."""
+    """A value of the graph and the source text it was last read from."""
 
     value: Value
     span: Span | None = None
 
     @property
     def type(self) -> Type:
-        """Its element type and lengths."""
+        """The element type and shape."""
         return self.value.type
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        """Its lengths."""
+        """The shape."""
         return self.value.type.shape
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeNumber:
-    """A number that lengths decide which nobody knows yet. `value` is that number in
-    the graph, f64[].
+    """A number that depends on unknown lengths and is computed in the graph as f64[].
 
-    It is known to be unknown: nothing can be decided by it, no number stands in for it.
-    `symbols` are the lengths, `text` is how it was written, `whole` says that it surely
-    is a whole number.
+    Nothing can be decided by it at compile time. `symbols` are the lengths, `text` is its
+    formula, `whole` is true if it is certainly an integer.
     """
 
     value: Value
@@ -68,7 +64,7 @@ class RuntimeNumber:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Named results of a call; where one value is meant it is the first."""
+    """Named results of a call; the first is used where one value is expected."""
 
     values: tuple[Tensor, ...]
     names: tuple[str, ...] = ()
@@ -84,8 +80,8 @@ class ChoiceValue:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`record { … }`: static values by name. `of` is the used spec whose config they are,
-    where they are one.
+    """A `record { … }` of compile-time values. `of` is the used spec whose config it is, if
+    any.
     """
 
     fields: Mapping[str, "SpecValue"]
@@ -95,29 +91,27 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class UsedSpecConfig:
-    """A used spec as its config was read: the module that is used, and the part of a
-    config file that is its own.
-    """
+    """The config of a used spec: its module, and its part of a config file."""
 
     module: "SpecModule"
     raw: JsonObject | None = None
 
 
 RopeNumber: TypeAlias = float | bool | tuple[float, ...] | RuntimeNumber | None
-"""A number of a scaling rule: one of all pairs, one for each pair, a truth, or none."""
+"""A parameter of RoPE scaling: one number, one per pair, a bool, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary frequencies: `theta` and the scaling rule with its numbers."""
+    """RoPE frequencies: `theta`, the scaling kind and its parameters."""
 
     theta: float | RuntimeNumber
     kind: str = "default"
     numbers: tuple[tuple[str, RopeNumber], ...] = ()
 
     def over(self, longest: int) -> "Rope":
-        """The same, for texts of up to so many rows, where that decides the
-        frequencies.
+        """Return settings for sequences of up to `longest` tokens, if the frequencies depend
+        on that.
         """
         named = dict(self.numbers)
         if "longest" not in named:
@@ -126,17 +120,15 @@ class Rope:
 
 
 UnevaluatedOption: TypeAlias = tuple[ast.Option, "Env"]
-"""An option that is evaluated when its block is called: the block's declared type says
-how. With it goes the place where it was written.
-"""
+"""An option of a block, with the scope it is evaluated in when the block is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFunction:
-    """A block or graph by name, with the options given so far; not applied yet.
+    """A block or graph as a value, with the options bound so far.
 
-    `module` is where it was defined, `env` where it was named. Of a used spec with
-    weights of its own, `base` is the path that they stand under, wherever the call does.
+    `module` is where it was defined, `env` where it was named. For a used spec with
+    weights of its own, `base` is their path, independent of the call.
     """
 
     name: str
@@ -150,14 +142,14 @@ class BlockFunction:
 
     @property
     def kind(self) -> str:
-        """What it is, for messages."""
+        """The kind of function, for messages."""
         return "block"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFunction:
-    """A mask, score, bias or normalizer by name, with the values given so far; expanded where the
-    rows are known.
+    """A mask, score, bias or normalizer as a value, with the arguments bound so far; expanded
+    once query and key lengths are known.
     """
 
     name: str
@@ -176,7 +168,7 @@ class DefinitionFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinFunction:
-    """A word of the vocabulary by name, with the options given so far; not applied yet."""
+    """A built-in function as a value, with the options bound so far."""
 
     name: str
     word: "Builtin"
@@ -187,19 +179,17 @@ class BuiltinFunction:
 
     @property
     def kind(self) -> str:
-        """What it is, for messages."""
+        """The kind of function, for messages."""
         return "op"
 
 
 Function: TypeAlias = BlockFunction | DefinitionFunction | BuiltinFunction
-"""What can be called, or handed over to be called later."""
+"""A value that can be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class CombinedMask:
-    """Masks combined by `&`, `|`, `not`, before anyone knows the rows they are about;
-    `a & b & c` is one of three.
-    """
+    """Masks combined by `&`, `|`, `not` before they are expanded; `a & b & c` has three parts."""
 
     op: Literal["&", "|", "not"]
     parts: tuple["MaskLike", ...]
@@ -207,7 +197,7 @@ class CombinedMask:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """The result of something already reported."""
+    """The value of an expression whose error was already reported."""
 
 
 POISON = Poison()
@@ -215,19 +205,19 @@ POISON = Poison()
 MaskLike: TypeAlias = (
     BlockFunction | DefinitionFunction | BuiltinFunction | CombinedMask | bool | Tensor
 )
-"""What may stand in a combination of masks."""
+"""The operands of mask operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawConfig:
-    """`config.vision_config`: a part of the configuration file, handed on as it is."""
+    """A part of the config file as it is: `config.vision_config`."""
 
     path: str
     data: JsonObject | None
 
 
 Number: TypeAlias = Dim | float | RuntimeNumber
-"""A static number: whole, with a fraction, or not known yet."""
+"""A scalar: an integer, a float, or one that is not known yet."""
 
 SpecValue: TypeAlias = (
     Tensor
@@ -248,19 +238,19 @@ SpecValue: TypeAlias = (
     | tuple["SpecValue", ...]
     | None
 )
-"""What a name can stand for where one value is meant."""
+"""The values that a name can have."""
 
 EvalResult: TypeAlias = SpecValue | Results
-"""What an expression can stand for: everything that elaboration knows of a value."""
+"""The results of an expression: a value, or several results of a call."""
 
 
 def take_first_result(value: EvalResult) -> SpecValue:
-    """Of several results the first; anything else as it is."""
+    """Return the first of several results; return other values as is."""
     return value.values[0] if isinstance(value, Results) else value
 
 
 def describe_value(value: EvalResult) -> str:
-    """What a value is, for messages: `float[batch, 4]`, `the number 3`, `the text "a"`."""
+    """Return what a value is, for messages: `float[batch, 4]`, `the integer 3`."""
     match take_first_result(value):
         case Tensor(value=made):
             return format_type(made.type)
@@ -271,32 +261,34 @@ def describe_value(value: EvalResult) -> str:
         case Record() | RawConfig():
             return "a record"
         case Rope():
-            return "rotary frequencies"
-        case BlockFunction(name=name) | BuiltinFunction(name=name):
-            return f"`{name}`, not applied to anything"
+            return "RoPE frequencies"
+        case BlockFunction(name=name):
+            return f"the block `{name}`"
+        case BuiltinFunction(name=name):
+            return f"the function `{name}`"
         case DefinitionFunction(name=name) as held:
             return f"the {held.kind} `{name}`"
         case CombinedMask():
             return "a mask"
         case Poison():
-            return "poison"  # only where a fault is met that was reported already
+            return "an invalid value"  # reported already
         case constant:
             return _describe_constant(constant)
 
 
 def _describe_constant(value: Number | bool | str | ChoiceValue | None) -> str:
     match value:
-        case bool():  # before the numbers: to Python a truth is a whole number
+        case bool():  # before the numbers: in Python a bool is an int
             return str(value).lower()
         case Dim():
             known = value.number is not None
-            return f"the number {value}" if known else "a whole number"
+            return f"the integer {value}" if known else "an integer"
         case float():
-            return f"the number {value:g}"
+            return f"the float {float(f'{value:g}')}"
         case RuntimeNumber(text=text):
-            return f"a number, `{text}`"
+            return f"the run-time number `{text}`"
         case str():
-            return f'the text "{value}"'
+            return f'the string "{value}"'
         case ChoiceValue(word):
             return f"the word `{word}`"
         case None:
@@ -304,12 +296,12 @@ def _describe_constant(value: Number | bool | str | ChoiceValue | None) -> str:
 
 
 MAX_SHOWN_ITEMS = 12
-"""Axes of a type that messages show."""
+"""Maximum number of dimensions of a type in messages."""
 DTYPE_WORDS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def format_type(type: Type) -> str:
-    """A type as specs write it: `float[batch, n, 512]`."""
+    """Return a type as specs write it: `float[batch, n, 512]`."""
     dims = [str(d) for d in type.shape]
     if len(dims) > MAX_SHOWN_ITEMS:
         dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]

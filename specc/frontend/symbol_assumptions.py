@@ -21,11 +21,11 @@ from specc.syntax import ast
 def _assume_divisible(
     config: dict[str, SpecValue], whole: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
-    """The config where `whole` is a multiple of `divisor`."""
-    # of `side % window == 0`, with `side` as `image / patch`, `image` is the product of
-    # all three
+    """Return the config with `whole` replaced by a multiple of `divisor`."""
+    # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the
+    # product of all three
     parted, by = _split_quotient(whole) or (whole, Dim.of(1))
-    # `d % d == 0` and the like say nothing: `d` would be made of itself
+    # `d % d == 0` has no effect: `d` would be defined by itself
     if not parted.name or parted.name in (by * divisor).symbols():
         return config
     quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
@@ -33,9 +33,9 @@ def _assume_divisible(
 
 
 def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
-    """The config with a symbol that is one side replaced by the other side."""
+    """Return the config with a symbol on one side replaced by the other side."""
     for one, other in ((left, right), (right, left)):
-        # a symbol that is part of the other side cannot give way to it
+        # a symbol that occurs in the other side cannot be replaced by it
         if one.name and one.name not in other.symbols():
             return _substitute_in_config(config, {one.name: other})
     return config
@@ -44,28 +44,27 @@ def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[s
 def apply_requirement(
     context: Context, condition: ast.Expr, config: dict[str, SpecValue], env: Env
 ) -> dict[str, SpecValue]:
-    """The config with symbols replaced by what the condition says of them."""
+    """Return the config with symbols replaced according to a requirement."""
     match condition:
         case ast.Binary(op="&"):
-            # each part may use what the parts before it say
+            # each part may use the parts before it
             for part in _split_conjunction(condition):
                 inner = Env(module=env.module, config=config)
                 config = apply_requirement(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
-            # `not shared | vocab == target_vocab`: where `shared` holds, the rest must
+            # `not shared | vocab == target_vocab`: if `shared` is true, the rest must hold
             for ruled_out, left_over in ((a, b), (b, a)):
                 if _evaluate_quietly(context, ruled_out, env) is False:
                     return apply_requirement(context, left_over, config, env)
         case ast.Compare(
             ops=("==",), operands=(ast.Binary(op="%", left=a, right=b), ast.NumberLiteral(text="0"))
         ):
-            # `d % heads == 0`: from here on `d` is `heads * (d / heads)`, which `heads`
-            # divides
+            # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
             whole, divisor = (_evaluate_dim(context, a, env), _evaluate_dim(context, b, env))
             if whole and divisor:
                 return _assume_divisible(config, whole, divisor)
         case ast.Compare(ops=("==",), operands=(a, b)):
-            # `a == b` of two symbols: one is put for the other everywhere
+            # `a == b` of two symbols: one replaces the other everywhere
             left, right = _evaluate_dim(context, a, env), _evaluate_dim(context, b, env)
             if left and right:
                 return _assume_equal(config, left, right)
@@ -73,7 +72,7 @@ def apply_requirement(
 
 
 def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
-    """The `p` and `q` of a length that is `p / q` and no more."""
+    """Return `p` and `q` if a length is exactly `p / q`."""
     match length.terms:
         case (((((DimFunction("/", args), 1),)), 1),):
             return args
@@ -81,7 +80,7 @@ def _split_quotient(length: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
-    """The parts of `a & b & c`, of which there may be thousands."""
+    """Return the parts of `a & b & c`; there may be thousands."""
     parts: list[ast.Expr] = []
     left: ast.Expr = condition
     while isinstance(left, ast.Binary) and left.op == "&":
@@ -98,7 +97,7 @@ def _evaluate_dim(context: Context, expr: ast.Expr, env: Env) -> Dim | None:
 def _evaluate_quietly(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     try:
         return evaluate_value(context, expr, env)
-    # a condition that cannot be worked out yet says nothing; it is held again later
+    # a condition that cannot be evaluated yet has no effect; it is checked again later
     except (Failed, NeedsValue):
         return None
 
@@ -119,7 +118,7 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             )
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
-        # the arguments that a function holds: `window(width)` of a config value
+        # arguments bound to a function: `window(width)` with a config value
         case DefinitionFunction(given=given) | BuiltinFunction(given=given) if given:
             return replace(
                 value, given={k: _substitute_in_value(v, values) for k, v in given.items()}

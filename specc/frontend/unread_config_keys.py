@@ -102,7 +102,7 @@ def _make_context_warning(
             "transformers changes the frequencies at run time, by the longest sequence of a "
             "batch: beyond the original context the numbers differ",
         ),
-        helps=("compile for the longest sequence you need: --context N",),
+        helps=("compile for the longest sequence you need: --context-length N",),
         severity="warning",
     )
 

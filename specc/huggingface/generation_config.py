@@ -20,10 +20,10 @@ BESIDE: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "max_length": "max_length",
     "min_new_tokens": "min_tokens",
-    "no_repeat_ngram_size": "no_repeat",
-    "suppress_tokens": "suppress",
-    "begin_suppress_tokens": "begin_suppress",
-    "forced_eos_token_id": "last_token",
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
+    "suppress_tokens": "suppress_tokens",
+    "begin_suppress_tokens": "begin_suppress_tokens",
+    "forced_eos_token_id": "forced_eos_token_id",
     "stop_strings": "stop_strings",
 }
 """Keys that are settings beside the strategy, under our words."""
@@ -34,8 +34,8 @@ SAMPLED = (
 SEARCHED = {
     "length_penalty": "length_penalty",
     "early_stopping": "early_stopping",
-    "num_return_sequences": "n_best",
-    "renormalize_logits": "renormalize",
+    "num_return_sequences": "num_return_sequences",
+    "renormalize_logits": "renormalize_logits",
 }
 FIRST = "forced_bos_token_id"
 USUAL_TOP_K = 50
@@ -195,10 +195,10 @@ def _beside(file: _File) -> None:
         value = file.given(key)
         if value is not None and value != []:
             file.settings[word] = value
-    last = file.settings.get("last_token")
+    last = file.settings.get("forced_eos_token_id")
     if isinstance(last, list):
         # of several that could end a text the first is written
-        file.settings["last_token"] = last[0]
+        file.settings["forced_eos_token_id"] = last[0]
     # of a length with the prompt and one without, the second counts there
     if file.given("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
@@ -213,13 +213,13 @@ def _banned(file: _File) -> None:
     """
     runs = _runs(file)
     # what is forced goes before these there, and behind what is suppressed
-    forced = (file.settings.get("last_token"), file.given(FIRST))
+    forced = (file.settings.get("forced_eos_token_id"), file.given(FIRST))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
-        known = _list_of(file.settings.get("suppress", []))
-        file.settings["suppress"] = [*known, *single]
+        known = _list_of(file.settings.get("suppress_tokens", []))
+        file.settings["suppress_tokens"] = [*known, *single]
     if longer := [run for run in runs if len(run) > 1 or run[0] in forced]:
-        file.settings["banned"] = longer
+        file.settings["bad_words_ids"] = longer
 
 
 def _runs(file: _File) -> list[list[object]]:
@@ -354,7 +354,7 @@ def _strategy(file: _File) -> None:
     if sampled:
         kind, words = "sample", {**dict(zip(SAMPLED, SAMPLED, strict=True)), **words}
     elif wide:
-        kind, words = "beam", {**SEARCHED, "num_beams": "width", **words}
+        kind, words = "beam", {**SEARCHED, "num_beams": "num_beams", **words}
     given = {word: file.given(key) for key, word in words.items()}
     options = {word: value for word, value in given.items() if value is not None}
     if sampled:

@@ -9,15 +9,15 @@ from specc.ir.model import ModelDefinition
 FILTERED: Mapping[str, str] = {
     "stop": "eos_token_id",
     "pad": "pad_token_id",
-    "suppress": "suppress_tokens` or `bad_words_ids",
-    "begin_suppress": "begin_suppress_tokens",
-    "banned": "bad_words_ids",
+    "suppress_tokens": "suppress_tokens` or `bad_words_ids",
+    "begin_suppress_tokens": "begin_suppress_tokens",
+    "bad_words_ids": "bad_words_ids",
 }
 """Settings that a token which is never generated does not change, with their keys."""
 WRITTEN: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
-    "last_token": "forced_eos_token_id",
+    "forced_eos_token_id": "forced_eos_token_id",
 }
 """Settings whose tokens the model reads or generates, with their keys."""
 

@@ -38,7 +38,7 @@ MODEL_OUTPUT = OutputKind(
     "an ONNX model",
     (".onnx",),
     file_signatures.is_specc_model,
-    "or say what a folder is to hold: `--for all` for a model that writes, else `--for score`",
+    "or write a package: `--graphs all` for a generative model, else `--graphs score`",
 )
 IMAGE_OUTPUT = OutputKind("a picture", (".png",), file_signatures.is_specc_png)
 ATTENTION_PLOT_OUTPUT = OutputKind(

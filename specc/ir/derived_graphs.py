@@ -98,16 +98,16 @@ class DecodingConfig:
     the tokens that end a row, `pad` stands behind them (None: the stop itself).
     `penalized` models take `repetition_penalty`.
 
-    For beam search: `beams` hypotheses are followed and the `best` given; scores are
-    divided by `length ** length_penalty`; `early` stops as soon as `beams` are
+    For beam search: `num_beams` hypotheses are followed and the `best` given; scores are
+    divided by `length ** length_penalty`; `early` stops as soon as `num_beams` are
     finished, "never" only when none can get better.
 
-    `suppress` and `begin_suppress` are tokens that are never written, or not first; no
-    stop comes before `min_tokens`; one of each place of `begin` comes first, and
-    `last_token` at the greatest length. No run of `no_repeat` tokens comes twice, none
-    of the runs of `banned` is completed, and no stop comes before a sequence has
-    `min_length` tokens, the prompt included. `renormalize` makes the probabilities that
-    these rules leave to a beam search sum to 1.
+    `suppress_tokens` and `begin_suppress_tokens` are tokens that are never written, or not
+    first; no stop comes before `min_tokens`; one of each place of `begin` comes first, and
+    `forced_eos_token_id` at the maximum length. No n-gram of size `no_repeat_ngram_size`
+    occurs twice, no sequence of `bad_words_ids` is generated, and no stop comes before a
+    sequence has `min_length` tokens, the prompt included. `renormalize_logits` makes beam
+    search renormalize the probabilities after these rules.
     """
 
     source: str
@@ -115,23 +115,23 @@ class DecodingConfig:
     start: tuple[int, ...] = ()
     stop: tuple[int, ...] = ()
     pad: int | None = None
-    suppress: tuple[int, ...] = ()
-    begin_suppress: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
     min_tokens: int = 0
     min_length: int = 0
-    no_repeat: int = 0
-    banned: tuple[tuple[int, ...], ...] = ()
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
     begin: tuple[tuple[int, ...], ...] = ()
-    last_token: int | None = None
-    renormalize: bool = False
+    forced_eos_token_id: int | None = None
+    renormalize_logits: bool = False
     penalized: bool = False
-    beams: int = 4
+    num_beams: int = 4
     best: int = 1
     length_penalty: float = 1.0
     early: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
-        assert 1 <= self.best <= self.beams, f"{self.best} of {self.beams} beams"
+        assert 1 <= self.best <= self.num_beams, f"{self.best} of {self.num_beams} beams"
 
     @property
     def filler(self) -> int:

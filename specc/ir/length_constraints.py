@@ -12,7 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, DimError, DimFunction, min_dims
 from specc.ir.graph import Graph, Node, Value
 
-ROPE_TABLE = "--context"
+ROPE_TABLE = "--context-length"
 """What stands for a table where frequencies are those of texts up to some length."""
 
 

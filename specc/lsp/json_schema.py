@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from specc.diagnostics.object_repr import extract_docstring_summary
-from specc.driver.quantize_section import CACHE, CACHES, HEADS, KIND_OF, NONE
+from specc.driver.quantize_section import CACHES, HEADS, KIND_OF, NONE
 from specc.driver.quantize_section import WORDS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
@@ -242,10 +242,10 @@ QUANTIZE: Schema = {
     "properties": {
         **dict.fromkeys(ROUNDING, TEXTS),
         "default": {"enum": [*KIND_OF, NONE]},
-        "head": {"enum": [*HEADS]},
+        "lm_head_bits": {"enum": [4, 8, *HEADS]},
         "all": {"type": ["boolean", "string"]},
-        CACHE: {"enum": [*CACHES]},
-        "fold": {"type": ["boolean", "string"]},
+        "kv_cache": {"enum": [*CACHES]},
+        "fold_norms": {"type": ["boolean", "string"]},
     },
     "additionalProperties": False,
 }

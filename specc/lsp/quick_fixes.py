@@ -18,7 +18,7 @@ WRITTEN = re.compile(r"[ =(@:&]")
 """What a text that is to be written has."""
 LAST = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """Advice that ends with what to write."""
-LEFT_OUT = re.compile(r"(?:delete it|leave (?:it|one of the two) out|take it away)\b")
+LEFT_OUT = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
 """How advice begins on what is there and should not be."""
 ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
 EXACT = re.compile(

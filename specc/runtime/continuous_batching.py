@@ -19,7 +19,7 @@ from specc.runtime.generation_request import GenerativeModel
 from specc.runtime.prompts import max_new_tokens
 from specc.runtime.steppers import KVCacheStepper
 
-AT_ONCE = 32
+DEFAULT_BATCH_SIZE = 32
 """Texts beside each other, where nobody says how many."""
 
 FREE = 8
@@ -95,7 +95,7 @@ class BatchSlot(Generic[T]):
 
     def result(self) -> GenerationResult:
         """What was written."""
-        scored = self.settings.log_probabilities
+        scored = self.settings.log_probs
         return GenerationResult(
             tokens=tuple(self.tokens),
             text=decode_tokens(self.asked, self.tokens),
@@ -285,7 +285,7 @@ def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]
     for row in rows:
         s = lanes[row].settings
         early = s.stop and (s.min_tokens or s.min_length)
-        placed = s.begin or s.begin_suppress or s.last_token is not None or early
+        placed = s.begin or s.begin_suppress_tokens or s.forced_eos_token_id is not None or early
         place = (len(lanes[row].tokens), s.max_tokens) if placed else None
         groups.setdefault(place, []).append(row)
     return [*groups.values()]
@@ -309,7 +309,7 @@ def _tokens(
     stacked = np.stack(seen) if seen else None
     chosen = choose_next_tokens(logits, stacked, settings, place, uniform)
     scores: list[float | None] = [None] * len(lanes)
-    if settings.log_probabilities:
+    if settings.log_probs:
         none_over = np.zeros(len(lanes), np.bool_)
         scores = [float(x) for x in token_log_probs(logits, chosen, none_over)]
     yield from zip(lanes, map(int, chosen), scores, strict=True)

@@ -37,11 +37,11 @@ def generate_each(
             notes=["each row is a text, a list of ids, or inputs by name"],
             helps=["for one row: generate_each([row])"],
         )
-    if settings.n_best > 1:
+    if settings.num_return_sequences > 1:
         raise_error(
             "E0891",
-            f"{settings.n_best} texts are asked for, and one is given for each row",
-            helps=["leave out `n_best`, or call `generate` with a list"],
+            f"{settings.num_return_sequences} texts are asked for, and one is given for each row",
+            helps=["leave out `num_return_sequences`, or call `generate` with a list"],
         )
     return _in_order(writer, rows, count, settings)
 
@@ -166,7 +166,7 @@ def _count(at_once: object) -> int:
         return count
     raise_error(
         "E0891",
-        f"`at_once` is {escape_text(repr(at_once))[:60]}, and so many texts cannot be written",
+        f"`batch_size` is {escape_text(repr(at_once))[:60]}, and so many texts cannot be written",
         helps=[f"a whole number from 1 to {MOST}"],
     )
 

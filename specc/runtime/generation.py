@@ -139,7 +139,7 @@ class GenerationStream(GenerationRequest):
             tokens=tuple(tokens),
             text=decode_tokens(self, tokens),
             complete=ended,
-            log_probs=tuple(scores) if self.settings.log_probabilities else None,
+            log_probs=tuple(scores) if self.settings.log_probs else None,
         )
 
 
@@ -212,17 +212,17 @@ def _searched(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
 def results_as_arrays(
     writing: GenerationStream, results: list[list[GenerationResult]]
 ) -> dict[str, Array]:
-    """Tokens i64[batch, n_best, longest] (without n_best where there is one), with
-    scores where there are any.
+    """Return the tokens i64[batch, num_return_sequences, longest], i64[batch, longest] if
+    one sequence per prompt was requested, and the scores if there are any.
     """
     # every prompt has as many texts, so that they stand in one array
     texts = [result for row in results for result in row]
     longest = max((len(text.tokens) for text in texts), default=0)
-    best = slice(None) if writing.settings.n_best > 1 else 0
+    best = slice(None) if writing.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
     def padded(rows: Iterable[Sequence[float]], fill: float) -> Array:
-        """[batch, n_best, longest], or [batch, longest] where one text was asked for."""
+        """[batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, best]
 
@@ -236,5 +236,5 @@ def results_as_arrays(
     chances = [text.log_probs for text in texts if text.log_probs is not None]
     if len(chances) == len(texts):
         chosen = padded(chances, 0.0)
-        found["log_probabilities"] = chosen.astype(np.float32)
+        found["log_probs"] = chosen.astype(np.float32)
     return found

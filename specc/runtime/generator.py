@@ -8,6 +8,7 @@ from specc.analysis.time_axis_strides import find_padding_strides
 from specc.artifact.generation_facts import GenerationFacts, bounds_from_json, check_encoder_outputs
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.length_bounds import max_context_length
+from specc.artifact.manifest import TOLD
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import OPTIONS
 from specc.decode.settings_errors import NEVER
@@ -49,8 +50,8 @@ class Generator(GenerativeModel):
 
         An input is an array, a nested list, a text or a list of texts. Other names are
         settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
-        `top_p`, `min_p`, `repetition_penalty`, `beams`, `length_penalty`,
-        `early_stopping`, `n_best`, `stop`, `stop_strings`, `seed`, `log_probabilities`.
+        `top_p`, `min_p`, `repetition_penalty`, `num_beams`, `length_penalty`,
+        `early_stopping`, `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`.
         Fails with E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer
         than the context.
         """
@@ -79,7 +80,7 @@ class Generator(GenerativeModel):
                 raise Failed(fault)
         if self.itself is not None:
             check_compiled_settings(chosen, self.compiled)
-            if chosen.log_probabilities and chosen.strategy == "beam":
+            if chosen.log_probs and chosen.strategy == "beam":
                 raise_error(
                     "E0733",
                     "a model that searches by itself gives scores, no log-probabilities of tokens",
@@ -91,7 +92,11 @@ class Generator(GenerativeModel):
         kind = self.compiled.get("strategy")
         own = asked is None or (isinstance(asked, str) and asked == kind)
         options = [o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)]
-        return {o.name: self.compiled[o.name] for o in options if o.name in self.compiled}
+        return {
+            o.name: self.compiled[TOLD[o.name]]
+            for o in options
+            if TOLD.get(o.name) in self.compiled
+        }
 
     def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
         """Begin with inputs by name and settings that are checked."""

@@ -197,7 +197,7 @@ def _streamer(opened: OpenedModel) -> StreamingModel | None:
 def open_stream(opened: OpenedModel) -> StreamingModel:
     """The same. E0977 for what is not streamed."""
     if opened.streamer is None:
-        mend = "compile a spec that says `stream RESULT of INPUT`, `--for step`"
+        mend = "compile a spec that says `stream RESULT of INPUT`, `--graphs step`"
         raise_error("E0977", "this model is not streamed", helps=[mend])
     return opened.streamer
 
@@ -264,7 +264,9 @@ def _not_there(path: Path) -> NoReturn:
 def _no_attention(where: str) -> NoReturn:
     """E0931: the graph is not there whose attention is asked for."""
     title = f"the weights of attention are seen {where}"
-    raise_error("E0931", title, helps=["compile it with `--for all`, or with `--for score,step`"])
+    raise_error(
+        "E0931", title, helps=["compile it with `--graphs all`, or with `--graphs score,step`"]
+    )
 
 
 def _nothing_to_set(opened: OpenedModel) -> NoReturn:
@@ -276,6 +278,6 @@ def _nothing_to_set(opened: OpenedModel) -> NoReturn:
     raise_error(
         "E0701",
         f"`{escape_text(str(opened.path))}` holds no step that specc drives",
-        notes=["with `--names`, a package is for other programs"],
-        helps=["compile it with `--for step`, without `--names`", *helps],
+        notes=["with `--io-names`, a package is for other programs"],
+        helps=["compile it with `--graphs step`, without `--io-names`", *helps],
     )

@@ -154,7 +154,7 @@ def check_generation_settings(source: GenerativeModel, settings: GenerationSetti
         "pad": settings.pad,
         "start": settings.start,
         "begin": settings.begin,
-        "last_token": settings.last_token,
+        "forced_eos_token_id": settings.forced_eos_token_id,
     }
     for name, token in named.items():
         if fault := source.vocabulary.beyond(name, token):

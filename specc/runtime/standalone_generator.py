@@ -21,10 +21,10 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class StandaloneOutput:
-    """`tokens` i64[batch, n_best, made], filler behind a stop.
+    """`tokens` i64[batch, num_return_sequences, made], filler behind a stop.
 
-    Beside them `scores` f32[batch, n_best] of a beam search, or `log_probs` f32[batch,
-    made].
+    Beside them `scores` f32[batch, num_return_sequences] of a beam search, or
+    `log_probs` f32[batch, made].
     """
 
     tokens: Array
@@ -155,7 +155,7 @@ def _check_computed(
 
 def _computed(name: str, entrance: ModelInputs) -> NoReturn:
     """E0912 for an input that the model computes, and that the caller means otherwise."""
-    package = "use a package: compile with `--for step`"
+    package = "use a package: compile with `--graphs step`"
     if not entrance.graph.input_facts[name].keep:
         title = f"this model computes `{name}` by itself, and comes to something else"
         raise_error("E0912", title, helps=[package])
@@ -174,12 +174,12 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
     """E0733 where a setting differs from what the model was compiled with."""
     values, unsaid = asdict(asked), asdict(GenerationSettings())
     for name in FIXED:
-        known = compiled.get(name, unsaid[name])
+        known = compiled.get(FIXED[name], unsaid[name])
         if isinstance(unsaid[name], tuple) and not isinstance(known, list):
             # what was compiled by an earlier version has one start, or none
             known = list(unsaid[name]) if known in (None, ()) else [known]
         said = _listed(values[name])
-        beam = name in ("beams", "n_best", "length_penalty", "early_stopping")
+        beam = name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
         if said != known and not (beam and asked.strategy != "beam"):
             _settled(name, known, said)
 
@@ -193,5 +193,5 @@ def _settled(name: str, known: object, said: object) -> NoReturn:
     raise_error(
         "E0733",
         f"this model was compiled with `{name}` = {known}, it cannot be {said}",
-        helps=["compile it again with that setting, or use a package: `--for step`"],
+        helps=["compile it again with that setting, or use a package: `--graphs step`"],
     )

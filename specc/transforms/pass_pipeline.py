@@ -7,7 +7,7 @@
 A pass takes a `PassState`, the graphs with what is known beside them, and gives another.
 Every graph that goes in or comes out is sound (`specc.ir.ir_verifier`): under `VERIFY_AFTER_PASSES`
 that is checked after each pass, so that a pass that breaks a graph is named, not the
-one that stumbles over it. `specc show --ir --after PASS` prints what a pass gives.
+one that stumbles over it. `specc show --ir --print-after PASS` prints what a pass gives.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

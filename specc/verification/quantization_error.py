@@ -199,7 +199,7 @@ class QuantizationComparison:
                         f"`{name}` lost more than it may: {measure} {value:.2e}, at "
                         f"most {most[measure]:g}",
                         notes=[f"{measure} is {MEASURES[measure]}"],
-                        helps=["keep more weights as they are: `--keep PATTERN`"],
+                        helps=["keep more weights as they are: `--quantize-exclude PATTERN`"],
                     )
 
     def _check(self) -> None:

@@ -73,7 +73,7 @@ def _asked(
     beam = settings.strategy == "beam"
     if (settings.start or writer.begins) and growing in session.optional:
         inputs.pop(growing, None)
-    return writer.begin(inputs, replace(settings, log_probabilities=not beam))
+    return writer.begin(inputs, replace(settings, log_probs=not beam))
 
 
 def _count(coverage: Coverage, asked: GenerationRequest) -> None:

@@ -23,7 +23,7 @@ generate text of ids from logits { start = 1  stop = 2  max_tokens = 3 }
 def test_a_state_whose_first_size_nothing_tells_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
     folder = tmp_path / "p"
-    specc.compile(tmp_path / "m.specc", folder, init=0, parts="all", target="onnx")
+    specc.compile(tmp_path / "m.specc", folder, init=0, graphs="all", target="onnx")
     index = json.loads((folder / NAME).read_text())
     (states,) = (
         part["states"]

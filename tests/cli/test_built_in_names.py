@@ -36,7 +36,7 @@ def write_checkpoint(path: Path) -> None:
 
 def write_package(path: Path) -> None:
     """Write a compiled package directory."""
-    specc.compile("gpt2", path, parts="step", init=0, set={"layers": 1, "d": 8, "heads": 2, "vocab": 11})  # fmt: skip
+    specc.compile("gpt2", path, graphs="step", init=0, set={"layers": 1, "d": 8, "heads": 2, "vocab": 11})  # fmt: skip
 
 
 def write_plain_file(path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_draft_does_not_look_its_base_up_in_the_working_directory(
         (tmp_path / f"in_{folder}").mkdir()
         monkeypatch.chdir(tmp_path / f"in_{folder}")
         write_checkpoint(Path(folder).resolve())
-        assert main(["new", "my.yaml", "--from", f"{folder}/"]) == 0
+        assert main(["new", "my.yaml", "--from-checkpoint", f"{folder}/"]) == 0
         assert main(["check", "my.yaml"]) == 0
         drafts.append((Path("my.yaml").read_text(), capsys.readouterr().out))
     assert drafts[0] == drafts[1]

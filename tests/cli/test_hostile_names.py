@@ -47,7 +47,7 @@ def home(begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_output_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["compile", "./m.specc", "--init", "0", "--weights-as", "copy", "-o", f"./{name}.onnx"],
-        ["compile", "./m.specc", "--init", "0", "--for", "score", "-o", f"./{name}"],
+        ["compile", "./m.specc", "--init", "0", "--graphs", "score", "-o", f"./{name}"],
         ["run", "m.onnx", "x.json", "-o", f"./{name}.npz"],
         ["convert", "./m.specc", "-o", f"./{name}.yaml"],
     ):

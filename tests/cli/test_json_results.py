@@ -46,7 +46,7 @@ def test_what_needs_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert {"kind": "masks", "name": "causal", "doc": ""} in found["items"]
     (found,) = objects(["explain", "e302"], capsys)
     assert (found["code"], found["status"]) == ("E0302", 1)
-    (found,) = objects(["show", "gpt2", *SMALL, "--at", "batch=1,seq=8"], capsys)
+    (found,) = objects(["show", "gpt2", *SMALL, "--dims", "batch=1,seq=8"], capsys)
     assert found["inputs"][0] == {"name": "input_ids", "dtype": "i64", "shape": [1, 8]}
     assert isinstance(found["tree"]["multiply_adds"], int)
     (found,) = objects(["show", "gpt2", *SMALL], capsys)
@@ -79,8 +79,8 @@ def test_a_model_and_its_results(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_text_that_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    objects(["compile", "gpt2", *SMALL, "--init", "1", "--for", "all", "-o", "out"], capsys)
-    (found,) = objects(["run", "out", "[[1, 2]]", "--max", "3"], capsys)
+    objects(["compile", "gpt2", *SMALL, "--init", "1", "--graphs", "all", "-o", "out"], capsys)
+    (found,) = objects(["run", "out", "[[1, 2]]", "--max-tokens", "3"], capsys)
     ((written,),) = found["texts"]
     assert len(written["tokens"]) == 3
     (found,) = objects(["show", "out"], capsys)
@@ -163,8 +163,8 @@ def test_rows_of_a_stream_are_results_too(folder: Path, capsys: pytest.CaptureFi
         "specc 1\nmodel m\ndims batch, t\n"
         "graph g(x: float[batch, t]) -> (y: float[batch, t]) { return cumsum(x, axis=1) }\nstream y of x\n"
     )
-    objects(["compile", "sums.specc", "--for", "step", "-o", "sums"], capsys)
-    (found,) = objects(["run", "sums", "[[1, 2, 3]]", "--chunk", "1"], capsys)
+    objects(["compile", "sums.specc", "--graphs", "step", "-o", "sums"], capsys)
+    (found,) = objects(["run", "sums", "[[1, 2, 3]]", "--chunk-size", "1"], capsys)
     assert found["results"]["y"]["values"] == [[1.0, 3.0, 6.0]]
 
 
@@ -187,7 +187,7 @@ def test_quiet(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_quiet_keeps_results_and_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "gpt2", *SMALL, "--init", "1", "-o", "m.onnx", "-q"]) == 0
     assert not "".join(capsys.readouterr())
-    assert main(["run", "m.onnx", "[[1, 2]]", "--max", "2", "-q"]) == 0
+    assert main(["run", "m.onnx", "[[1, 2]]", "--max-tokens", "2", "-q"]) == 0
     said = capsys.readouterr()
     # the note that weights were drawn is not said
     assert said.out.strip()
@@ -240,7 +240,7 @@ def test_a_difference_is_told_in_one_object(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects(["compile", "xor", "-o", "xor.onnx"], capsys)
-    (found,) = objects(["verify", "xor.onnx", "--against", "xor.onnx"], capsys)
+    (found,) = objects(["verify", "xor.onnx", "--baseline", "xor.onnx"], capsys)
     assert found["agrees"] is True
     assert found["lost"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}

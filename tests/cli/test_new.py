@@ -139,7 +139,7 @@ def test_a_draft_says_which_specs_are_used(name: str, sign: str, tmp_path: Path)
     (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
     draft = draft_spec(str(tmp_path), "mine", sign)
     assert draft.base == name
-    assert draft.unplaced == ("weights: the folder has none that can be read",)
+    assert draft.unplaced == ("weights: the directory has no readable weights",)
     text = print_dsl(draft.file) if sign == " = " else print_yaml(draft.file)
     theirs = elaborate_spec(open_spec(str(tmp_path)))
     mine = elaborate_spec(open_spec_argument(f"{text}\n"))
@@ -167,7 +167,7 @@ def strange(tmp_path: Path) -> Path:
 def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
     strange: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", str(strange / "mine.specc"), "--from", str(strange)]) == 0
+    assert cli.main(["new", str(strange / "mine.specc"), "--from-checkpoint", str(strange)]) == 0
     told = capsys.readouterr().out
     assert "an instance of llama" in told
     assert "this is the nearest" in told

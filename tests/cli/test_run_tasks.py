@@ -40,7 +40,7 @@ WORDS = {
     "fill-mask": ["the [MASK] fox", "[MASK] and [MASK]"],
     "multiple-choice": ["what jumps?", "the fox", "attention"],
     "zero-shot-image-classification": ["a.png", "fox", "dog", "attention"],
-    "sentence-similarity": ["the quick fox", "the lazy dog", "--compare"],
+    "sentence-similarity": ["the quick fox", "the lazy dog", "--similarity"],
 }
 
 
@@ -168,7 +168,7 @@ def test_ids_are_still_numbers(folder: Path, capsys: pytest.CaptureFixture[str])
     [
         ("text-classification", ["text=a", "text=b", "text_pair=c", "text_pair=d", "text_pair=e"], "E0912"),
         ("text-classification", ["a", "--aggregation-strategy", "first"], "E0753"),
-        ("text-classification", ["a", "--compare"], "E0753"),
+        ("text-classification", ["a", "--similarity"], "E0753"),
         ("text-classification", ["[{\"texts\": \"a\"}]"], "E0906"),
         ("text-classification", ["@nothing.txt"], "E0802"),
         ("question-answering", ["what?"], "E0910"),

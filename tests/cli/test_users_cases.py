@@ -90,7 +90,7 @@ WRONG = {
     "a slip": ("x = layer_nrom(x, eps=1e-5) @ norm", "E0204", "did you mean `layer_norm`?"),
     "a slip of a foreign word": ("x = sofmax(x)", "E0204", "did you mean `softmax`?"),
     "an axis": ("x = x + x[:, 0]", "E0302", "`insert(x[:, 0], axis=1)`"),
-    "in the library": ("x = attention(x, heads=3, mask=all) @ a", "E0310", "these divide 8: 2, 4"),
+    "in the library": ("x = attention(x, heads=3, mask=all) @ a", "E0310", "divisors of 8 near 3: 2, 4"),
 }  # fmt: skip
 
 

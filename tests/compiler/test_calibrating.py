@@ -13,7 +13,7 @@ from specc.ir.array import Array
 from specc.verification.quantization_error import log_probabilities
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
-ALL = ["--quantize", "int4", "--quantize-all", "--block", "16"]
+ALL = ["--quantize", "int4", "--quantize-all", "--group-size", "16"]
 
 
 def compiled(out: Path, spec: str, *given: str) -> Path:
@@ -34,10 +34,10 @@ def recipes(path: Path) -> dict[str, str]:
 def test_a_model_is_rounded_by_its_own_texts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--samples", "3")
-    assert "by 3 texts of the model's own (GPTQ)" in capsys.readouterr().err
+    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
+    assert "GPTQ, calibrated on 3 self-generated samples" in capsys.readouterr().err
     assert set(recipes(path).values()) == {"gptq"}
-    again = compiled(tmp_path / "b" / "a.onnx", "gpt2", *ALL, "--samples", "3")
+    again = compiled(tmp_path / "b" / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
     assert again.read_bytes() == path.read_bytes()
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
@@ -47,9 +47,9 @@ def test_a_large_model_writes_with_few_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("specc.driver.calibrate_weights.LARGE", 0)
-    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--samples", "2")
+    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "2")
     said = capsys.readouterr().err
-    assert "(GPTQ), which it wrote with weights rounded to the nearest" in said
+    assert "samples, generated with round-to-nearest weights" in said
     assert set(recipes(path).values()) == {"gptq"}
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
@@ -57,7 +57,15 @@ def test_a_large_model_writes_with_few_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 def test_what_encodes_and_writes_is_rounded_so_too(target: str, tmp_path: Path) -> None:
-    given = [*ALL, "--samples", "2", "--target", target, "--for", "encode,step,score"]
+    given = [
+        *ALL,
+        "--calibration-samples",
+        "2",
+        "--target",
+        target,
+        "--graphs",
+        "encode,step,score",
+    ]
     path = compiled(tmp_path / "m", "transformer", *given)
     whole = specc.load(path).manifest.rounded
     found = {one.recipe for one in whole.values() if one.form.bits == 4}
@@ -69,12 +77,12 @@ def test_drawn_weights_are_rounded_to_the_nearest_unless_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = compiled(tmp_path / "m.onnx", "gpt2", *ALL)
-    assert "rounded to the nearest: they are drawn" in capsys.readouterr().err
+    assert "round-to-nearest, as they are random" in capsys.readouterr().err
     assert set(recipes(path).values()) == {"nearest"}
 
 
 def test_a_loop_s_weights_are_rounded_by_all_its_turns(tmp_path: Path) -> None:
-    path = compiled(tmp_path / "m.onnx", "lstm_lm", *ALL, "--samples", "2")
+    path = compiled(tmp_path / "m.onnx", "lstm_lm", *ALL, "--calibration-samples", "2")
     assert set(recipes(path).values()) == {"gptq"}
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
@@ -89,7 +97,7 @@ def test_a_file_of_inputs_does_as_well(tmp_path: Path) -> None:
     (tmp_path / "ids.jsonl").write_text("\n".join(lines) + "\n")
     made = {}
     for name in ("ids.npz", "ids.jsonl"):
-        given = [*ALL, "--calibrate", str(tmp_path / name)]
+        given = [*ALL, "--calibration-data", str(tmp_path / name)]
         path = compiled(tmp_path / f"{name[-3:]}.onnx", "bert", *given)
         assert "gptq" in recipes(path).values()
         made[name] = specc.load(path).weights()
@@ -103,11 +111,11 @@ def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
     """On texts that it writes from another seed than those it was rounded by, and beside
     the same with rounding to the nearest.
     """
-    given = {"quantize": "int4", "block": 32}
+    given = {"quantize": "int4", "group_size": 32}
     for name, options in {
         "full": {},
-        "near": {**given, "samples": 0},
-        "gptq": {**given, "samples": 16},
+        "near": {**given, "calibration_samples": 0},
+        "gptq": {**given, "calibration_samples": 16},
     }.items():
         specc.compile(LLAMA, tmp_path / f"{name}.onnx", **options)  # type: ignore[arg-type]
     models = {n: specc.load(tmp_path / f"{n}.onnx") for n in ("full", "near", "gptq")}
@@ -150,7 +158,7 @@ def test_a_file_of_something_else_is_refused(
 ) -> None:
     (tmp_path / "ids.jsonl").write_bytes(content.encode("latin-1"))
     given = ["compile", "gpt2", "--init=0", "-o", str(tmp_path / "m.onnx"), *ALL]
-    given += [*small("gpt2"), "--calibrate", str(tmp_path / "ids.jsonl")]
+    given += [*small("gpt2"), "--calibration-data", str(tmp_path / "ids.jsonl")]
     assert main(given) == 1
     said = capsys.readouterr().err
     assert code in said
@@ -192,8 +200,8 @@ def test_arrays_of_something_else_are_refused(
             init=0,
             quantize="int4",
             quantize_all=True,
-            block=16,
-            calibrate=tmp_path / "in" / "x.npz",
+            group_size=16,
+            calibration_data=tmp_path / "in" / "x.npz",
         )
     title = failed.value.diagnostics[0].title
     assert "x.npz" in title
@@ -204,12 +212,12 @@ def test_arrays_of_something_else_are_refused(
 @pytest.mark.parametrize(
     ("spec", "given", "code"),
     [
-        ("bert", [*ALL, "--samples", "4"], "E0859"),
-        ("gpt2", ["--quantize", "int8", "--samples", "4"], "E0753"),
-        ("gpt2", ["--samples", "4"], "E0753"),
-        ("gpt2", ["--calibrate", "x.npz"], "E0753"),
-        ("gpt2", [*ALL, "--calibrate", "x.npz", "--samples", "4"], "E0753"),
-        ("gpt2", [*ALL, "--calibrate", "there/is/none.npz"], "E0802"),
+        ("bert", [*ALL, "--calibration-samples", "4"], "E0859"),
+        ("gpt2", ["--quantize", "int8", "--calibration-samples", "4"], "E0753"),
+        ("gpt2", ["--calibration-samples", "4"], "E0753"),
+        ("gpt2", ["--calibration-data", "x.npz"], "E0753"),
+        ("gpt2", [*ALL, "--calibration-data", "x.npz", "--calibration-samples", "4"], "E0753"),
+        ("gpt2", [*ALL, "--calibration-data", "there/is/none.npz"], "E0802"),
     ],
 )
 def test_options_that_mean_nothing_here(
@@ -225,7 +233,7 @@ def test_a_folder_for_what_was_measured_is_needed(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    given = ["compile", "gpt2", *small("gpt2"), "--init=0", *ALL, "--samples", "1"]
+    given = ["compile", "gpt2", *small("gpt2"), "--init=0", *ALL, "--calibration-samples", "1"]
     assert main([*given, "-o", str(tmp_path / "m.onnx")]) == 3
     assert "E0810" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -234,5 +242,5 @@ def test_a_folder_for_what_was_measured_is_needed(
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    compiled(tmp_path / "m.onnx", "gpt2", *ALL, "--samples", "1")
+    compiled(tmp_path / "m.onnx", "gpt2", *ALL, "--calibration-samples", "1")
     assert not list((tmp_path / "temporary").iterdir())

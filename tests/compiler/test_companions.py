@@ -42,9 +42,9 @@ def package(checkpoint: Path, names: str, *more: str) -> Path:
         "--config",
         str(checkpoint),
         *SMALL,
-        "--for",
+        "--graphs",
         "step",
-        "--names",
+        "--io-names",
         names,
         "-o",
         str(out),
@@ -91,7 +91,9 @@ def test_what_is_missing_is_said(
     names: str, lacks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    assert main(["compile", "gpt2", *SMALL, "--for", "step", "--names", names, "-o", out]) == 0
+    assert (
+        main(["compile", "gpt2", *SMALL, "--graphs", "step", "--io-names", names, "-o", out]) == 0
+    )
     assert f"{lacks} beside" in capsys.readouterr().err
 
 
@@ -105,9 +107,9 @@ def test_a_file_that_cannot_be_read(checkpoint: Path, capsys: pytest.CaptureFixt
         "--config",
         str(checkpoint),
         *SMALL,
-        "--for",
+        "--graphs",
         "step",
-        "--names",
+        "--io-names",
         "hf",
         "-o",
         out,

@@ -53,18 +53,18 @@ def settings(folder: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
         ),
         ({"do_sample": True, "temperature": 0.5}, {"strategy": {"kind": "sample", "temperature": 0.5, "top_k": 50}}),
         ({"do_sample": False, "temperature": 0.5}, {"strategy": {"kind": "greedy"}}),
-        ({"num_beams": 3, "length_penalty": 2}, {"strategy": {"kind": "beam", "length_penalty": 2, "width": 3}}),
+        ({"num_beams": 3, "length_penalty": 2}, {"strategy": {"kind": "beam", "length_penalty": 2, "num_beams": 3}}),
         ({"repetition_penalty": 1.1}, {"strategy": {"kind": "greedy", "repetition_penalty": 1.1}}),
-        ({"bad_words_ids": [[4]], "suppress_tokens": [5]}, {"suppress": [5, 4]}),
-        ({"bad_words_ids": [[4, 6], [7], [2]], "eos_token_id": 2}, {"stop": 2, "suppress": [7], "banned": [[4, 6]]}),
+        ({"bad_words_ids": [[4]], "suppress_tokens": [5]}, {"suppress_tokens": [5, 4]}),
+        ({"bad_words_ids": [[4, 6], [7], [2]], "eos_token_id": 2}, {"stop": 2, "suppress_tokens": [7], "bad_words_ids": [[4, 6]]}),
         (
             {"forced_bos_token_id": 0, "forced_eos_token_id": [2, 3], "decoder_start_token_id": 1},
-            {"begin": [0], "last_token": 2, "start": 1},
+            {"begin": [0], "forced_eos_token_id": 2, "start": 1},
         ),
         ({"forced_bos_token_id": 0}, {}),
         (
             {"forced_eos_token_id": 5, "bad_words_ids": [[4], [5]]},
-            {"last_token": 5, "suppress": [4], "banned": [[5]]},
+            {"forced_eos_token_id": 5, "suppress_tokens": [4], "bad_words_ids": [[5]]},
         ),
         ({"typical_p": 1.0, "guidance_scale": None, "use_cache": False}, {}),
     ],
@@ -187,7 +187,7 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
         due = with_vocabulary(Path(folder), {key: clean} if clean else {})
     assert made.model.generation
     assert due.model.generation
-    word = generation_config.BESIDE.get(key, "banned")
+    word = generation_config.BESIDE.get(key, "bad_words_ids")
     wanted = {**due.model.generation.settings, **({} if clean else {word: []})}
     assert made.model.generation.settings == wanted
     (said,) = set(made.remarks) - set(due.remarks)

@@ -44,9 +44,7 @@ def test_an_absent_input_is_computed_from_the_others(spec: Path, tmp_path: Path)
 def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside.onnx", tmp_path / "inside.onnx"
     specc.compile(spec, outside, init=0)
-    assert (
-        main(["compile", str(spec), "--init", "0", "--defaults", "inside", "-o", str(inside)]) == 0
-    )
+    assert main(["compile", str(spec), "--init", "0", "--inline-defaults", "-o", str(inside)]) == 0
     assert [i.name for i in onnx.load(inside).graph.input] == ["ids"]
     np.testing.assert_allclose(
         specc.load(inside).run(ids=IDS)["tags"], specc.load(outside).run(ids=IDS)["tags"], atol=1e-6

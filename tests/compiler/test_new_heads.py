@@ -87,7 +87,7 @@ def test_in_a_package_too(tmp_path: Path) -> None:
     }
     saved(tmp_path, tensors)
     out = tmp_path / "package"
-    specc.compile(tmp_path, out, graph=_first(found), init_missing=3, parts="step")
+    specc.compile(tmp_path, out, graph=_first(found), init_missing=3, graphs="step")
     assert specc.load(out).opened.chance == RandomWeights(3, 1)
 
 

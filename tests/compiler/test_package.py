@@ -90,8 +90,8 @@ generate text of ids from logits {{ max_tokens = 4 }}
 def test_what_is_only_measured_is_known_in_a_step(line: str, tmp_path: Path) -> None:
     """Of `memory`, of its keys or of the text only a length is read."""
     (tmp_path / "m.specc").write_text(MEASURED.format(line=line))
-    specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, parts="generate")
-    specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, parts="all")
+    specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, graphs="generate")
+    specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, graphs="all")
     whole = specc.load(tmp_path / "package")
     for rows in (1, 4):
         memory = np.random.default_rng(rows).normal(size=(2, rows, 4))
@@ -118,15 +118,15 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
     is an error.
     """
     config, wanted = PARTIAL[name]
-    made = specc.compile(name, tmp_path / "p", init=1, set=config, parts="all")
+    made = specc.compile(name, tmp_path / "p", init=1, set=config, graphs="all")
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
     assert written == sorted(wanted)
-    (said,) = [remark for remark in made.remarks if "not written: " in remark]
-    named = said.partition("not written: ")[2].partition(";")[0].split(", ")
+    (said,) = [remark for remark in made.remarks if "not exported: " in remark]
+    named = said.partition("not exported: ")[2].partition(";")[0].split(", ")
     assert sorted([*named, *wanted]) == sorted({*PARTS} & {*named, *wanted})
     assert specc.load(tmp_path / "p").opened.package
     with pytest.raises(specc.Failed):
-        specc.compile(name, tmp_path / "q", init=1, set=config, parts=["generate", "score"])
+        specc.compile(name, tmp_path / "q", init=1, set=config, graphs=["generate", "score"])
     assert not (tmp_path / "q").exists()
 
 
@@ -139,11 +139,11 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
     keys = {"do_sample": True, "typical_p": 0.6, "max_new_tokens": 4}
     (folder / "generation_config.json").write_text(json.dumps(keys))
     given = {"config": folder, "init": 1}
-    made = specc.compile("gpt2", tmp_path / "p", parts="all", **given)
+    made = specc.compile("gpt2", tmp_path / "p", graphs="all", **given)
     assert not (tmp_path / "p" / "generate.onnx").exists()
-    (said,) = [remark for remark in made.remarks if "not written: " in remark]
-    assert said.startswith("not written: generate; `typical_p`")
-    specc.compile("gpt2", tmp_path / "q", parts=["step"], **given)
+    (said,) = [remark for remark in made.remarks if "not exported: " in remark]
+    assert said.startswith("not exported: generate; `typical_p`")
+    specc.compile("gpt2", tmp_path / "q", graphs=["step"], **given)
     texts = [
         [
             list(r.tokens)
@@ -153,7 +153,7 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
     ]
     assert texts[0] == texts[1]
     with pytest.raises(specc.Failed, match="E0733"):
-        specc.compile("gpt2", tmp_path / "r", parts=["generate"], **given)
+        specc.compile("gpt2", tmp_path / "r", graphs=["generate"], **given)
 
 
 POINTER = """specc 1
@@ -179,11 +179,11 @@ def test_a_pointer_network_leaves_out_one_file(tmp_path: Path) -> None:
     remark names the length.
     """
     (tmp_path / "m.specc").write_text(POINTER, encoding="utf-8")
-    made = specc.compile(tmp_path / "m.specc", tmp_path / "p", init=1, parts="all")
+    made = specc.compile(tmp_path / "m.specc", tmp_path / "p", init=1, graphs="all")
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
     assert written == ["encode", "score", "step"]
-    (said,) = [remark for remark in made.remarks if "not written: " in remark]
-    assert said.startswith("not written: generate; `logits` chooses among `m` tokens")
+    (said,) = [remark for remark in made.remarks if "not exported: " in remark]
+    assert said.startswith("not exported: generate; `logits` points at m positions of an input")
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=1)
     points = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
     given = {"points": points, "ids": np.array([[1], [3]])}
@@ -194,6 +194,6 @@ def test_a_pointer_network_leaves_out_one_file(tmp_path: Path) -> None:
     assert tokens[0] == tokens[1]
     assert [len(row) for row in tokens[0]] == [5, 5]
     with pytest.raises(specc.Failed) as failed:
-        specc.compile(tmp_path / "m.specc", tmp_path / "g.onnx", init=1, parts="generate")
+        specc.compile(tmp_path / "m.specc", tmp_path / "g.onnx", init=1, graphs="generate")
     assert [d.code for d in failed.value.diagnostics] == ["E0703"]
     assert not (tmp_path / "g.onnx").exists()

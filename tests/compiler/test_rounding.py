@@ -16,10 +16,10 @@ SMALL = "config { layers = 2  d = 16  heads = 2  vocab = 64  context = 16 }\n"
 SAID = """
 quantize {
   default = int8
-  keep = "h.0.attn.*"
+  exclude = "h.0.attn.*"
   int4 = ["h.*.mlp.c_fc", lm_head]
-  block = 16
-  head = none
+  group_size = 16
+  lm_head_bits = none
 }
 """
 YAML = """\
@@ -29,10 +29,10 @@ extends: gpt2
 config: {layers: 2, d: 16, heads: 2, vocab: 64, context: 16}
 quantize:
   default: int8
-  keep: [h.0.attn.*]
+  exclude: [h.0.attn.*]
   int4: ['h.*.mlp.c_fc', lm_head]
-  block: 16
-  head: none
+  group_size: 16
+  lm_head_bits: none
 """
 
 
@@ -76,7 +76,7 @@ def test_what_is_said_of_heads_is_said_of_small_ones(tmp_path: Path) -> None:
             init=0,
             set={"tied": tied},
             quantize="int8",
-            quantize_head="int4",
+            lm_head_bits=4,
             force=True,
         )
         manifest = specc.load(tmp_path / "m.onnx").manifest
@@ -99,16 +99,22 @@ graph main(x: float[batch, 4]) -> (y: float[batch, 4]) {
 
 @pytest.mark.parametrize("name", ["a[0]", "b?c*"])
 def test_weights_of_any_name_can_be_kept(name: str, tmp_path: Path) -> None:
-    specc.compile(written(tmp_path, ODD), tmp_path / "m.onnx", init=0, quantize="int8", keep=[name])
+    specc.compile(
+        written(tmp_path, ODD),
+        tmp_path / "m.onnx",
+        init=0,
+        quantize="int8",
+        quantize_exclude=[name],
+    )
     rounded = specc.load(tmp_path / "m.onnx").manifest.rounded
     assert {"a[0].weight", "b?c*.weight", "last.weight"} - rounded.keys() == {f"{name}.weight"}
 
 
 def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
-    words = "quantize { default = int4  keep = [wte]  block = 32  all = true }\n"
+    words = "quantize { default = int4  exclude = [wte]  group_size = 32  all = true }\n"
     spec = written(tmp_path, HEAD + SMALL + words)
     plain = written(tmp_path, HEAD + SMALL, "plain.specc")
-    given = ["--quantize=int4", "--keep=wte", "--block=32", "--quantize-all"]
+    given = ["--quantize=int4", "--quantize-exclude=wte", "--group-size=32", "--quantize-all"]
     for path, options in ((spec, []), (plain, given)):
         out = str(path.with_suffix(".onnx"))
         assert main(["compile", str(path), "--init=0", *options, "-o", out]) == 0
@@ -124,16 +130,16 @@ def test_options_stand_in_place_of_words_and_say_so(
 ) -> None:
     spec = written(tmp_path, HEAD + SMALL + SAID)
     given = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "m.onnx")]
-    assert main([*given, "--quantize", "int8-weights", "--block", "64"]) == 0
+    assert main([*given, "--quantize", "int8-weights", "--group-size", "64"]) == 0
     err = capsys.readouterr().err
-    assert "`--quantize` stands in place of `default` in the spec" in err
-    assert "`--block` stands in place of `block` in the spec, which says 16" in err
+    assert "`--quantize` overrides `default` in the spec" in err
+    assert "`--group-size` overrides `group_size` in the spec, which says 16" in err
     manifest = specc.load(tmp_path / "m.onnx").manifest
     assert manifest.rounded["h.1.mlp.c_proj.weight"].form.block == 64
     assert manifest.rounded["h.1.mlp.c_fc.weight"].form.bits == 4
 
     assert main([*given, "--quantize", "none"]) == 0
-    assert "no weight is rounded" in capsys.readouterr().err
+    assert "no weight is quantized" in capsys.readouterr().err
     assert not specc.load(tmp_path / "m.onnx").manifest.rounded
 
 
@@ -141,19 +147,19 @@ def test_options_stand_in_place_of_words_and_say_so(
     ("given", "kind", "option"),
     [
         (QuantizeOptions(), "int8", ""),
-        (QuantizeOptions(kind="none"), "", "--quantize none"),
-        (QuantizeOptions(kind="none", cache="int8"), "int8", "--cache"),
+        (QuantizeOptions(quantize="none"), "", "--quantize none"),
+        (QuantizeOptions(quantize="none", kv_cache="int8"), "int8", "--kv-cache"),
     ],
 )
 def test_none_stands_in_place_of_every_word(
     given: QuantizeOptions, kind: str, option: str, tmp_path: Path
 ) -> None:
-    """`cache` is one of them; what an option says of it counts."""
-    text = f"{HEAD}quantize {{ default = int8  cache = int8 }}\n"
+    """`kv_cache` is one of them; what an option says of it counts."""
+    text = f"{HEAD}quantize {{ default = int8  kv_cache = int8 }}\n"
     found = told(written(tmp_path, text), given)
     assert found.cache.kind == kind
     assert bool(found.remarks) == bool(option)
-    assert not option or f"`{option}` stands in place of `cache`" in found.remarks[-1]
+    assert not option or f"`{option}` overrides `kv_cache`" in found.remarks[-1]
 
 
 def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
@@ -168,7 +174,7 @@ def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "keep = wte", "default = none", "default = none  head = int8"]
+    "words", ["", "exclude = wte", "default = none", "default = none  lm_head_bits = 8"]
 )
 def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
     assert told(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n")).wish is None
@@ -180,13 +186,13 @@ def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
         "default = int5",
         "default = [int8, int4]",
         "default = []",
-        'head = "int8-weights"',
+        'lm_head_bits = "int8-weights"',
         "all = 1",
-        "block = 1.5",
-        "block = -16",
-        'block = "\\u{1}"',
-        "block = [16, 32]",
-        'block = "99999999999999999999"',
+        "group_size = 1.5",
+        "group_size = -16",
+        'group_size = "\\u{1}"',
+        "group_size = [16, 32]",
+        'group_size = "99999999999999999999"',
     ],
 )
 def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
@@ -196,26 +202,26 @@ def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 8, 24, 512, 999999999])
 def test_a_block_of_another_size_is_told_of_at_its_word(size: int, tmp_path: Path) -> None:
-    words = f"quantize {{ default = int4  block = {size} }}\n"
+    words = f"quantize {{ default = int4  group_size = {size} }}\n"
     spec = written(tmp_path, HEAD + words)
     with pytest.raises(specc.Failed, match="E0853") as failed:
         specc.check(spec)
     (one,) = failed.value.diagnostics
     assert one.primary
-    assert one.primary.span.text == f"block = {size}"
+    assert one.primary.span.text == f"group_size = {size}"
     assert "a power of two from 16 to 256" in one.helps[0]
 
 
 def test_a_pattern_may_be_for_another_graph_of_the_spec(tmp_path: Path) -> None:
-    words = 'quantize { default = int8  keep = "classifier" }\n'
+    words = 'quantize { default = int8  exclude = "classifier" }\n'
     specc.check(written(tmp_path, HEAD + words))
-    wrong = 'quantize { default = int8  keep = "clasifier" }\n'
+    wrong = 'quantize { default = int8  exclude = "clasifier" }\n'
     with pytest.raises(specc.Failed, match="E0850"):
         specc.check(written(tmp_path, HEAD + wrong))
 
 
 def test_patterns_of_all_layers_are_near(tmp_path: Path) -> None:
-    words = 'quantize { default = int8  keep = "h.*.attn.c_atn" }\n'
+    words = 'quantize { default = int8  exclude = "h.*.attn.c_atn" }\n'
     with pytest.raises(specc.Failed) as failed:
         specc.check(written(tmp_path, HEAD + words))
     assert failed.value.diagnostics[0].helps == ("did you mean `h.*.attn.c_attn`?",)
@@ -225,68 +231,72 @@ def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
     """What an empty text is drawn from goes with the rest of what was taken apart."""
     out = tmp_path / "lm.onnx"
     sizes = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24, "context": 32}
-    specc.compile("prefix_lm", out, set=sizes, init=1, parts="generate", quantize="int8")
+    specc.compile("prefix_lm", out, set=sizes, init=1, graphs="generate", quantize="int8")
     writing = specc.load(out).generate(prompt=[[3, 4, 5]], ids=[[]], max_tokens=3)
     assert len(list(writing)) == 3
 
 
-INPUTS = "quantize {{ default = int4  all = true  block = 16  {} }}\n"
+INPUTS = "quantize {{ default = int4  all = true  group_size = 16  {} }}\n"
 
 
 def told_by(path: Path, asked: QuantizeOptions | None = None) -> tuple[int | None, str, str]:
     by = told(path, asked).by
-    return by.samples, Path(by.calibrate).name, by.option
+    return by.samples, Path(by.data).name, by.option
 
 
 def test_a_spec_says_what_it_is_rounded_by(tmp_path: Path) -> None:
     """In both syntaxes; the nearest spec has the last word, and options behind it."""
     (tmp_path / "a").mkdir()
-    base = written(tmp_path, HEAD + INPUTS.format('calibrate = "a/x.jsonl"'))
-    twin = YAML.replace("head: none", "calibrate: a/x.jsonl")
+    base = written(tmp_path, HEAD + INPUTS.format('calibration_data = "a/x.jsonl"'))
+    twin = YAML.replace("lm_head_bits: none", "calibration_data: a/x.jsonl")
     assert told_by(base) == (None, "x.jsonl", "")
     assert told_by(written(tmp_path, twin, "twin.yaml")) == (None, "x.jsonl", "")
-    near = 'specc 1\nmodel n\nextends "m.specc"\nquantize { samples = 3 }\n'
+    near = 'specc 1\nmodel n\nextends "m.specc"\nquantize { calibration_samples = 3 }\n'
     nearest = written(tmp_path, near, "n.specc")
     assert told_by(nearest) == (3, "", "")
-    assert told_by(nearest, QuantizeOptions(calibrate="y.npz")) == (None, "y.npz", "--calibrate")
-    assert told_by(base, QuantizeOptions(samples=0)) == (0, "", "--samples")
-    (line,) = told(base, QuantizeOptions(samples=0)).remarks
-    assert line.startswith("`--samples` stands in place of `calibrate` in the spec")
+    assert told_by(nearest, QuantizeOptions(calibration_data="y.npz")) == (
+        None,
+        "y.npz",
+        "--calibration-data",
+    )
+    assert told_by(base, QuantizeOptions(calibration_samples=0)) == (0, "", "--calibration-samples")
+    (line,) = told(base, QuantizeOptions(calibration_samples=0)).remarks
+    assert line.startswith("`--calibration-samples` overrides `calibration_data` in the spec")
 
 
 def test_its_samples_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format("samples = 2"))
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format("calibration_samples = 2"))
     out = str(tmp_path / "m.onnx")
     assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
-    assert "by 2 texts of the model's own" in capsys.readouterr().err
+    assert "calibrated on 2 self-generated samples" in capsys.readouterr().err
     (tmp_path / "x.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
-    beside = INPUTS.format('calibrate = "x.jsonl"')
+    beside = INPUTS.format('calibration_data = "x.jsonl"')
     spec = written(tmp_path, HEAD + SMALL + beside)
     assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
-    assert "by `x.jsonl` (GPTQ)" in capsys.readouterr().err
+    assert "GPTQ, calibrated on `x.jsonl`" in capsys.readouterr().err
     # with eight bits there is nothing to make up for: told, and no reason to stop
     args = ["compile", str(spec), "--init=0", "--quantize=int8", "-o", out]
     spec.write_text(HEAD + SMALL + beside.replace("all = true", ""))
     assert main(args) == 0
-    assert "`calibrate` is for weights of 4 bits" in capsys.readouterr().err
+    assert "`calibration_data` calibrates int4 weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ('samples = "-1"', "E0858"),
-        ("samples = -1", "E0858"),
-        ("samples = -1.5", "E0858"),
-        ("samples = [-1]", "E0858"),
-        ("samples = 100001", "E0858"),
-        ("samples = [1, 2]", "E0858"),
-        ("samples = []", "E0858"),
-        ("calibrate = []", "E0858"),
-        ('calibrate = ""', "E0858"),
-        ('calibrate = "/etc/passwd"', "E0803"),
-        ('calibrate = "../x.npz"', "E0803"),
-        ('calibrate = "a\\u{0}b"', "E0802"),
-        ('samples = 2  calibrate = "x.npz"', "E0950"),
+        ('calibration_samples = "-1"', "E0858"),
+        ("calibration_samples = -1", "E0858"),
+        ("calibration_samples = -1.5", "E0858"),
+        ("calibration_samples = [-1]", "E0858"),
+        ("calibration_samples = 100001", "E0858"),
+        ("calibration_samples = [1, 2]", "E0858"),
+        ("calibration_samples = []", "E0858"),
+        ("calibration_data = []", "E0858"),
+        ('calibration_data = ""', "E0858"),
+        ('calibration_data = "/etc/passwd"', "E0803"),
+        ('calibration_data = "../x.npz"', "E0803"),
+        ('calibration_data = "a\\u{0}b"', "E0802"),
+        ('calibration_samples = 2  calibration_data = "x.npz"', "E0950"),
     ],
 )
 def test_wrong_words_of_inputs(words: str, code: str, tmp_path: Path) -> None:
@@ -294,16 +304,16 @@ def test_wrong_words_of_inputs(words: str, code: str, tmp_path: Path) -> None:
         told(written(tmp_path, HEAD + INPUTS.format(words)))
 
 
-@pytest.mark.parametrize("more", [[], ["--for", "step", "--cache", "int8"]])
+@pytest.mark.parametrize("more", [[], ["--graphs", "step", "--kv-cache", "int8"]])
 def test_inputs_that_are_not_there_are_told_of_at_their_line(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was said to be looked for in the folder that one is in, and nothing of the spec."""
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibrate = "no.npz"'))
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "no.npz"'))
     args = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "out"), *more]
     assert main(args) == 3
     said = capsys.readouterr().err
-    assert "error[E0802]: the inputs `no.npz` that the spec names" in said
+    assert "error[E0802]: the calibration data `no.npz` that the spec names" in said
     assert f"{spec.name}:5:" in said
     assert "the folder you are in" not in said
     assert not (tmp_path / "out").exists()
@@ -311,7 +321,7 @@ def test_inputs_that_are_not_there_are_told_of_at_their_line(
 
 def test_what_it_is_rounded_by_is_not_written_over(tmp_path: Path) -> None:
     inputs = written(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibrate = "x.onnx"'))
+    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "x.onnx"'))
     with pytest.raises(specc.Failed, match="E08"):
         specc.compile(spec, inputs, init=0, force=True)
     assert inputs.read_text().startswith("{")

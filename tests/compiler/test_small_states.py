@@ -18,13 +18,17 @@ from specc.verification.quantization_error import match_rounding_edge
 from specc_onnx.lower import kv_buffer_attention
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
-PARTS = ["--for", "score,encode,step"]
+PARTS = ["--graphs", "score,encode,step"]
 
 
 def compiled(out: Path, spec: str, *given: str) -> int:
     values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
-    few = [] if "--samples" in given or "--calibrate" in given else ["--samples", "2"]
-    given = (*values, "--init=0", "--cache", "int8", *few, *given)
+    few = (
+        []
+        if "--calibration-samples" in given or "--calibration-data" in given
+        else ["--calibration-samples", "2"]
+    )
+    given = (*values, "--init=0", "--kv-cache", "int8", *few, *given)
     return main(["compile", spec, *given, "-o", str(out)])
 
 
@@ -47,7 +51,7 @@ def test_a_step_keeps_what_its_graph_says(
     spec: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled(tmp_path / "m", spec, *PARTS, *more) == 0
-    assert "by scales of 2 texts of the model's own" in capsys.readouterr().err
+    assert "scales calibrated on 2 self-generated samples" in capsys.readouterr().err
     step = step_of(tmp_path / "m").graph
     attention = [n for n in step.node if n.op_type == "GroupQueryAttention"]
     buffers = {name for node in attention for name in node.input[3:5]}
@@ -63,7 +67,7 @@ def test_the_file_of_a_step_is_compared_as_its_package_says(
     """The inputs that its buffers are were random ones of another type: E0907 of what
     nobody had given. Taken out of its package it is not compared, and says why.
     """
-    assert compiled(tmp_path / "m", "gpt2", "--for", "step", "--no-load") == 0
+    assert compiled(tmp_path / "m", "gpt2", "--graphs", "step", "--no-load") == 0
     step = tmp_path / "m" / "step.onnx"
     capsys.readouterr()
     assert main(["verify", str(step), "--rounds", "1"]) == 0
@@ -93,7 +97,7 @@ def test_a_mistake_in_the_kernel_s_scales_is_seen(
         return first[0], joined
 
     monkeypatch.setattr(kv_buffer_attention, "_split_scale", swapped)
-    assert compiled(tmp_path / "m", "gpt2", "--for", "encode,step") == 0
+    assert compiled(tmp_path / "m", "gpt2", "--graphs", "encode,step") == 0
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 4
 
 
@@ -109,9 +113,9 @@ def test_only_numbers_on_the_edge_may_go_either_way() -> None:
 @pytest.mark.slow
 def test_little_is_lost_of_a_trained_model(tmp_path: Path) -> None:
     """Behind a text that it writes, the same steps with the states in 8 bits."""
-    given = {"parts": ["encode", "step"]}
+    given = {"graphs": ["encode", "step"]}
     specc.compile(LLAMA, tmp_path / "full", **given)  # type: ignore[arg-type]
-    specc.compile(LLAMA, tmp_path / "low", cache="int8", **given)  # type: ignore[arg-type]
+    specc.compile(LLAMA, tmp_path / "low", kv_cache="int8", **given)  # type: ignore[arg-type]
     start = np.zeros((4, 1), np.int64)
     made: list[list[Array]] = []
     for name in ("full", "low"):
@@ -129,19 +133,24 @@ LATER = pytest.mark.parity
 @pytest.mark.parametrize(
     ("spec", "more", "why"),
     [
-        ("gpt2", [], "only a step keeps any"),
-        pytest.param("bert", ["--for", "step"], "only what writes texts keeps any", marks=LATER),
-        ("gpt2", ["--for", "step", "--target", "onnx"], "`onnx` has no attention"),
+        ("gpt2", [], "only a step graph has one"),
+        pytest.param("bert", ["--graphs", "step"], "only a generative model has one", marks=LATER),
+        ("gpt2", ["--graphs", "step", "--target", "onnx"], "`onnx` has no attention"),
         pytest.param(
-            "gpt2", ["--for", "step", "--names", "hf"], "know no such states", marks=LATER
+            "gpt2", ["--graphs", "step", "--io-names", "hf"], "know no such states", marks=LATER
         ),
         pytest.param(
-            "gpt2", ["--for", "step", "--samples", "0"], "`--samples 0` writes none", marks=LATER
+            "gpt2",
+            ["--graphs", "step", "--calibration-samples", "0"],
+            "`--calibration-samples 0` allows none",
+            marks=LATER,
         ),
         pytest.param(
-            "lstm_lm", ["--for", "step"], "no attention of this model writes", marks=LATER
+            "lstm_lm", ["--graphs", "step"], "no attention of this model writes", marks=LATER
         ),
-        pytest.param("gpt2", ["--for", "step", "--opset", "17"], "with these options", marks=LATER),
+        pytest.param(
+            "gpt2", ["--graphs", "step", "--opset", "17"], "with these options", marks=LATER
+        ),
     ],
 )
 def test_where_it_cannot_be(
@@ -160,11 +169,11 @@ def test_a_file_of_inputs_gives_the_scales(
 ) -> None:
     lines = [json.dumps({"input_ids": ids}) for ids in ([1, 2, 3], [4, 5])]
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    given = ["--for", "step", "--calibrate", str(tmp_path / "x.jsonl")]
+    given = ["--graphs", "step", "--calibration-data", str(tmp_path / "x.jsonl")]
     assert compiled(tmp_path / "m", "gpt2", *given) == 0
     assert "by scales of `x.jsonl`" in capsys.readouterr().err
     with pytest.raises(specc.Failed, match="E0820"):
-        specc.compile("gpt2", tmp_path / "n", init=0, parts="step", cache="int4")
+        specc.compile("gpt2", tmp_path / "n", init=0, graphs="step", kv_cache="int4")
 
 
 WORD = """
@@ -173,7 +182,7 @@ model small
 extends gpt2
 
 config { layers = 1  d = 16  heads = 2  vocab = 32  context = 16 }
-quantize { cache = int8  samples = 2 }
+quantize { kv_cache = int8  calibration_samples = 2 }
 """
 
 
@@ -182,12 +191,12 @@ def test_a_spec_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     spec = tmp_path / "small.specc"
     spec.write_text(WORD)
     args = ["compile", str(spec), "--init=0"]
-    assert main([*args, "--for", "step", "-o", str(tmp_path / "m")]) == 0
-    assert "kept in 8 bits, by scales of 2 texts" in capsys.readouterr().err
+    assert main([*args, "--graphs", "step", "-o", str(tmp_path / "m")]) == 0
+    assert "KV cache in int8, scales calibrated on 2 self-generated" in capsys.readouterr().err
     kinds = {i.type.tensor_type.elem_type for i in step_of(tmp_path / "m").graph.input}
     assert onnx.TensorProto.INT8 in kinds
     assert main([*args, "-o", str(tmp_path / "m.onnx")]) == 0
-    assert "only a step keeps any: add `--for step`" in capsys.readouterr().err
+    assert "only a step graph has one: add `--graphs step`" in capsys.readouterr().err
 
 
 @pytest.mark.parity
@@ -195,13 +204,13 @@ def test_an_option_stands_in_place_of_the_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = tmp_path / "small.yaml"
-    quantize = "quantize: {cache: int8, samples: 2}"
+    quantize = "quantize: {kv_cache: int8, calibration_samples: 2}"
     config = "config: {layers: 1, d: 16, heads: 2, vocab: 32, context: 16}"
     spec.write_text(f"specc: 1\nmodel: small\nextends: gpt2\n{config}\n{quantize}\n")
-    args = ["compile", str(spec), "--init=0", "--for", "step", "--force"]
+    args = ["compile", str(spec), "--init=0", "--graphs", "step", "--force"]
     out = tmp_path / "m"
-    assert main([*args, "--cache", "none", "-o", str(out)]) == 0
-    assert "`--cache` stands in place of `cache`" in capsys.readouterr().err
+    assert main([*args, "--kv-cache", "none", "-o", str(out)]) == 0
+    assert "`--kv-cache` overrides `kv_cache`" in capsys.readouterr().err
     kinds = {i.type.tensor_type.elem_type for i in step_of(out).graph.input}
     assert onnx.TensorProto.INT8 not in kinds
     # that nothing can keep them so is told at the word
@@ -209,7 +218,7 @@ def test_an_option_stands_in_place_of_the_word(
     told = capsys.readouterr().err
     assert "E0951" in told
     assert "small.yaml:5:" in told
-    assert "compile with `--cache none`" in told
+    assert "compile with `--kv-cache none`" in told
     spec.write_text(spec.read_text().replace("int8", "int4"))
     assert main([*args, "-o", str(out)]) == 1
-    assert "`cache` is one of int8, none" in capsys.readouterr().err
+    assert "`kv_cache` is one of int8, none" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     says nothing of any column.
     """
     (tmp_path / "m.specc").write_text(SPEC)
-    asked = QuantizeOptions(kind="int4", every=True, block=16)
+    asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
         weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
@@ -88,8 +88,8 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
     """What is stored is what each matrix alone becomes by its own rows."""
     (tmp_path / "m.specc").write_text(SPEC)
     np.savez(tmp_path / "x.npz", **SAMPLE)
-    given = {"quantize": "int4", "quantize_all": True, "block": 16}
-    files = {"calibrate": tmp_path / "x.npz"} if kind == "npz" else {}
+    given = {"quantize": "int4", "quantize_all": True, "group_size": 16}
+    files = {"calibration_data": tmp_path / "x.npz"} if kind == "npz" else {}
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "q.onnx", init=3, **given, **files)
     full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))

@@ -44,7 +44,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
     stage for each.
     """
     (tmp_path / "m.specc").write_text(SPEC)
-    asked = QuantizeOptions(kind="int4", every=True, block=16)
+    asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
         weights = {n: read_parameter(job.values, n) for n in job.values.wanted}

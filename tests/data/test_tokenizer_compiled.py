@@ -162,7 +162,7 @@ def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
-    assert any("takes ids" in remark for remark in made.remarks)
+    assert any("takes token ids" in remark for remark in made.remarks)
 
 
 def test_no_file_but_the_specs_own(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from specc.decode.beam_search import search_beams
 from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings
 
-BEAM = GenerationSettings(strategy="beam", beams=3, max_tokens=5, stop=(0,), n_best=3)
+BEAM = GenerationSettings(
+    strategy="beam", num_beams=3, max_tokens=5, stop=(0,), num_return_sequences=3
+)
 WIDE = 300
 """Beams enough to keep every text of four tokens out of four."""
 
@@ -29,7 +31,12 @@ def found(
 def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: float) -> None:
     table = hashed(seed, 4)
     said = replace(
-        BEAM, beams=WIDE, max_tokens=4, length_penalty=penalty, early_stopping="never", n_best=5
+        BEAM,
+        num_beams=WIDE,
+        max_tokens=4,
+        length_penalty=penalty,
+        early_stopping="never",
+        num_return_sequences=5,
     )
     (made,) = search_beams(Toy(table), np.array([[2, 1]]), said)
     scores = [log_probability(table, (2, 1), t) / len(t) ** penalty for t in every_text(4, 4, 0)]
@@ -49,7 +56,7 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
     said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
     steps = np.stack([m.tokens for m in decode_steps(Toy(table), prompt, said)], axis=1)
     beams = found(
-        table, prompt.tolist(), replace(said, strategy="beam", beams=1, early_stopping=True)
+        table, prompt.tolist(), replace(said, strategy="beam", num_beams=1, early_stopping=True)
     )
     for row, (text,) in zip(steps, beams, strict=True):
         assert row[: len(text)].tolist() == list(text)
@@ -70,7 +77,7 @@ def test_texts_of_a_batch_are_searched_by_themselves(seed: int, penalized: bool)
 def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
     table = hashed(seed, 6)
     (made,) = search_beams(
-        Toy(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probabilities=True)
+        Toy(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
     )
     assert len(made) == 3
     assert [h.score for h in made] == sorted((h.score for h in made), reverse=True)
@@ -100,7 +107,9 @@ def test_of_equal_scores_the_lower_token_goes_first() -> None:
 
 def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
     toy = Toy(following("ab", "bcdef"))
-    made = search_beams(toy, np.array([[1], [2]]), replace(BEAM, beams=2, n_best=1, max_tokens=9))
+    made = search_beams(
+        toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
+    )
     assert [row[0].tokens for row in made] == [(2, 0), (3, 4, 5, 6, 0)]
     assert toy.fed[:2] == [(2, 1), (4, 1)]
     assert toy.fed[-1] == (2, 1)
@@ -112,7 +121,7 @@ def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
         # certain from then on
         return [0.0, 0.5, -9.0] if len(text) < 3 else [-20.0, 9.0, -20.0]
 
-    said = replace(BEAM, beams=2, n_best=1, max_tokens=12, length_penalty=1.0)
+    said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=12, length_penalty=1.0)
     lengths = {}
     for early in (True, False, "never"):
         toy = Toy(table)
@@ -126,11 +135,11 @@ def test_where_few_texts_exist_few_are_given() -> None:
     def table(text: tuple[int, ...]) -> list[float]:
         return [0.0, -np.inf, -np.inf] if len(text) > 1 else [-np.inf, 1.0, 0.0]
 
-    assert found(table, [[1]], replace(BEAM, beams=3)) == [[(1, 0), (2, 0)]]
+    assert found(table, [[1]], replace(BEAM, num_beams=3)) == [[(1, 0), (2, 0)]]
 
 
 def test_a_text_can_end_for_reasons_of_its_own() -> None:
-    said = replace(BEAM, beams=2, n_best=1, max_tokens=9)
+    said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     made = search_beams(
         Toy(following("abcdef")), np.array([[1]]), said, ends=lambda t: tuple(t[-2:]) == (3, 4)
     )
@@ -140,13 +149,15 @@ def test_a_text_can_end_for_reasons_of_its_own() -> None:
 def test_no_rows_and_no_padding() -> None:
     assert search_beams(Toy(hashed(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
     flat = Toy(lambda text: [3.0, 2.9, 2.8, 2.7])
-    said = replace(BEAM, stop=(), max_tokens=1, beams=1, n_best=1, repetition_penalty=1.2)
+    said = replace(
+        BEAM, stop=(), max_tokens=1, num_beams=1, num_return_sequences=1, repetition_penalty=1.2
+    )
     keep = np.array([[False, True]])
     assert search_beams(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
 
 
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
 def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
-    said = replace(BEAM, beams=2, n_best=1, max_tokens=30, length_penalty=penalty)
+    said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=30, length_penalty=penalty)
     ((best,),) = search_beams(Toy(hashed(0, 4)), np.array([[1]]), said)
     assert best.tokens

@@ -39,15 +39,15 @@ def text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[i
 
 
 def test_what_is_suppressed_is_never_written() -> None:
-    assert text(GenerationSettings(max_tokens=3, suppress=(2, 99))) == [3, 3, 3]
-    assert text(GenerationSettings(max_tokens=3, begin_suppress=(2,))) == [3, 2, 2]
+    assert text(GenerationSettings(max_tokens=3, suppress_tokens=(2, 99))) == [3, 3, 3]
+    assert text(GenerationSettings(max_tokens=3, begin_suppress_tokens=(2,))) == [3, 2, 2]
 
 
 def test_what_a_text_begins_with_is_written() -> None:
-    """A token at a place, or the best of several; `begin_suppress` counts behind it."""
-    begun = GenerationSettings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress=(2,))
+    """A token at a place, or the best of several; `begin_suppress_tokens` counts behind it."""
+    begun = GenerationSettings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress_tokens=(2,))
     assert text(begun) == [5, 3, 3, 2]
-    suppressed = GenerationSettings(max_tokens=3, begin=((5,), (4, 3)), suppress=(2, 3, 5))
+    suppressed = GenerationSettings(max_tokens=3, begin=((5,), (4, 3)), suppress_tokens=(2, 3, 5))
     assert text(suppressed) == [5, 3, 4]
 
 
@@ -58,13 +58,19 @@ def test_no_stop_comes_too_early() -> None:
 
 
 def test_the_last_token_comes_at_the_greatest_length() -> None:
-    assert text(GenerationSettings(max_tokens=3, last_token=0)) == [2, 2, 0]
+    assert text(GenerationSettings(max_tokens=3, forced_eos_token_id=0)) == [2, 2, 0]
 
 
 def test_runs_do_not_repeat_those_of_the_prompt_included() -> None:
     """Two in a row: behind 1 2 no 2 may follow a 1, and so on."""
-    assert text(GenerationSettings(max_tokens=5, no_repeat=2), (1, 2, 1)) == [3, 2, 2, 3, 3]
-    assert text(GenerationSettings(max_tokens=4, no_repeat=1)) == [2, 3, 4, 0]
+    assert text(GenerationSettings(max_tokens=5, no_repeat_ngram_size=2), (1, 2, 1)) == [
+        3,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert text(GenerationSettings(max_tokens=4, no_repeat_ngram_size=1)) == [2, 3, 4, 0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -74,7 +80,7 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
         past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
         place = DecodePosition(step=1, prompts=np.array([len(past)]), texts=[past])
         made = mask_disallowed_tokens(
-            np.zeros((1, 3), np.float32), GenerationSettings(no_repeat=size), place
+            np.zeros((1, 3), np.float32), GenerationSettings(no_repeat_ngram_size=size), place
         )
         runs = {tuple(past[n : n + size]) for n in range(len(past) - size + 1)}
         wanted = [tuple([*past, t][-size:]) in runs for t in range(3)]
@@ -83,17 +89,20 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
 
 def test_runs_that_are_banned_are_not_written_to_their_end() -> None:
     """The prompt may have their beginning; a single token is a run, too."""
-    assert text(GenerationSettings(max_tokens=2, banned=((1, 2),)), (1,)) == [3, 2]
-    assert text(GenerationSettings(max_tokens=4, banned=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
-    assert text(GenerationSettings(max_tokens=2, banned=((2,), (99,), (9, 9, 9, 1, 3)))) == [3, 3]
+    assert text(GenerationSettings(max_tokens=2, bad_words_ids=((1, 2),)), (1,)) == [3, 2]
+    assert text(GenerationSettings(max_tokens=4, bad_words_ids=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
+    assert text(GenerationSettings(max_tokens=2, bad_words_ids=((2,), (99,), (9, 9, 9, 1, 3)))) == [
+        3,
+        3,
+    ]
 
 
 def test_a_search_adds_up_chances_that_are_left() -> None:
     """Behind what may not come, the others share all of it."""
-    settings = GenerationSettings(strategy="beam", beams=2, max_tokens=1, suppress=(2,))
+    settings = GenerationSettings(strategy="beam", num_beams=2, max_tokens=1, suppress_tokens=(2,))
     plain, made = (
         search_beams(Same([2, 3, 4]), np.array([[1]]), s)[0][0].score
-        for s in (settings, replace(settings, renormalize=True))
+        for s in (settings, replace(settings, renormalize_logits=True))
     )
     chances = np.exp(Same([2, 3, 4]).row.astype(np.float64))
     chances /= chances.sum()
@@ -111,7 +120,12 @@ def test_a_search_keeps_to_the_rules() -> None:
     """What is forced costs nothing."""
     prompt = np.array([[1], [1]])
     settings = GenerationSettings(
-        strategy="beam", beams=2, max_tokens=3, begin=((5,),), no_repeat=1, last_token=0
+        strategy="beam",
+        num_beams=2,
+        max_tokens=3,
+        begin=((5,),),
+        no_repeat_ngram_size=1,
+        forced_eos_token_id=0,
     )
     found = search_beams(Same([2, 3, 4]), prompt, settings)
     assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]

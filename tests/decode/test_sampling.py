@@ -54,7 +54,7 @@ def test_behind_its_end_a_row_is_filled() -> None:
         decode_steps(
             Toy(following("ab", "bcde")),
             prompt,
-            GenerationSettings(stop=(0,), pad=5, log_probabilities=True),
+            GenerationSettings(stop=(0,), pad=5, log_probs=True),
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [0, 4], [5, 5], [5, 0]]
@@ -97,7 +97,7 @@ def test_whoever_watches_can_end_a_row() -> None:
 
 def test_log_probabilities_are_the_models_own() -> None:
     table = hashed(4, VOCAB)
-    settings = replace(SAMPLED, repetition_penalty=1.5, log_probabilities=True, stop=())
+    settings = replace(SAMPLED, repetition_penalty=1.5, log_probs=True, stop=())
     steps = list(decode_steps(Toy(table), np.array([[3, 1]]), settings))
     text = [int(made.tokens[0]) for made in steps]
     total = sum(float(made.log_probs[0]) for made in steps if made.log_probs is not None)

@@ -9,7 +9,7 @@ from specc.decode.generation_settings import GenerationArguments, GenerationSett
 from specc.decode.setting_table import OPTIONS
 from specc.diagnostics.diagnostic import Failed
 
-BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "width": 12, "length_penalty": 0.6}}
+BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "length_penalty": 0.6}}
 
 
 def refusal(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
@@ -25,7 +25,7 @@ def test_a_spec_that_says_nothing_writes_greedily() -> None:
 
 def test_words_of_a_spec_become_settings() -> None:
     made = merge_settings(BEAM)
-    assert (made.strategy, made.beams, made.length_penalty) == ("beam", 12, 0.6)
+    assert (made.strategy, made.num_beams, made.length_penalty) == ("beam", 12, 0.6)
     assert (made.start, made.stop, made.filler) == ((1,), (2,), 2)
     drawn = merge_settings(
         {"strategy": {"kind": "sample", "temperature": 1, "top_k": 5}, "pad": 7, "stop": [3, 4]}
@@ -36,10 +36,10 @@ def test_words_of_a_spec_become_settings() -> None:
 
 
 def test_what_the_caller_gives_goes_first_and_none_is_not_given() -> None:
-    made = merge_settings(BEAM, beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n")
-    assert (made.beams, made.length_penalty, made.stop, made.max_tokens) == (3, 0.6, (), 256)
+    made = merge_settings(BEAM, num_beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n")
+    assert (made.num_beams, made.length_penalty, made.stop, made.max_tokens) == (3, 0.6, (), 256)
     assert made.stop_strings == ("\n",)
-    assert type(made.beams) is int
+    assert type(made.num_beams) is int
 
 
 def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
@@ -51,7 +51,7 @@ def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
 
 @pytest.mark.parametrize(
     ("given", "strategy"),
-    [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"beams": 2}, "beam"), ({"n_best": 2}, "beam"),
+    [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"num_beams": 2}, "beam"), ({"num_return_sequences": 2}, "beam"),
      ({"repetition_penalty": 1.2}, "greedy")],
 )  # fmt: skip
 def test_an_option_of_one_strategy_asks_for_it(given: dict[str, Any], strategy: str) -> None:
@@ -59,17 +59,17 @@ def test_an_option_of_one_strategy_asks_for_it(given: dict[str, Any], strategy: 
 
 
 def test_asking_for_many_texts_keeps_as_many_beams() -> None:
-    assert merge_settings({}, n_best=9).beams == 9
-    assert merge_settings({}, n_best=2).beams == 4
+    assert merge_settings({}, num_return_sequences=9).num_beams == 9
+    assert merge_settings({}, num_return_sequences=2).num_beams == 4
 
 
 @pytest.mark.parametrize(
     "given",
     [{"temperature": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")},
      {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}, {"top_k": 2.5}, {"top_k": True}, {"min_p": -0.1}, {"min_p": 1.5},
-     {"beams": 0}, {"n_best": 0}, {"early_stopping": "always"}, {"length_penalty": "long"}, {"max_tokens": 0},
+     {"num_beams": 0}, {"num_return_sequences": 0}, {"early_stopping": "always"}, {"length_penalty": "long"}, {"max_tokens": 0},
      {"repetition_penalty": 0}, {"seed": -1}, {"seed": 2**64}, {"stop": -1}, {"stop": [1, "x"]}, {"stop_strings": ""},
-     {"stop_strings": ["a", ""]}, {"pad": 1.5}, {"strategy": "magic"}, {"log_probabilities": 1}, {"start": "x"}],
+     {"stop_strings": ["a", ""]}, {"pad": 1.5}, {"strategy": "magic"}, {"log_probs": 1}, {"start": "x"}],
     ids=str,
 )  # fmt: skip
 def test_every_value_out_of_range_is_refused(given: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def test_a_message_says_the_range() -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("temprature", "temperature"), ("num_beams", "beams"), ("width", "beams"), ("max_new_tokens", "max_tokens"),
+    [("temprature", "temperature"), ("n_best", "num_return_sequences"), ("beams", "num_beams"), ("width", "num_beams"), ("max_new_tokens", "max_tokens"),
      ("eos_token_id", "stop"), ("topk", "top_k"), ("do_sample", "strategy")],
 )  # fmt: skip
 def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
@@ -98,30 +98,30 @@ def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    assert refusal({}, beams=4, temperature=0.7)[0][0] == "E0733"
+    assert refusal({}, num_beams=4, temperature=0.7)[0][0] == "E0733"
     assert refusal(BEAM, strategy="beam", top_k=4) == [
         ("E0733", "`top_k` means nothing to the strategy `beam`")
     ]
-    assert refusal({}, strategy="greedy", n_best=2)[0][0] == "E0733"
-    assert refusal({}, beams=2, n_best=3) == [
-        ("E0733", "3 texts are asked for, and the search keeps 2")
+    assert refusal({}, strategy="greedy", num_return_sequences=2)[0][0] == "E0733"
+    assert refusal({}, num_beams=2, num_return_sequences=3) == [
+        ("E0733", "3 sequences are requested from a beam search of 2 beams")
     ]
-    assert refusal(BEAM, n_best=13)[0][0] == "E0733"
+    assert refusal(BEAM, num_return_sequences=13)[0][0] == "E0733"
     assert refusal({}, seed=3) == [("E0733", "`seed` means nothing to the strategy `greedy`")]
     assert refusal(BEAM, seed=3)[0][0] == "E0733"
     # a search is not begun for it
-    assert refusal({}, renormalize=True)[0][0] == "E0733"
+    assert refusal({}, renormalize_logits=True)[0][0] == "E0733"
 
 
 def test_what_a_manifest_says_is_trusted_no_more() -> None:
     said = {
         "stop": -1,
         "limit": 3,
-        "strategy": {"kind": "beam", "args": [4], "top_k": 2, "width": "wide"},
+        "strategy": {"kind": "beam", "args": [4], "top_k": 2, "num_beams": "wide"},
     }
     assert [code for code, _ in refusal(said)] == ["E0732", "E0731", "E0731", "E0731", "E0732"]
     assert refusal({"strategy": 3})[0][0] == "E0732"
-    assert refusal({"strategy": {"width": 3}})[0][0] == "E0732"
+    assert refusal({"strategy": {"num_beams": 3}})[0][0] == "E0732"
 
 
 def test_all_faults_are_told_at_once() -> None:

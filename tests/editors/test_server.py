@@ -150,7 +150,7 @@ def test_completion_says_what_may_stand_there(opened: Editor) -> None:
     ("item", "word"),
     [
         ("reading {\n  ^\n}", "x"),
-        ("quantize {\n  ^\n}", "keep"),
+        ("quantize {\n  ^\n}", "exclude"),
         ("weights {\n  ^\n}", "tie"),
         ("block b(x: ^", "float"),
         ("mask m(n) = ^", "i"),

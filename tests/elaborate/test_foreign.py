@@ -110,7 +110,7 @@ def said(tmp_path: Path, value: str) -> str:
         ("attention(x, num_heads=2, mask=all) @ w", "E0201", "`heads`"),
         # no library, and nothing that is known
         ("other_file.f(x)", "E0204", "use"),
-        ("x.mystery(x)", "E0204", "no `mystery`"),
+        ("x.mystery(x)", "E0204", "no method `mystery`"),
         ("torch.mystery(x)", "E0204", "no used file"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_score_reads_tensors_at_its_rows(
 def test_there_are_no_heads_to_read_at_where_there_are_none(tmp_path: Path) -> None:
     text = SCORED.format(score="dot(q, k) * c[h]", c="2", heads="")
     said = refused(tmp_path, text)
-    assert (said.code, "there are no heads here" in said.title) == ("E0603", True)
+    assert (said.code, "there is no heads axis here" in said.title) == ("E0603", True)
 
 
 # --- positions of padded rows ---------------------------------------------------------

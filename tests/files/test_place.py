@@ -389,7 +389,7 @@ def test_weights_stay_where_any_model_reads_them(name: str, package: bool, tmp_p
 
     def write(seed: int) -> None:
         output, parts = (folder, ["score"]) if package else (folder / "m.onnx", [])
-        specc.compile(tmp_path / "m.specc", output, init=seed, parts=parts, weights_as="copy")
+        specc.compile(tmp_path / "m.specc", output, init=seed, graphs=parts, weights_as="copy")
 
     write(0)
     (model,) = folder.glob("*.onnx")
@@ -419,7 +419,7 @@ def test_a_package_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
     def write(**options: bool) -> str:
         return outcome(
             lambda: specc.compile(
-                tmp_path / "m.specc", tmp_path / "a" / "p", init=0, parts=["score"], **options
+                tmp_path / "m.specc", tmp_path / "a" / "p", init=0, graphs=["score"], **options
             )  # type: ignore[arg-type]
         )
 

@@ -52,9 +52,9 @@ def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
         ["check", "gpt2", *LM],
         ["compile", "gpt2", *LM, "--init", "1", "--weights-as", "copy", "-o", "m.onnx"],
         ["compile", "gpt2", *LM, "--init", "1", "--weights-as", "copy", "-o", "m.onnx"],
-        ["compile", "gpt2", *LM, "--init", "1", "--for", "all", "-o", "out"],
+        ["compile", "gpt2", *LM, "--init", "1", "--graphs", "all", "-o", "out"],
         ["compile", "digits", "-o", "d.onnx"],
-        ["run", "out", "[[1, 2]]", "--max", "3"],
+        ["run", "out", "[[1, 2]]", "--max-tokens", "3"],
         ["verify", "m.onnx", "--rounds", "1"],
         ["show", "m.onnx"],
     ]
@@ -92,7 +92,7 @@ def test_names_that_a_system_cannot_hold(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    more = [] if name.endswith(".onnx") else ["--for", "score"]
+    more = [] if name.endswith(".onnx") else ["--graphs", "score"]
     assert main(["compile", "xor", "-o", name, *more]) == 1
     assert "E0958" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -107,7 +107,7 @@ def test_names_that_every_system_can_hold(name: str) -> None:
 
 @pytest.mark.parametrize("names", ["specc", "hf", "genai"])
 def test_no_two_names_of_a_package_differ_in_capitals_only(names: str, tmp_path: Path) -> None:
-    parts = ["--for", "step", "--names", names] if names != "specc" else ["--for", "all"]
+    parts = ["--graphs", "step", "--io-names", names] if names != "specc" else ["--graphs", "all"]
     out = tmp_path / "out"
     assert main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
     found = [path.name for path in out.iterdir()]

@@ -51,8 +51,8 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def package(spec: Path) -> Path:
     folder = spec.parent / "package"
-    compile(str(spec), str(folder), init=0, parts=["encode", "step"], target="ort-cpu")
-    assert outcome("run", str(folder), "memory=abc", "--max", "3").status == 0
+    compile(str(spec), str(folder), init=0, graphs=["encode", "step"], target="ort-cpu")
+    assert outcome("run", str(folder), "memory=abc", "--max-tokens", "3").status == 0
     return folder
 
 
@@ -67,7 +67,7 @@ def index_faults(package: Path, most: int) -> list[str]:
     sound = index.read_bytes()
     try:
         cases = encoded(list(changes(json.loads(sound))), most)
-        return faults(index, cases, "run", str(package), "memory=abc", "--max", "3")
+        return faults(index, cases, "run", str(package), "memory=abc", "--max-tokens", "3")
     finally:
         index.write_bytes(sound)
 

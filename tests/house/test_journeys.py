@@ -81,7 +81,7 @@ def runs(tmp_path_factory) -> dict[str, Callable[[], object]]:
     shapes |= {f"{n}.weight": (16, 16) for n in "qkv"} | {f"{n}.bias": (16,) for n in "qkv"}
     tensors = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     write_safetensors(root / "tiny.safetensors", tensors)
-    specc.compile(spec, root / "tiny.pkg", init=0, parts="step")
+    specc.compile(spec, root / "tiny.pkg", init=0, graphs="step")
 
     def generate() -> None:
         specc.load(root / "tiny.pkg").generate(

@@ -122,7 +122,7 @@ def test_python_of_a_page_runs(
     """The blocks of a page one after the other, as one program."""
     monkeypatch.chdir(tmp_path)
     assert main(["compile", "digits", "-o", "out/digits.onnx", "-q"]) == 0
-    assert main(["compile", "numbers", "--for", "all", "-o", "out/numbers", "-q"]) == 0
+    assert main(["compile", "numbers", "--graphs", "all", "-o", "out/numbers", "-q"]) == 0
     names = {
         "specc": specc,
         "image": np.zeros((1, 1, 8, 8), np.float32),

@@ -33,8 +33,8 @@ KINDS = {
     "linked": ("m.onnx", "--weights-as", "link"),
     "copied": ("m.onnx", "--weights-as", "copy"),
     "inline": ("m.onnx", "--weights-as", "inline"),
-    "package linked": ("pack", "--for", "score", "--weights-as", "link"),
-    "package": ("pack", "--for", "score", "--weights-as", "copy"),
+    "package linked": ("pack", "--graphs", "score", "--weights-as", "link"),
+    "package": ("pack", "--graphs", "score", "--weights-as", "copy"),
 }
 
 

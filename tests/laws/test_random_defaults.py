@@ -124,7 +124,7 @@ def fault(seed: int, folder: Path) -> str:
     (folder / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
     try:
         specc.compile(
-            folder / "m.specc", folder / "p", init=seed, parts="score,step", target="onnx"
+            folder / "m.specc", folder / "p", init=seed, graphs="score,step", target="onnx"
         )
     except Failed as error:
         codes = {d.code for d in error.diagnostics}

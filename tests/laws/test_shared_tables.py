@@ -91,7 +91,7 @@ def test_a_text_ends_where_its_source_leaves_no_room(tmp_path: Path, parts: list
     """The last token that is written is never given, so it needs no position."""
     path = tmp_path / "m.specc"
     path.write_text(WRITER, encoding="utf-8")
-    specc.compile(path, tmp_path / "out", init=3, parts=parts)
+    specc.compile(path, tmp_path / "out", init=3, graphs=parts)
     model = specc.load(tmp_path / "out")
     for src in (1, 6, 8):
         texts = model.generate(source=[[1] * src], max_tokens=30).results()

@@ -15,7 +15,7 @@ from support.aged import Aged, difference
 from support.small import SMALL
 from support.writing_specs import LETTERS, writing_spec
 
-from specc.driver.python_arguments import _texts as texts
+from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime import batch_slots
 from specc.runtime.batch_slots import _Joint
@@ -32,7 +32,7 @@ NOT = {
 
 @cache
 def shipped(name: str) -> Aged:
-    sets = [f"{key}={text}" for key, text in texts("", SMALL[name])]
+    sets = [f"{key}={text}" for key, text in config_literals("", SMALL[name])]
     return Aged.of(elaborate_spec(open_spec(name, sets=sets)))
 
 

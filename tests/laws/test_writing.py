@@ -39,7 +39,11 @@ def settings_for(rng: random.Random, spec: WritingSpec) -> dict[str, Any]:
         made |= {n: rng.choice(v) for n, v in options.items() if rng.random() < 0.5}
     if kind == "beam":
         beams = rng.choice([1, 2, 3, 5])
-        made |= {"strategy": "beam", "beams": beams, "n_best": rng.randint(1, beams)}
+        made |= {
+            "strategy": "beam",
+            "num_beams": beams,
+            "num_return_sequences": rng.randint(1, beams),
+        }
         made["length_penalty"] = rng.choice([0.0, 1.0, 2.0, -1.0])
         made["early_stopping"] = rng.choice([True, False, "never"])
     if rng.random() < 0.3:
@@ -93,7 +97,10 @@ def expected(
     )
     if asked.get("strategy") == "beam":
         return plain.searched(
-            asked["beams"], asked["n_best"], asked["length_penalty"], asked["early_stopping"]
+            asked["num_beams"],
+            asked["num_return_sequences"],
+            asked["length_penalty"],
+            asked["early_stopping"],
         )
     if asked.get("strategy") == "sample":
         options = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -158,10 +165,14 @@ def fault(seed: int, folder: Path) -> str:
     target = rng.choice(["ort-cpu", "ort-cpu", "onnx"])
     parts = rng.choice(["score,step", "score,step", "score"])
     where = folder / ("p" if "step" in parts else "p.onnx")
-    specc.compile(folder / "m.specc", where, init=seed, parts=parts, target=target)
+    specc.compile(folder / "m.specc", where, init=seed, graphs=parts, target=target)
     fixed = {n: v for n, v in asked.items() if n not in ("max_tokens", "stop_strings", "seed")}
     specc.compile(
-        folder / "m.specc", folder / "one.onnx", init=seed, parts="generate", settings=fixed
+        folder / "m.specc",
+        folder / "one.onnx",
+        init=seed,
+        graphs="generate",
+        generation_config=fixed,
     )
     package, one = specc.load(where), specc.load(folder / "one.onnx")
     begun = spec.start is not None and rng.random() < 0.6
@@ -171,7 +182,7 @@ def fault(seed: int, folder: Path) -> str:
     if memory is not None:
         given["memory"] = memory
     beam = asked.get("strategy") == "beam"
-    more = {} if beam else {"log_probabilities": True}
+    more = {} if beam else {"log_probs": True}
     whole = "the package" if "step" in parts else "the whole graph"
     written = {whole: package.generate(**given, **asked, **more).results()}
     said = {n: v for n, v in asked.items() if n not in fixed}
@@ -215,9 +226,9 @@ def test_one_file_refuses_a_default_that_it_cannot_follow(tmp_path: Path) -> Non
     (tmp_path / "letters.vocab").write_text("\n".join(LETTERS) + "\n")
     default = "= cumsum(ids == 2, axis=1) <= 1 & ids != 3 &"
     spec.write_text(text.replace("= ids != 3 &", default))
-    specc.compile(spec, tmp_path / "p", init=0, parts="score,step")
+    specc.compile(spec, tmp_path / "p", init=0, graphs="score,step")
     with pytest.raises(Failed) as failed:
-        specc.compile(spec, tmp_path / "one.onnx", init=0, parts="generate")
+        specc.compile(spec, tmp_path / "one.onnx", init=0, graphs="generate")
     assert [d.code for d in failed.value.diagnostics] == ["E0944"]
 
 
@@ -245,14 +256,14 @@ def test_padding_that_is_told_or_put_in_changes_nothing(
     """Whatever `keep` declares: each prompt is written behind as it is alone."""
     (tmp_path / "m.specc").write_text(PADDED.format(declared=declared))
     where = tmp_path / ("m.onnx" if parts == "generate" else "m")
-    specc.compile(tmp_path / "m.specc", where, init=2, parts=parts)
+    specc.compile(tmp_path / "m.specc", where, init=2, graphs=parts)
     model = specc.load(where)
     prompts = [[1], [4, 2, 5, 5], [5, 1, 2]]
     keep = np.array([[0, 0, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1]]) > 0
     hidden = -1 if ">=" in declared else 3
     padded = np.full(keep.shape, hidden)
     padded[keep] = [t for p in prompts for t in p]
-    asked: dict[str, Any] = {"max_tokens": 5, "log_probabilities": True}
+    asked: dict[str, Any] = {"max_tokens": 5, "log_probs": True}
     alone = [model.generate([p], **asked).results()[0][0] for p in prompts]
     ways = [model.generate(padded, keep=keep, **asked).results()]
     if parts != "generate" or "=" not in declared:  # it finds out by itself

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("writer") / "gpt2"
-    specc.compile("gpt2", folder, init=3, set=SMALL["gpt2"], parts="step")
+    specc.compile("gpt2", folder, init=3, set=SMALL["gpt2"], graphs="step")
     return folder
 
 
@@ -82,7 +82,7 @@ def test_every_text_is_what_generate_each_writes(writer: Path, data: Path, tmp_p
         made.append(rows_in(out))
     assert made[0] == made[1]
     prompts = [row["ids"] for row in made[0]]
-    each = specc.load(writer).generate_each(prompts, at_once=3, **SETTINGS)
+    each = specc.load(writer).generate_each(prompts, batch_size=3, **SETTINGS)
     for row, alone in zip(made[0], each, strict=True):
         assert (row["error"] is None) == isinstance(alone, specc.GenerationResult)
         if isinstance(alone, specc.GenerationResult):
@@ -160,7 +160,7 @@ def test_only_a_row_that_a_process_dies_of_is_lost(
 def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: Path) -> None:
     """A model of which it is not proved; tokens are those of each alone."""
     folder = tmp_path / "conv"
-    specc.compile("conv_lm", folder, init=3, set=SMALL["conv_lm"], parts="step")
+    specc.compile("conv_lm", folder, init=3, set=SMALL["conv_lm"], graphs="step")
     settings = SETTINGS | {"max_tokens": 5}
     job = job_of(folder, data, tmp_path / "out", settings=settings)
     made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))
@@ -190,10 +190,10 @@ def test_it_is_told_before_the_work_why_texts_wait(
     """For beams, and for a model of one file; a package whose places are filled says none."""
     job = job_of(writer, data, tmp_path / "out")
     assert not make_plan(job).waits
-    beams = {"max_tokens": 3, "strategy": "beam", "beams": 2}
+    beams = {"max_tokens": 3, "strategy": "beam", "num_beams": 2}
     assert "beams" in make_plan(job_of(writer, data, tmp_path, settings=beams)).waits
     one, rows = tmp_path / "dates.onnx", tmp_path / "rows.jsonl"
-    specc.compile("dates", one, parts="generate")
+    specc.compile("dates", one, graphs="generate")
     rows.write_text('{"source": "3.5.79"}\n')
     out = tmp_path / "one"
     words = ["map", str(one), str(rows), "-o", str(out), "--engine", "serial"]

@@ -46,7 +46,7 @@ def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -
     before = sorted(p.name for p in out.rglob("*"))
     closed.chmod(0o555)
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
-    command = [sys.executable, "-m", "specc", *words, "--rows", "2"]
+    command = [sys.executable, "-m", "specc", *words, "--rows-per-part", "2"]
     made = subprocess.run(
         [*without_powers(), *command, "--engine", "serial"],
         capture_output=True,

@@ -175,7 +175,7 @@ def test_nobody_outlives_the_one_who_asked(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(tmp_path)]
-    more = ["--rows", "16", "--cap", "4", "--raw", "vectors", "--workers", "2"]
+    more = ["--rows-per-part", "16", "--batch-size", "4", "--raw", "vectors", "--workers", "2"]
     driver = subprocess.Popen([sys.executable, "-m", "specc", *words, *more])
     while not list(tmp_path.glob("_specc/*.now")) and driver.poll() is None:
         time.sleep(0.002)

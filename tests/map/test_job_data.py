@@ -162,12 +162,12 @@ def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
     job = JobRequest(model=str(dates), data=[str(rows)], out=str(tmp_path / "out"))
     for more, code in [
         ({"settings": {"max": 3}}, "E0731"),
-        ({"settings": {"n_best": 3, "beams": 2}}, "E0733"),
+        ({"settings": {"num_return_sequences": 3, "num_beams": 2}}, "E0733"),
         ({"raw": ["logits"]}, "E0879"),
     ]:
         with pytest.raises(Failed, match=code):
             make_plan(JobRequest(**{**vars(job), **more}))  # type: ignore[arg-type]
-    plan = make_plan(JobRequest(**{**vars(job), "settings": {"n_best": 2}}))
+    plan = make_plan(JobRequest(**{**vars(job), "settings": {"num_return_sequences": 2}}))
     assert "score" in [column.name for column in plan.results]
 
 
@@ -205,9 +205,9 @@ def test_a_file_that_changes_while_it_is_read(small: Path, data: Path, tmp_path:
         {"max_errors": "3"},
         {"columns": ["text"]},
         {"columns": {"ids": 3}},
-        {"keep": "id"},
+        {"keep_columns": "id"},
         {"raw": [3]},
-        {"to": 3},
+        {"output_format": 3},
         {"out": 3},
         {"out": b"out"},
     ],

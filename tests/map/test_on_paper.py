@@ -51,7 +51,7 @@ def test_what_stands_below_it() -> None:
     calls = 2 * blocks
     is_said(f"{calls / 1e6:.1f} million at 4 096 rows")
     is_said(f"{calls * 1e-3 / 60:.0f} to {calls * 5e-3 / 60:.0f} minutes on a store")
-    is_said(f"is read {math.ceil(IN_FILE / SIZES[0])} times at `--rows 4096`")
+    is_said(f"is read {math.ceil(IN_FILE / SIZES[0])} times at `--rows-per-part 4096`")
     lost = round(PROCESSES * work / 86400)
     half = [size / RATE / 2 for size in SIZES]
     total = thousands(PROCESSES * work)

@@ -60,7 +60,7 @@ def test_a_cluster_that_is_not_there(small: Path, data: Path, tmp_path: Path) ->
 def driver(small: Path, data: Path, out: Path) -> subprocess.Popen[bytes]:
     """The command, as a process of its own."""
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
-    more = ["--rows", "2", "--raw", "vectors", "--engine", "ray", "--workers", "2"]
+    more = ["--rows-per-part", "2", "--raw", "vectors", "--engine", "ray", "--workers", "2"]
     return subprocess.Popen(
         [sys.executable, "-m", "specc", *words, *more],
         stdout=subprocess.DEVNULL,
@@ -115,7 +115,7 @@ def test_killed_by_signal_nothing_is_lost_or_doubled(
 
 def test_texts_that_are_written_are_the_same(tmp_path: Path) -> None:
     """Places that are filled as texts end: who begins when hangs on the block alone."""
-    specc.compile("gpt2", tmp_path / "gpt2", init=3, set=SMALL["gpt2"], parts="step")
+    specc.compile("gpt2", tmp_path / "gpt2", init=3, set=SMALL["gpt2"], graphs="step")
     data = tmp_path / "rows.jsonl"
     rows = [{"input_ids": [5 + n % 11] * (1 + n % 6)} for n in range(60)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -92,7 +92,7 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         DecodingConfig(
-            source="logits", strategy="beam", start=(START,), stop=(END,), beams=4, best=2
+            source="logits", strategy="beam", start=(START,), stop=(END,), num_beams=4, best=2
         ),
     )
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

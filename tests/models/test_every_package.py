@@ -44,7 +44,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = tmp_path_factory.mktemp(request.param) / "model"
     init = None if request.param in TRAINED else 3
     specc.compile(
-        request.param, path, init=init, set=SMALL[request.param], parts=["score", "encode", "step"]
+        request.param, path, init=init, set=SMALL[request.param], graphs=["score", "encode", "step"]
     )
     return specc.load(path)
 

@@ -72,12 +72,12 @@ def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)])
 def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
     parts = ["score", "encode", "step"]
-    path = compiled(spec, tmp_path / "m", parts=parts, quantize="int8")
+    path = compiled(spec, tmp_path / "m", graphs=parts, quantize="int8")
     lines = list(verify_opened(open_compiled(str(path)), seed=0, rounds=1))
     assert {line.split(":")[0] for line in lines} >= {"score", "step"}
     assert sum("products" in line for line in lines) >= 2
     data = sum(f.stat().st_size for f in path.glob("*.data"))
-    plain = compiled(spec, tmp_path / "plain", parts=parts)
+    plain = compiled(spec, tmp_path / "plain", graphs=parts)
     assert data < 0.7 * sum(f.stat().st_size for f in plain.glob("*.data"))
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_pat
     it writes what one writes that has these numbers in 32 bits. (An encoder stands
     outside too, where ONNX Runtime rounds what meets weights in blocks.)
     """
-    options = {"parts": ["score", "generate"], "target": "onnx", "set": SMALL[spec]}
+    options = {"graphs": ["score", "generate"], "target": "onnx", "set": SMALL[spec]}
     low = {"init": 0, "quantize": kind, "quantize_all": kind == "int4"}
     specc.compile(spec, tmp_path / "q", **low, **options)
     save(tmp_path / "w.safetensors", specc.load(tmp_path / "q").weights())
@@ -163,10 +163,10 @@ def test_a_file_that_writes_says_where_blocks_save_no_time(
 ) -> None:
     """What it says is so: products in its loop read numbers of 32 bits."""
     out = tmp_path / "g.onnx"
-    given = {"quantize": kind, "quantize_all": kind == "int4", "samples": 0}
-    small = {"init": 0, "set": SMALL["llama"], "target": target, "parts": "generate"}
+    given = {"quantize": kind, "quantize_all": kind == "int4", "calibration_samples": 0}
+    small = {"init": 0, "set": SMALL["llama"], "target": target, "graphs": "generate"}
     made = specc.compile("llama", out, **given, **small)
-    assert told == any("numbers of 32 bits again" in line for line in made.remarks)
+    assert told == any("dequantized to float32" in line for line in made.remarks)
     (loop,) = (n for n in onnx.load(out).graph.node if n.op_type == "Loop")
     (body,) = (a.g for a in loop.attribute if a.name == "body")
     whole = {"MatMulNBits", "MatMulInteger", "QGemm"} & {n.op_type for n in body.node}

@@ -17,7 +17,7 @@ from support.steps import begun, steps
 from support.turns import in_two
 
 import specc_numpy
-from specc.driver.python_arguments import _texts as texts
+from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
@@ -41,7 +41,7 @@ def derived(name: str) -> tuple[Graph, DerivedGraphs, str]:
     that tokens are drawn from.
     """
     model = elaborate_spec(
-        open_spec(name, sets=[f"{key}={text}" for key, text in texts("", SMALL[name])])
+        open_spec(name, sets=[f"{key}={text}" for key, text in config_literals("", SMALL[name])])
     )
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     assert model.generation

@@ -43,7 +43,7 @@ def worst(folder: Path, kind: str, splits: tuple[int, ...]) -> float:
     spec = folder / "m.specc"
     spec.write_text(SPEC % KINDS[kind], encoding="utf-8")
     parts = ["score", "encode", "step"] if kind == "head" else ["score", "step"]
-    specc.compile(spec, folder / "out", init=5, parts=parts, force=True)
+    specc.compile(spec, folder / "out", init=5, graphs=parts, force=True)
     model = specc.load(folder / "out", threads=1)
     ids = np.random.default_rng(0).integers(2, 11, (2, 7))
     full = model.run(ids=ids)["logits"]

@@ -51,7 +51,7 @@ def package(folder: Path, body: str, turn: int, far: float = 4.0) -> Path:
         folder / "m.specc",
         folder / "out",
         init=3,
-        parts=["score", "step", "encode"] if turn else ["score", "step"],
+        graphs=["score", "step", "encode"] if turn else ["score", "step"],
         target=target,
         opset=opset,
     )

@@ -85,7 +85,7 @@ PROMPTS: dict[str, Sequence[Sequence[int]]] = {
 STRATEGIES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sample": {"seed": 4},
-    "beam": {"beams": 3, "n_best": 2},
+    "beam": {"num_beams": 3, "num_return_sequences": 2},
 }
 
 
@@ -123,8 +123,8 @@ def compiled(name: str, form: str, folder: Path) -> Model:
         output,
         weights=path.with_suffix(".safetensors"),
         set=SMALL.get(f"{name}_lm", {}),
-        parts=["encode", "step"] if form == "package" else ["generate"],
-        settings={}
+        graphs=["encode", "step"] if form == "package" else ["generate"],
+        generation_config={}
         if form == "package"
         else {"strategy": form, **STRATEGIES[form], "max_tokens": TOKENS},
     )
@@ -195,7 +195,7 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, folder: Path) 
 def test_rows_before_a_text_take_positions_of_its_table(tokens: int, tmp_path: Path) -> None:
     sets = {**SMALL["soft_prompt_lm"], "context": 8, "prompt_tokens": tokens, "layers": 1}
     output = tmp_path / "soft"
-    specc.compile("soft_prompt_lm", output, init=1, set=sets, parts=["encode", "step"])
+    specc.compile("soft_prompt_lm", output, init=1, set=sets, graphs=["encode", "step"])
     model = specc.load(output)
     made = model.generate(ids=[[1, 2]], max_tokens=20, stop=[]).results()
     # the last token that is written is never fed, and needs no position

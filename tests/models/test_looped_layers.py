@@ -57,8 +57,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     spec.write_text(SPEC % (before, lines, behind), encoding="utf-8")
     target = "onnx" if len(request.param) % 2 else "ort-cpu"
     parts = ["score", "encode", "step"]
-    specc.compile(str(spec), where / "package", init=3, parts=parts, target=target)
-    specc.compile(str(spec), where / "one.onnx", init=3, parts=["generate"])
+    specc.compile(str(spec), where / "package", init=3, graphs=parts, target=target)
+    specc.compile(str(spec), where / "one.onnx", init=3, graphs=["generate"])
     specc.compile(str(spec), where / "whole.onnx", init=3)
     return where
 

@@ -161,7 +161,7 @@ def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0211") as caught:
         opened(spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine")
     (help_,) = caught.value.diagnostics[0].helps
-    assert help_ == "to weigh scores: `weights_by(sparsemax, s, mask=s > -inf)`"
+    assert help_ == "to normalize scores: `weights_by(sparsemax, s, mask=s > -inf)`"
 
 
 def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFix
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("numbers") / "numbers"
-    specc.compile("numbers", path, parts=("score", "encode", "step"))
+    specc.compile("numbers", path, graphs=("score", "encode", "step"))
     return path
 
 
@@ -260,7 +260,7 @@ def test_texts_of_unequal_length_in_one_file(tmp_path: Path) -> None:
     """The file finds padding by itself: what stands behind the shorter text is what its
     spec calls padding.
     """
-    specc.compile("numbers", tmp_path / "numbers.onnx", parts=["generate"])
+    specc.compile("numbers", tmp_path / "numbers.onnx", graphs=["generate"])
     model = specc.load(tmp_path / "numbers.onnx")
     texts = [row[0].text for row in model.generate(["de 305", "en 21016"]).results()]
     assert texts == ["dreihundertfünf", "twenty-one thousand and sixteen"]

@@ -49,7 +49,7 @@ def package(name: str, target: str) -> Model:
     """A spec with random weights, as a package that has the whole graph too."""
     path = f"{mkdtemp()}/{name}"
     specc.compile(
-        name, path, init=3, set=SPECS[name], target=target, parts=["score", "encode", "step"]
+        name, path, init=3, set=SPECS[name], target=target, graphs=["score", "encode", "step"]
     )
     return specc.load(path, threads=1)
 

@@ -220,12 +220,12 @@ def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Pa
     """The step graph with its state, greedy and by a search over beams, and in pieces
     as they come.
     """
-    specc.compile("dates", tmp_path / "dates", parts=["encode", "step"])
+    specc.compile("dates", tmp_path / "dates", graphs=["encode", "step"])
     package = specc.load(tmp_path / "dates")
     for texts in ("3 mai 1979", ["Dec 1, 1999", "2. Januar 2034"]):
         for settings in (
             {},
-            {"beams": 3, "n_best": 2},
+            {"num_beams": 3, "num_return_sequences": 2},
             {"strategy": "sample", "seed": 5, "temperature": 3.0},
         ):
             want, got = (m.generate(texts, **settings).results() for m in (dates, package))

@@ -30,7 +30,11 @@ block expert(x: float[b, n, 24]) -> float[b, n, 5] {
   return linear(x, out=5) @ w
 }
 """
-MORE = {"int8": [], "int8-weights": ["--block=16"], "int4": ["--block=16", "--quantize-all"]}
+MORE = {
+    "int8": [],
+    "int8-weights": ["--group-size=16"],
+    "int4": ["--group-size=16", "--quantize-all"],
+}
 """What small maps need, to be as large ones are."""
 FEW, MANY = 3, 17
 """Experts that stand one by one, and so many that they are looped over."""
@@ -99,7 +103,7 @@ def test_stacks_stand_for_what_was_stacked(spec: str, tmp_path: Path) -> None:
     ],
 )
 def test_published_mixtures_are_rounded(spec: str, tmp_path: Path) -> None:
-    path = small(spec, tmp_path / "m.onnx", "int4", "--quantize-all", "--block", "16")
+    path = small(spec, tmp_path / "m.onnx", "int4", "--quantize-all", "--group-size", "16")
     model = specc.load(path)
     bits = {n: one.form.bits for n, one in model.manifest.rounded.items()}
     assert {b for n, b in bits.items() if "experts" in n} == {4}
@@ -117,5 +121,9 @@ def test_experts_are_kept_by_pattern(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
     with pytest.raises(specc.Failed, match="E0852"):
         specc.compile(
-            tmp_path / "m.specc", tmp_path / "m.onnx", init=0, quantize="int8", keep=["all.*"]
+            tmp_path / "m.specc",
+            tmp_path / "m.onnx",
+            init=0,
+            quantize="int8",
+            quantize_exclude=["all.*"],
         )

@@ -75,8 +75,8 @@ def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:
     ],
 )
 def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_path: Path) -> None:
-    given = {"int8": {}, "int8-weights": {"block": 16}}
-    given["int4"] = {"block": 16, "quantize_all": True}
+    given = {"int8": {}, "int8-weights": {"group_size": 16}}
+    given["int4"] = {"group_size": 16, "quantize_all": True}
     options = {"quantize": kind, "target": target, **given[kind]}
     model = compiled(tmp_path, FORMS[form], **options)
     one = model.manifest.rounded["w"]
@@ -109,6 +109,6 @@ def test_inputs_say_how_4_bits_are_rounded(form: str, tmp_path: Path) -> None:
     """The rows that meet the matrix are found whichever word it is, in a loop too."""
     x = np.random.default_rng(2).normal(size=(4, 6, WIDE)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
-    given = {"quantize": "int4", "quantize_all": True, "block": 16}
-    model = compiled(tmp_path, FORMS[form], **given, calibrate=tmp_path / "x.npz")
+    given = {"quantize": "int4", "quantize_all": True, "group_size": 16}
+    model = compiled(tmp_path, FORMS[form], **given, calibration_data=tmp_path / "x.npz")
     assert model.manifest.rounded["w"].recipe == "gptq"

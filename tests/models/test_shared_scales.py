@@ -39,14 +39,14 @@ def test_it_is_what_it_should_be(
     spec: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled(spec, tmp_path / "m.onnx", "--target", target) == 0
-    assert "depends, by what rounding loses, on the texts" in capsys.readouterr().err
+    assert "depends on the other sequences of its batch" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "m.onnx"), "--rounds", "3"]) == 0
     assert "roundings and products too" in capsys.readouterr().out
 
 
 @LATER
 def test_a_step_shares_scales_too(tmp_path: Path) -> None:
-    assert compiled("lstm_lm", tmp_path / "m", "--for", "score,step") == 0
+    assert compiled("lstm_lm", tmp_path / "m", "--graphs", "score,step") == 0
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 0
     kinds = {
         node.op_type
@@ -68,7 +68,7 @@ def test_a_step_shares_scales_too(tmp_path: Path) -> None:
 def test_a_layer_whose_other_weight_is_kept_becomes_a_loop(
     keep: str, kinds: set[str], tmp_path: Path
 ) -> None:
-    given = [] if keep.startswith("nothing") else ["--keep", keep]
+    given = [] if keep.startswith("nothing") else ["--quantize-exclude", keep]
     assert compiled("lstm_lm", tmp_path / "m.onnx", *given, "--no-load") == 0
     rounded = specc.load(tmp_path / "m.onnx").manifest.rounded
     found = {n: one.form.rounding for n, one in rounded.items() if n.startswith("rnn")}

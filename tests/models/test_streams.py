@@ -12,7 +12,7 @@ from support.steps import steps
 
 import specc
 import specc_numpy
-from specc.driver.python_arguments import _texts as texts
+from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection
@@ -27,7 +27,7 @@ STREAMED = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Stream)
 
 @cache
 def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
-    sets = [f"{key}={text}" for key, text in texts("", SMALL[name])]
+    sets = [f"{key}={text}" for key, text in config_literals("", SMALL[name])]
     model = elaborate_spec(open_spec(name, sets=sets))
     assert model.streaming is not None
     graph = pass_pipeline.simplify_graph(model.graph)
@@ -58,7 +58,7 @@ def test_any_chunks_equal_the_full_pass(name: str) -> None:
 @pytest.mark.parametrize("name", STREAMED)
 def test_a_package_gives_what_the_whole_graph_gives(name: str, tmp_path: Path) -> None:
     out = tmp_path / name
-    specc.compile(name, out, init=3, set=SMALL[name], parts=["score", "step"])
+    specc.compile(name, out, init=3, set=SMALL[name], graphs=["score", "step"])
     model = specc.load(out)
     graph, streaming, work = streamed(name)
     rows = str(graph.inputs[streaming.growing].type.shape[1])

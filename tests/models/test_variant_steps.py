@@ -12,7 +12,7 @@ from support.turns import in_two
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
-from specc.driver.python_arguments import _texts as texts
+from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.transforms import pass_pipeline
 from specc.verification.verify_model import random_inputs
@@ -51,7 +51,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_any_steps_equal_the_full_pass(variant: str) -> None:
     sets = {**SMALL["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
     model = elaborate_spec(
-        open_spec("encoder_decoder", sets=[f"{key}={text}" for key, text in texts("", sets)])
+        open_spec(
+            "encoder_decoder", sets=[f"{key}={text}" for key, text in config_literals("", sets)]
+        )
     )
     assert model.generation
     graph = pass_pipeline.simplify_graph(model.graph)

@@ -250,8 +250,8 @@ def test_what_is_heard_is_written_as_alone(tmp_path: Path) -> None:
     batch, and refuse padding in front that strides do not divide."""
     path = tmp_path / "listener.specc"
     path.write_text(LISTENER)
-    specc.compile(path, tmp_path / "package", init=2, parts="all")
-    specc.compile(path, tmp_path / "one.onnx", init=2, parts="generate")
+    specc.compile(path, tmp_path / "package", init=2, graphs="all")
+    specc.compile(path, tmp_path / "one.onnx", init=2, graphs="generate")
     given = batch(np.random.default_rng(3), [9, 4], 9)
     for name in ("package", "one.onnx"):
         model = specc.load(tmp_path / name, threads=1)

@@ -111,7 +111,7 @@ def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFi
     model.save_pretrained(tmp_path)
     theirs = tokenizer_at(tmp_path, TEMPLATES["in turns"])
     out = tmp_path / "package"
-    specc.compile(tmp_path, out, parts="step")
+    specc.compile(tmp_path, out, graphs="step")
     ours = specc.load(out)
     for chat in CHATS:
         wanted = theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
@@ -120,5 +120,5 @@ def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "chat.json").write_text(json.dumps(CHATS[0]), encoding="utf-8")
     capsys.readouterr()
     for said in ("hello  ", f"@{tmp_path / 'chat.json'}"):
-        assert main(["run", str(out), "--chat", said, "--max", "8"]) == 0
+        assert main(["run", str(out), "--chat", said, "--max-tokens", "8"]) == 0
         assert capsys.readouterr().out.rstrip("\n") == (written[0].text or "").rstrip("\n")

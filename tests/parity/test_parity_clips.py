@@ -111,7 +111,7 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
     tokenizer.add_special_tokens([f"w{i}" for i in range(30, 41)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     for n, seconds in enumerate((0.4, 0.9)):
         sound = clip(tmp_path / f"{n}.wav", seconds, n)
         heard = extractor(sound, sampling_rate=16_000, return_tensors="pt")

@@ -162,7 +162,7 @@ def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, Full]:
 
 
 def padded(found: list[list[BeamHypothesis]]) -> Ints:
-    """i64[rows · n_best, longest], as `generate` lays its sequences out."""
+    """i64[rows · num_return_sequences, longest], as `generate` lays its sequences out."""
     texts = [h.tokens for row in found for h in row]
     width = max(map(len, texts))
     return np.array([[*t, *[PAD] * (width - len(t))] for t in texts])
@@ -196,8 +196,8 @@ def test_beam_search(
 ) -> None:
     model = make(seed)
     settings = merge_settings(
-        {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, beams=beams, length_penalty=penalty, early_stopping=early,
-        n_best=best,
+        {"stop": STOP, "pad": PAD}, max_tokens=LONGEST, num_beams=beams, length_penalty=penalty, early_stopping=early,
+        num_return_sequences=best,
     )  # fmt: skip
     stepper, prompt, keep = begin(model)
     found = search_beams(stepper, prompt, settings, keep=keep)
@@ -220,8 +220,8 @@ def test_beam_search_with_several_stops_and_a_penalty_on_repetition(make: Any, s
     settings = merge_settings(
         {"stop": [STOP, 7, 12], "pad": PAD},
         max_tokens=LONGEST,
-        beams=3,
-        n_best=2,
+        num_beams=3,
+        num_return_sequences=2,
         repetition_penalty=1.2,
     )
     stepper, prompt, keep = begin(model)

@@ -64,9 +64,9 @@ def test_from_a_source(name: str, tmp_path: Path) -> None:
     wanted = published(theirs, torch.tensor(SOURCE), config, tmp_path)
     # the first is what the text starts with, and not written
     wanted = wanted[1:]
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     assert written(tmp_path / "package", source=SOURCE) == wanted
-    specc.compile(str(tmp_path), tmp_path / "m.onnx", parts="generate")
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", graphs="generate")
     assert written(tmp_path / "m.onnx", source=SOURCE) == wanted
 
 
@@ -84,8 +84,8 @@ def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
     case = Case(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, louder=2.0)
     theirs = case.saved(tmp_path).double()
     wanted = published(theirs, torch.tensor(SOURCE), config, tmp_path)
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    specc.compile(str(tmp_path), tmp_path / "m.onnx", parts="generate")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", graphs="generate")
     for made in ("package", "m.onnx"):
         assert written(tmp_path / made, SOURCE) == wanted[SOURCE.shape[1] :], made
 
@@ -148,8 +148,8 @@ def test_whisper(name: str, seed: int, tmp_path: Path) -> None:
     with torch.no_grad():
         rows = theirs.generate(torch.tensor(heard).double(), return_timestamps=False)
     theirs.generation_config.save_pretrained(tmp_path)
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
-    specc.compile(str(tmp_path), tmp_path / "m.onnx", parts="generate")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
+    specc.compile(str(tmp_path), tmp_path / "m.onnx", graphs="generate")
     own = {30, *range(31, 38)}
     wanted = [[t for t in row if t not in own] for row in rows.tolist()]
     for path in (tmp_path / "package", tmp_path / "m.onnx"):

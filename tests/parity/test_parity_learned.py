@@ -68,7 +68,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
 def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
     """Greedily: text in, the same text out."""
     folder = copied(tmp_path)
-    specc.compile(folder, tmp_path / "package", parts="step")
+    specc.compile(folder, tmp_path / "package", graphs="step")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     ids = torch.tensor([tokenizer(PROMPT)["input_ids"]])
     with torch.no_grad():

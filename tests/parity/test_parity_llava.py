@@ -168,10 +168,10 @@ def test_it_writes_the_same(
     theirs = saved(name, tmp_path).double()
     how: dict[str, Any] = {"max_tokens": TOKENS}
     if beams > 1:
-        how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+        how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     package, one = tmp_path / "package", tmp_path / "one.onnx"
-    specc.compile(str(tmp_path), package, parts="step")
-    specc.compile(str(tmp_path), one, parts="generate", settings=how)
+    specc.compile(str(tmp_path), package, graphs="step")
+    specc.compile(str(tmp_path), one, graphs="generate", generation_config=how)
     every, seen = prompts(places)
     for count in (1, len(every)):
         texts, pictures = every[:count], seen[:count]
@@ -234,7 +234,7 @@ def test_words_and_pictures(name: str, tmp_path: Path) -> None:
     wanted = whole(
         text=texts, images=opened, padding=True, padding_side="left", return_tensors="pt"
     )
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     ours = specc.load(tmp_path / "package", threads=1)
     made = ours.generate(input_ids=texts, pixel_values=each, max_tokens=TOKENS)
     with torch.no_grad():

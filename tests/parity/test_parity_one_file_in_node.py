@@ -63,7 +63,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "temperature": 0.9,
         "repetition_penalty": 1.2,
     },
-    "beam": {"beams": 3, "n_best": 2},
+    "beam": {"num_beams": 3, "num_return_sequences": 2},
 }
 
 

@@ -226,9 +226,9 @@ def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path
         spec,
         "--weights",
         str(tmp_path / "checkpoint"),
-        "--for",
+        "--graphs",
         "step",
-        "--names",
+        "--io-names",
         "hf",
     ]
     assert main([*command, "-o", str(package)]) == 0

@@ -206,7 +206,7 @@ def package(
         family = FAMILIES[name]
         spec, weights = family.spec or name, checkpoint(name)
         specc.compile(
-            spec, path, weights=weights, set=family.sets, target=target, parts=["step", "encode"]
+            spec, path, weights=weights, set=family.sets, target=target, graphs=["step", "encode"]
         )
         return specc.load(path, threads=1)
 
@@ -333,7 +333,7 @@ def test_beam_search(
     package: Callable[[str, str], Model],
 ) -> None:
     published_texts = searched_by_them(name, texts, penalty, early)
-    settings = {"beams": 3, "length_penalty": penalty, "early_stopping": early}
+    settings = {"num_beams": 3, "length_penalty": penalty, "early_stopping": early}
     written = ours(package(name, target), name, texts, strategy="beam", **settings)
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
     assert [t.score for t in written] == pytest.approx(
@@ -355,7 +355,7 @@ def test_texts_longer_than_a_buffer_is_at_first(
     model = package(name, target)
     written = ours(model, name, PROMPTS, **ending_never, strategy="greedy")
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
-    written = ours(model, name, PROMPTS, **ending_never, strategy="beam", beams=3)
+    written = ours(model, name, PROMPTS, **ending_never, strategy="beam", num_beams=3)
     assert [t.tokens for t in written] == [
         t.tokens for t in theirs(name, PROMPTS, **endless, num_beams=3)
     ]
@@ -382,11 +382,11 @@ def test_one_file_in_the_runtime_alone(
     beam = strategy == "beam"
     settled = {
         "strategy": strategy,
-        **({"beams": 3, "length_penalty": 0.6, "early_stopping": True} if beam else {}),
+        **({"num_beams": 3, "length_penalty": 0.6, "early_stopping": True} if beam else {}),
     }
     specc.compile(
-        family.spec or name, path, weights=checkpoint(name), set=family.sets, target=target, parts=["generate"],
-        settings=settled,
+        family.spec or name, path, weights=checkpoint(name), set=family.sets, target=target, graphs=["generate"],
+        generation_config=settled,
     )  # fmt: skip
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     texts = PROMPTS if family.source else [PROMPTS[0], PROMPTS[0][::-1]]

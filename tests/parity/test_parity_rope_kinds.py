@@ -120,7 +120,7 @@ def test_both_sides_of_the_switch(case: Case, longest: int, tmp_path: Path) -> N
     ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
     with pytest.raises(Failed, match="E0912") as refused:
         model.run(input_ids=ids, attention_mask=keep)
-    assert any("--context" in note for d in refused.value.diagnostics for note in d.notes)
+    assert any("--context-length" in note for d in refused.value.diagnostics for note in d.notes)
 
 
 @pytest.mark.parametrize("longest", [0, 40])

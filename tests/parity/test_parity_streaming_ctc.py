@@ -105,7 +105,7 @@ def weights(model: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("sizes", [[24], [4] * 6, [8, 4, 12]], ids=str)
 def test_streaming_ctc(lengths: tuple[int, ...], sizes: list[int], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    specc.compile("streaming_ctc", out, init=5, set=SIZES, parts=["score", "step"])
+    specc.compile("streaming_ctc", out, init=5, set=SIZES, graphs=["score", "step"])
     model = specc.load(out)
     x, there = sound(lengths)
     theirs, stream = Heard(weights(model)), model.stream()

@@ -182,13 +182,13 @@ def test_decoders_by_themselves_write(family: str, tmp_path: Path) -> None:
     are not counted from where a padded prompt begins.
     """
     theirs = alone(family).saved(tmp_path).double()
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     model = specc.load(tmp_path / "package", threads=1)
     ids, keep = padded(PROMPTS)
     for beams in (1, 4):
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if beams > 1:
-            how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+            how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
         made = model.generate(target=ids, target_keep=keep, **how).results()
         wanted = [written_by(theirs, [prompt], beams)[0] for prompt in PROMPTS]
         assert [list(row[0].tokens) for row in made] == wanted, f"{beams} beams"

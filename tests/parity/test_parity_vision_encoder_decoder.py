@@ -175,10 +175,10 @@ def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Pa
     theirs = saved(encoder, decoder, tmp_path, seed, louder=2.0).double()
     how: dict[str, Any] = {"max_tokens": TOKENS}
     if beams > 1:
-        how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
+        how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     package, one = tmp_path / "package", tmp_path / "one.onnx"
-    specc.compile(str(tmp_path), package, parts="step")
-    specc.compile(str(tmp_path), one, parts="generate", settings=how)
+    specc.compile(str(tmp_path), package, graphs="step")
+    specc.compile(str(tmp_path), one, graphs="generate", generation_config=how)
     pictures = np.stack([row["pixel_values"] for row in given_to(encoder).rows])
     wanted: Sequence[Sequence[int]] = []
     for count in (1, len(pictures)):
@@ -228,7 +228,7 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     drawn = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     page = Image.fromarray(drawn)
     given = processor(page, return_tensors="pt")["pixel_values"]
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     made = specc.load(tmp_path / "package").generate(pixel_values=page, max_tokens=TOKENS)
     got = [list(row[0].tokens) for row in made.results()]
     assert got == written_by(theirs, given.numpy(), 1)
@@ -273,8 +273,8 @@ def test_what_is_asked_of_a_page_is_gone_on_with(asked: str, beams: int, tmp_pat
         ).tolist()
     how: dict[str, Any] = {"max_tokens": TOKENS}
     if beams > 1:
-        how |= {"strategy": "beam", "beams": beams, "early_stopping": False}
-    specc.compile(str(tmp_path), tmp_path / "package", parts="step")
+        how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
+    specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     made = specc.load(tmp_path / "package").generate(pixel_values=pixels, target=asked, **how)
     ((row, *_),) = made.results()
     assert list(row.tokens) == ended(wanted[len(prompt) :], STOP)

@@ -42,7 +42,7 @@ def test_show_has_both_columns_only_where_they_differ(capsys: pytest.CaptureFixt
     small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1"]
     assert main(["show", "gpt2", *small]) == 0
     assert "all at once" in capsys.readouterr().out
-    assert main(["show", "gpt2", *small, "--at", "batch=1,seq=100"]) == 0
+    assert main(["show", "gpt2", *small, "--dims", "batch=1,seq=100"]) == 0
     assert "all at once" not in capsys.readouterr().out
     # its table of positions has too few rows
     assert main(["show", "gpt2", *small, "--set", "context=512"]) == 0

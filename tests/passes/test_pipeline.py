@@ -1,5 +1,5 @@
 """The order of the passes, that a pass which breaks a graph is named, and what
-`specc show --ir --after PASS` prints.
+`specc show --ir --print-after PASS` prints.
 """
 
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
 ) -> None:
     model, package = tmp_path / "m.onnx", tmp_path / "p"
     assert main(["compile", str(spec), "--init", "0", "-o", str(model)]) == 0
-    all_parts = ["--for", "score,step", "-o", str(package)]
+    all_parts = ["--graphs", "score,step", "-o", str(package)]
     assert main(["compile", str(spec), "--init", "0", *all_parts]) == 0
     capsys.readouterr()
     text = shown(capsys, spec, "--ir")
@@ -84,15 +84,15 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
     assert shown(capsys, model, "--ir") == text
     assert shown(capsys, package, "--ir") == text
     for name in ("fuse_scan", "split_scan", "prove", "encode"):
-        behind = shown(capsys, spec, "--ir", "--after", name)
-        assert shown(capsys, model, "--after", name) == behind
-        assert shown(capsys, package, "--after", name) == behind
+        behind = shown(capsys, spec, "--ir", "--print-after", name)
+        assert shown(capsys, model, "--print-after", name) == behind
+        assert shown(capsys, package, "--print-after", name) == behind
     step = shown(capsys, package, "--ir", "--graph", "step")
     assert list(parse_ir(step)) == ["g step"]
-    assert shown(capsys, spec, "--after", "step") == step
-    assert shown(capsys, package, "--graph", "step", "--after", "split_scan") == step
+    assert shown(capsys, spec, "--print-after", "step") == step
+    assert shown(capsys, package, "--graph", "step", "--print-after", "split_scan") == step
     for name in pass_pipeline.DERIVE_PASSES:
-        asked = ["show", str(package), "--graph", "step", "--after", name]
+        asked = ["show", str(package), "--graph", "step", "--print-after", name]
         assert main(asked) == 1
         said = capsys.readouterr().err
         assert "error[E0701]: `g step` does not say what it generates" in said

@@ -42,11 +42,16 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     spec = where / "blocks.specc"
     spec.write_text(SPEC, encoding="utf-8")
     target = str(request.param)
-    specc.compile(str(spec), where / "package", init=3, parts=PARTS, target=target)
+    specc.compile(str(spec), where / "package", init=3, graphs=PARTS, target=target)
     specc.compile(str(spec), where / "whole.onnx", init=3, target=target)
-    settings = {"strategy": "beam", "beams": 3}
+    settings = {"strategy": "beam", "num_beams": 3}
     specc.compile(
-        str(spec), where / "one.onnx", init=3, parts=["generate"], settings=settings, target=target
+        str(spec),
+        where / "one.onnx",
+        init=3,
+        graphs=["generate"],
+        generation_config=settings,
+        target=target,
     )
     return where
 
@@ -75,7 +80,7 @@ def test_beams_in_one_file_are_those_of_full_passes(folder: Path) -> None:
     memory = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("f")
     names = "package", "one.onnx", "whole.onnx"
     package, one, whole = (specc.load(folder / name) for name in names)
-    said = {"strategy": "beam", "beams": 3}
+    said = {"strategy": "beam", "num_beams": 3}
     want = whole.generate(memory=memory, max_tokens=6, **said).results()
     for model, settings in ((package, said), (one, {})):
         got = model.generate(memory=memory, max_tokens=6, **settings).results()

@@ -25,8 +25,8 @@ generate text of ids from logits { stop = 0 }
 reading { ids = text(bytes())  show logits = text(bytes()) }
 """
 WAYS: dict[str, dict[str, Any]] = {
-    "package": {"parts": "step"},
-    "one.onnx": {"parts": "generate"},
+    "package": {"graphs": "step"},
+    "one.onnx": {"graphs": "generate"},
     "whole.onnx": {},
 }
 
@@ -66,12 +66,12 @@ def test_two_readers_of_one_text_see_the_same(model: Model) -> None:
 
 def test_pieces_of_a_search_end_before_a_stop_string(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
-    specc.compile(tmp_path / "m.specc", tmp_path / "p", init=5, parts="step")
+    specc.compile(tmp_path / "m.specc", tmp_path / "p", init=5, graphs="step")
     model = specc.load(tmp_path / "p")
-    whole = model.generate("ab", max_tokens=6, beams=1).results()[0][0].text
+    whole = model.generate("ab", max_tokens=6, num_beams=1).results()[0][0].text
     assert whole
     for end in (whole[2:4], whole[3:5]):
-        writing = model.generate("ab", max_tokens=6, beams=1, stop_strings=end)
+        writing = model.generate("ab", max_tokens=6, num_beams=1, stop_strings=end)
         assert (
             "".join(p[0] for p in writing.pieces())
             == writing.results()[0][0].text
@@ -99,8 +99,8 @@ def test_what_was_interrupted_says_so(model: Model, monkeypatch: pytest.MonkeyPa
 NUMPY = [np.float64(2), np.array(3), np.array([[1]], object)]
 WRONG: list[Any] = [5, 2.5, True, None, object(), b"x", {"a": 1}, set(), [5], [[5.5]], [["a", 1]], [], [[]], [[1], 2],
                     [[2**70]], [[None]], *NUMPY]  # fmt: skip
-NAMES = ["start", "stop", "pad", "stop_strings", "max_tokens", "strategy", "seed", "temperature", "log_probabilities",
-         "beams", "early_stopping"]  # fmt: skip
+NAMES = ["start", "stop", "pad", "stop_strings", "max_tokens", "strategy", "seed", "temperature", "log_probs",
+         "num_beams", "early_stopping"]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", WRONG, ids=lambda v: repr(v)[:20])

@@ -36,10 +36,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ruled": {
         "strategy": "greedy",
         "repetition_penalty": 1.3,
-        "no_repeat": 2,
+        "no_repeat_ngram_size": 2,
         "min_tokens": 3,
-        "begin_suppress": [7],
-        "last_token": 2,
+        "begin_suppress_tokens": [7],
+        "forced_eos_token_id": 2,
     },
 }
 
@@ -47,10 +47,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @cache
 def model(name: str, target: str = "ort-cpu") -> Model:
     path = f"{mkdtemp()}/{name}"
-    specc.compile(name, path, init=3, set=SPECS[name], target=target, parts="step")
+    specc.compile(name, path, init=3, set=SPECS[name], target=target, graphs="step")
     if name in ("small_translator", "luong_local_m"):
         parts = ["encode", "step"]
-        specc.compile(name, path, init=3, set=SPECS[name], target=target, parts=parts)
+        specc.compile(name, path, init=3, set=SPECS[name], target=target, graphs=parts)
     return specc.load(path, threads=1)
 
 
@@ -75,7 +75,7 @@ def test_every_text_is_as_alone(name: str, how: str) -> None:
     made, rows, asked = model(name), rows_for(name), SETTINGS[how] | SOME
     assert made.writer
     assert (made.writer.apart is None) == (name == "luong_local_m")
-    found = list(made.generate_each(iter(rows), at_once=5, **asked))
+    found = list(made.generate_each(iter(rows), batch_size=5, **asked))
     assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
         want = alone(made, number, row, asked)
@@ -86,7 +86,7 @@ def test_every_text_is_as_alone(name: str, how: str) -> None:
 def test_caches_that_grow_and_buffers_are_alike() -> None:
     rows, asked = rows_for("gpt2"), SETTINGS["greedy"] | SOME
     targets = [
-        list(model("gpt2", target).generate_each(rows, at_once=4, **asked))
+        list(model("gpt2", target).generate_each(rows, batch_size=4, **asked))
         for target in ("ort-cpu", "onnx")
     ]
     assert [r.tokens for r in targets[0] if isinstance(r, specc.GenerationResult)] == [
@@ -99,7 +99,7 @@ def test_who_stands_beside_whom_changes_no_token() -> None:
     made = [
         [
             r.tokens
-            for r in model("gpt2").generate_each(rows, at_once=n, **asked)
+            for r in model("gpt2").generate_each(rows, batch_size=n, **asked)
             if isinstance(r, specc.GenerationResult)
         ]
         for n in (1, 3, 16, 100)
@@ -110,7 +110,7 @@ def test_who_stands_beside_whom_changes_no_token() -> None:
 def test_a_bad_row_fails_no_other() -> None:
     """Ids that there are not, a thing that is no row, a prompt without room."""
     rows: list[object] = [*rows_for("gpt2")[:3], [99], None, [6] * 40, [7, 8]]
-    found = list(model("gpt2").generate_each(rows, at_once=2, max_tokens=3))
+    found = list(model("gpt2").generate_each(rows, batch_size=2, max_tokens=3))
     faults = {n: r.code for n, r in enumerate(found) if isinstance(r, specc.Diagnostic)}
     assert faults == {3: "E0913", 4: "E0906", 5: "E0943"}
     assert [r.notes[-1] for r in found if isinstance(r, specc.Diagnostic)] == [
@@ -130,7 +130,7 @@ def test_rows_are_taken_when_there_is_room() -> None:
             taken += 1
             yield [6 + taken % 5]
 
-    made = model("gpt2").generate_each(rows(), at_once=4, max_tokens=3)
+    made = model("gpt2").generate_each(rows(), batch_size=4, max_tokens=3)
     assert isinstance(next(made), specc.GenerationResult)
     assert taken <= 10
 
@@ -164,7 +164,7 @@ def test_what_a_runtime_refuses_is_said_of_each_row(monkeypatch: pytest.MonkeyPa
         return real(self, stepper, tokens)
 
     monkeypatch.setattr(ContinuousBatch, "_fed", fed)
-    found = list(made.generate_each([[6], [16], [7]], at_once=3, max_tokens=2, stop=[]))
+    found = list(made.generate_each([[6], [16], [7]], batch_size=3, max_tokens=2, stop=[]))
     kinds = [isinstance(r, specc.GenerationResult) for r in found]
     assert not kinds[1]
     assert len(found) == 3
@@ -173,7 +173,7 @@ def test_what_a_runtime_refuses_is_said_of_each_row(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("count", [0, -1, 4097, 2.5, True, "many", None])
 def test_a_count_that_is_none(count: Any) -> None:
     with pytest.raises(Failed, match="E0891"):
-        model("gpt2").generate_each([[6]], at_once=count)
+        model("gpt2").generate_each([[6]], batch_size=count)
 
 
 @pytest.mark.parametrize("rows", ["a text", b"bytes", {"input_ids": [6]}, None, 5])
@@ -183,9 +183,9 @@ def test_rows_that_are_none(rows: Any) -> None:
         model("gpt2").generate_each(rows)
 
 
-@pytest.mark.parametrize("word", ["suppress", "banned", "stop"])
+@pytest.mark.parametrize("word", ["suppress_tokens", "bad_words_ids", "stop"])
 def test_a_token_that_there_is_not(word: str) -> None:
-    asked: dict[str, Any] = {word: [[6, 10**6]] if word == "banned" else [10**6]}
+    asked: dict[str, Any] = {word: [[6, 10**6]] if word == "bad_words_ids" else [10**6]}
     with pytest.raises(Failed, match=f"E0732.*`{word}`"):
         model("gpt2").generate(input_ids=[[6]], **asked)
 
@@ -198,7 +198,7 @@ def test_an_input_that_there_is_not(value: Any) -> None:
 
 
 def test_several_texts_of_a_row() -> None:
-    asked: dict[str, Any] = {"strategy": "beam", "n_best": 2}
+    asked: dict[str, Any] = {"strategy": "beam", "num_return_sequences": 2}
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each([[6]], **asked)
     best = list(model("gpt2").generate_each([[6], [7, 8]], strategy="beam", max_tokens=4))

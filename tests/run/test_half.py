@@ -61,7 +61,7 @@ def _text(value: object) -> str:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_package_agrees(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "package"
-    assert compiled(name, out, "f16", "--for", "score,encode,step") == 0
+    assert compiled(name, out, "f16", "--graphs", "score,encode,step") == 0
     capsys.readouterr()
     assert cli.main(["verify", str(out)]) == 0
     told = capsys.readouterr().out
@@ -170,12 +170,14 @@ def test_a_processor_says_that_it_cannot(
 def test_it_writes(tmp_path: Path) -> None:
     """By steps, whose keys and values are of 16 bits, and by itself."""
     out = tmp_path / "package"
-    assert compiled("gpt2", out, "f16", "--for", "all") == 0
+    assert compiled("gpt2", out, "f16", "--graphs", "all") == 0
     found = []
     for path in (out, out / "generate.onnx"):
         writing = specc.load(path).generate(input_ids=[[3, 5, 7], [4, 4, 9]], max_tokens=6)
         found.append([[int(t) for t in made.tokens] for made in writing])
     assert len(found[0]) == 6
     assert found[0] == found[1]
-    beams = specc.load(out).generate(input_ids=[[3, 5, 7]], strategy="beam", beams=3, max_tokens=6)
+    beams = specc.load(out).generate(
+        input_ids=[[3, 5, 7]], strategy="beam", num_beams=3, max_tokens=6
+    )
     assert len(list(beams)) == 6

@@ -1,4 +1,4 @@
-"""`verify --against` says what rounding lost, and `--at-most` makes it a condition."""
+"""`verify --baseline` says what rounding lost, and `--threshold` makes it a condition."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for kind in ("int8", "int4"):
-        assert main(["verify", models[f"gpt2{kind}"], "--against", models["gpt2"]]) == 0
+        assert main(["verify", models[f"gpt2{kind}"], "--baseline", models["gpt2"]]) == 0
         line = capsys.readouterr().out.splitlines()[-1]
         assert line.startswith("`logits` beside the other: error ")
         told.append(dict(part.split() for part in line.split(": ")[1].split(", ")))
@@ -42,8 +42,8 @@ def test_each_layer_tells_what_it_lost(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing before the first rounded weight, and at each what NumPy finds of it."""
-    given = ["verify", models["gpt2int8"], "--layers", "--rounds", "1"]
-    assert main([*given, "--against", models["gpt2"]]) == 0
+    given = ["verify", models["gpt2int8"], "--per-layer", "--rounds", "1"]
+    assert main([*given, "--baseline", models["gpt2"]]) == 0
     lines = capsys.readouterr().out.splitlines()
     told = {line.split("`")[1]: float(line.split()[-4]) for line in lines if " off by " in line}
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
@@ -58,29 +58,29 @@ def test_each_layer_tells_what_it_lost(
 
 
 def test_nothing_is_lost_beside_itself(models: dict[str, str]) -> None:
-    given = ["verify", models["gpt2int8"], "--against", models["gpt2int8"]]
-    assert main([*given, "--at-most", "error=0", "--at-most", "kl=0"]) == 0
+    given = ["verify", models["gpt2int8"], "--baseline", models["gpt2int8"]]
+    assert main([*given, "--threshold", "error=0", "--threshold", "kl=0"]) == 0
 
 
 def test_more_than_may_be_is_an_error(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["verify", models["gpt2int8"], "--against", models["gpt2"]]
-    assert main([*given, "--at-most", "error=1e-6"]) == 4
+    given = ["verify", models["gpt2int8"], "--baseline", models["gpt2"]]
+    assert main([*given, "--threshold", "error=1e-6"]) == 4
     assert "E0856" in capsys.readouterr().err
-    assert main([*given, "--at-most", "error=0.5"]) == 0
+    assert main([*given, "--threshold", "error=0.5"]) == 0
 
 
 def test_another_model_is_none_to_compare_with(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", models["gpt2int8"], "--against", models["other"]]) == 1
+    assert main(["verify", models["gpt2int8"], "--baseline", models["other"]]) == 1
     assert "E0857" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["kl", "size=1", "kl=-1", "kl=nan", "kl=inf"])
 def test_bounds_that_are_none(wrong: str, models: dict[str, str]) -> None:
-    given = ["verify", models["gpt2"], "--against", models["gpt2"], "--at-most", wrong]
+    given = ["verify", models["gpt2"], "--baseline", models["gpt2"], "--threshold", wrong]
     assert main(given) == 2
 
 
@@ -100,6 +100,6 @@ def test_measures_by_hand() -> None:
 def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
     for kind in ("", "int8"):
         path = tmp_path / f"m{kind}"
-        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, parts=["score"], quantize=kind)
-    given = ["verify", str(tmp_path / "mint8"), "--against", str(tmp_path / "m")]
-    assert main([*given, "--rounds", "1", "--at-most", "changed=1"]) == 0
+        specc.compile("gpt2", path, set=SMALL["gpt2"], init=0, graphs=["score"], quantize=kind)
+    given = ["verify", str(tmp_path / "mint8"), "--baseline", str(tmp_path / "m")]
+    assert main([*given, "--rounds", "1", "--threshold", "changed=1"]) == 0

@@ -32,10 +32,10 @@ def test_a_step_writes_what_the_whole_graph_writes(tmp_path: Path) -> None:
     spec = tmp_path / "newest.specc"
     spec.write_text(SPEC, encoding="utf-8")
     specc.compile(spec, tmp_path / "whole.onnx", init=3)
-    specc.compile(spec, tmp_path / "package", init=3, parts=["step"])
+    specc.compile(spec, tmp_path / "package", init=3, graphs=["step"])
     package = specc.runtime.model_package.open_package(tmp_path / "package")
     assert list(verify_model(package.load("step"), rounds=3))
-    specc.compile(spec, tmp_path / "one.onnx", init=3, parts=["generate"])
+    specc.compile(spec, tmp_path / "one.onnx", init=3, graphs=["generate"])
     source = np.random.default_rng(0).normal(size=(3, 6, 4)).astype("f4")
     whole, step, one = (
         specc.load(tmp_path / name).generate(source=source, max_tokens=12).results()

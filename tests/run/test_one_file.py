@@ -51,8 +51,8 @@ graph lm(ids: int[batch, seq], memory: float[batch, src, 4], mkeep: keep[batch, 
 generate text of ids from logits { stop = 0 }
 """
 WAYS: dict[str, dict[str, Any]] = {
-    "package": {"parts": "score,step"},
-    "one.onnx": {"parts": "generate"},
+    "package": {"graphs": "score,step"},
+    "one.onnx": {"graphs": "generate"},
 }
 
 
@@ -111,13 +111,13 @@ SETTLED: list[dict[str, Any]] = [
     {"stop": [5, 6]},
     {
         "strategy": "beam",
-        "beams": 3,
-        "n_best": 3,
+        "num_beams": 3,
+        "num_return_sequences": 3,
         "length_penalty": -1.0,
         "early_stopping": True,
         "max_tokens": 5,
     },
-    {"strategy": "beam", "beams": 2, "early_stopping": "never", "repetition_penalty": 2.0},
+    {"strategy": "beam", "num_beams": 2, "early_stopping": "never", "repetition_penalty": 2.0},
 ]
 
 
@@ -126,7 +126,7 @@ def test_settings_of_compile_time_are_its_defaults(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     package = package_of(PLAIN)
-    one = made(tmp_path, PLAIN, "one.onnx", settings={"max_tokens": 12, **settings})
+    one = made(tmp_path, PLAIN, "one.onnx", generation_config={"max_tokens": 12, **settings})
     prompt = np.array([[3, 4], [5, 6]])
     want = package.generate(prompt, **{"max_tokens": 12, **settings}).results()
     got = one.generate(prompt).results()
@@ -139,7 +139,7 @@ def test_settings_of_compile_time_are_its_defaults(
 def test_what_is_said_later_goes_first(tmp_path: Path) -> None:
     package, one = (
         made(tmp_path, PLAIN, "package"),
-        made(tmp_path, PLAIN, "one.onnx", settings=SETTLED[0]),
+        made(tmp_path, PLAIN, "one.onnx", generation_config=SETTLED[0]),
     )
     assert tokens(one, [[3, 4]], max_tokens=9, repetition_penalty=1) == tokens(
         package, [[3, 4]], max_tokens=9
@@ -195,7 +195,7 @@ def test_an_input_whose_length_follows_from_what_grows_is_refused(
 ) -> None:
     (tmp_path / "m.specc").write_text(LONGER, encoding="utf-8")
     with pytest.raises(specc.Failed, match="E0716"):
-        specc.compile(tmp_path / "m.specc", tmp_path / "m", init=0, parts=parts)
+        specc.compile(tmp_path / "m.specc", tmp_path / "m", init=0, graphs=parts)
     assert not (tmp_path / "m").exists()
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
     assert "logits" in specc.load(tmp_path / "m.onnx").run(ids=[[1, 2]], more=[[0.0, 1.0, 2.0]])
@@ -228,7 +228,7 @@ PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
 @pytest.mark.parametrize("ill", ILL)
 def test_scores_that_are_no_numbers_end_it(ill: str, strategy: str, tmp_path: Path) -> None:
     package = package_of(ILL[ill])
-    one = made(tmp_path, ILL[ill], "one.onnx", settings={"strategy": strategy})
+    one = made(tmp_path, ILL[ill], "one.onnx", generation_config={"strategy": strategy})
     for model in (package, one):
         fine = model.generate(
             PROMPT[::2], late=LATE[::2], strategy=strategy, max_tokens=8

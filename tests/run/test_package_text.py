@@ -35,9 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocab = Tokenizer.from_str(trained("byte_bpe")).get_vocab_size()
     sizes = {"vocab": vocab, "d": 16, "heads": 2, "layers": 1, "context": 64, "stop": vocab - 1}
     given: dict[str, Any] = {"config": checkpoint, "set": sizes, "init": 0}
-    specc.compile("gpt2", found / "package", parts=["score", "step"], **given)
+    specc.compile("gpt2", found / "package", graphs=["score", "step"], **given)
     specc.compile(
-        "gpt2", found / "one.onnx", parts=["generate"], settings={"strategy": "sample"}, **given
+        "gpt2",
+        found / "one.onnx",
+        graphs=["generate"],
+        generation_config={"strategy": "sample"},
+        **given,
     )
     (checkpoint / "tokenizer.json").unlink()
     return found
@@ -90,7 +94,7 @@ SAMPLED: list[tuple[str, dict[str, Any]]] = [("one.onnx", {}), ("package", {"str
 
 
 def test_the_command_streams_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(folder / "package"), PROMPTS[1], "--max", "8"]) == 0
+    assert main(["run", str(folder / "package"), PROMPTS[1], "--max-tokens", "8"]) == 0
     ((want,),) = specc.load(folder / "package").generate(PROMPTS[1], max_tokens=8).results()
     assert want.text is not None
     assert capsys.readouterr().out.rstrip("\n") == want.text.rstrip("\n")

@@ -26,7 +26,7 @@ generate text of ids from logits { start = 1  max_tokens = 5 }
 def test_a_picture_is_one_text(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     (tmp_path / "told.specc").write_text(SPEC, encoding="utf-8")
-    specc.compile(tmp_path / "told.specc", tmp_path / "out", init=3, parts=["step"])
+    specc.compile(tmp_path / "told.specc", tmp_path / "out", init=3, graphs=["step"])
     model = specc.load(tmp_path / "out", threads=1)
     drawn = np.random.default_rng(0).integers(0, 256, (2, 4, 6, 3), np.uint8)
     pictures = [pillow.fromarray(one) for one in drawn]

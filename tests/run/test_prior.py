@@ -30,7 +30,7 @@ from specc.verification.verify_package import verify_package
 )
 def test_states_are_those_of_a_first_part_of_a_text(spec: str, names: str, tmp_path: Path) -> None:
     """A step behind them says what one pass over both parts says of the newest row."""
-    specc.compile(spec, tmp_path / "p", set=SMALL[spec], init=0, parts="step", names=names)
+    specc.compile(spec, tmp_path / "p", set=SMALL[spec], init=0, graphs="step", io_names=names)
     package = open_package(tmp_path / "p")
     tried = 0
     for role in package.roles:

@@ -17,9 +17,9 @@ SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"strategy": "greedy"},
     "sample": {"strategy": "sample", "seed": 3, "temperature": 1.5, "top_k": 9},
-    "beam": {"strategy": "beam", "beams": 3, "n_best": 2, "length_penalty": 0.6},
+    "beam": {"strategy": "beam", "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.6},
 }
-FIXED = ("strategy", "beams", "n_best", "length_penalty")
+FIXED = ("strategy", "num_beams", "num_return_sequences", "length_penalty")
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
@@ -31,9 +31,14 @@ def pair(
     said = SETTINGS[request.param]
     settled = {n: v for n, v in said.items() if n in FIXED}
     specc.compile(
-        "gpt2", folder / "one.onnx", init=5, set=SMALL, parts=["generate"], settings=settled
+        "gpt2",
+        folder / "one.onnx",
+        init=5,
+        set=SMALL,
+        graphs=["generate"],
+        generation_config=settled,
     )
-    specc.compile("gpt2", folder / "package", init=5, set=SMALL, parts=["step"])
+    specc.compile("gpt2", folder / "package", init=5, set=SMALL, graphs=["step"])
     return specc.load(folder / "one.onnx"), specc.load(folder / "package"), said
 
 
@@ -110,8 +115,8 @@ generate text of ids from logits { stop = 4 }
 def written(tmp_path: Path) -> tuple[Any, Any]:
     spec = tmp_path / "m.specc"
     spec.write_text(KINDS, encoding="utf-8")
-    specc.compile(spec, tmp_path / "one.onnx", init=2, parts=["generate"])
-    specc.compile(spec, tmp_path / "package", init=2, parts=["step"])
+    specc.compile(spec, tmp_path / "one.onnx", init=2, graphs=["generate"])
+    specc.compile(spec, tmp_path / "package", init=2, graphs=["step"])
     return specc.load(tmp_path / "one.onnx"), specc.load(tmp_path / "package")
 
 
@@ -155,7 +160,11 @@ def test_a_seed_it_cannot_hold_is_refused(tmp_path: Path) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(KINDS, encoding="utf-8")
     specc.compile(
-        spec, tmp_path / "s.onnx", init=2, parts=["generate"], settings={"strategy": "sample"}
+        spec,
+        tmp_path / "s.onnx",
+        init=2,
+        graphs=["generate"],
+        generation_config={"strategy": "sample"},
     )
     with pytest.raises(specc.Failed, match="E0732"):
         specc.load(tmp_path / "s.onnx").generate(ids=[[1, 2]], seed=2**63).results()
@@ -177,14 +186,14 @@ generate text of ids from logits { stop = 1 }
 def test_padding_that_a_spec_reads_is_read_as_given(tmp_path: Path) -> None:
     """Rows are told apart by sums over padding, -1 as it is given, as in the whole graph."""
     (tmp_path / "m.specc").write_text(PADDED)
-    specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, parts="generate")
-    specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, parts="all")
+    specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, graphs="generate")
+    specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, graphs="all")
     one = specc.load(tmp_path / "one.onnx")
     whole = specc.load(tmp_path / "package")
     for seed in range(8):
         ids = np.random.default_rng(seed).integers(-1, 7, (3, 4))
         ids[:, -1] = abs(ids[:, -1])
-        got = one.generate(ids=ids, max_tokens=1, log_probabilities=True).results()
+        got = one.generate(ids=ids, max_tokens=1, log_probs=True).results()
         logits = np.float64(whole.run(ids=ids)["logits"][:, -1])
         best = logits.argmax(axis=-1)
         said = np.log(np.exp(logits).sum(axis=-1))

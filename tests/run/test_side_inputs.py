@@ -58,7 +58,7 @@ def compiled(tmp_path: Path, inputs: str, body: str, **options: Any) -> Model:
     (tmp_path / "m.specc").write_text(
         HEAD.replace("INPUTS", inputs) + body + TAIL, encoding="utf-8"
     )
-    options = {"parts": ["score", "step"], **options}
+    options = {"graphs": ["score", "step"], **options}
     specc.compile(tmp_path / "m.specc", tmp_path / "m", init=3, **options)
     return specc.load(tmp_path / "m")
 
@@ -80,7 +80,7 @@ def test_what_is_written_follows_from_defaults_of_the_whole_text(tmp_path: Path,
         found.append(
             [
                 [h.tokens for h in row]
-                for row in writer.generate(ids=IDS, beams=3, n_best=3).results()
+                for row in writer.generate(ids=IDS, num_beams=3, num_return_sequences=3).results()
             ]
         )
     assert found[0] == found[1]
@@ -92,7 +92,7 @@ def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(tmp_path: P
             tmp_path,
             "extra: float[batch, n, 3]",
             "  x = x + (linear(extra, out=d) @ e)\n",
-            parts=["generate"],
+            graphs=["generate"],
         )
     assert raised.value.diagnostics[0].code == "E0944"
 
@@ -123,7 +123,7 @@ def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None
 def test_a_default_reads_what_is_given_and_else_another_default(
     tmp_path: Path, given: tuple[str, ...]
 ) -> None:
-    model = compiled(tmp_path, *SPECS["positions of what is kept"], parts=["score"])
+    model = compiled(tmp_path, *SPECS["positions of what is kept"], graphs=["score"])
     values = {"keep": np.ones((2, 3), bool), "at": np.array([[0, 1, 2]] * 2)}
     got = model.run(ids=IDS, **{n: values[n] for n in given})["logits"]
     np.testing.assert_allclose(got, model.run(ids=IDS, **values)["logits"], atol=1e-6)
@@ -131,8 +131,8 @@ def test_a_default_reads_what_is_given_and_else_another_default(
 
 def test_defaults_inside_read_each_other(tmp_path: Path) -> None:
     inputs, body = SPECS["positions of what is kept"]
-    want = compiled(tmp_path, inputs, body, parts=["score"]).run(ids=IDS)["logits"]
-    inside = compiled(tmp_path, inputs, body, parts=["score"], defaults_inside=True)
+    want = compiled(tmp_path, inputs, body, graphs=["score"]).run(ids=IDS)["logits"]
+    inside = compiled(tmp_path, inputs, body, graphs=["score"], inline_defaults=True)
     assert [s.name for s in inside.whole.inputs] == ["ids"]
     np.testing.assert_allclose(inside.run(ids=IDS)["logits"], want, atol=1e-6)
 

@@ -21,9 +21,12 @@ STARTED: dict[str, Any] = SMALL["encoder_decoder"] | {"pad": PAD, "bos": PAD, "t
 SOURCE = np.array([[5, 9, 3, 7], [8, 4, PAD, PAD], [11, PAD, PAD, PAD]])
 TOKENS = 6
 WAYS: dict[str, dict[str, Any]] = {
-    "package": {"parts": ["encode", "step"]},
+    "package": {"graphs": ["encode", "step"]},
     "one-graph.onnx": {},
-    "by-itself.onnx": {"parts": ["generate"], "settings": {"strategy": "greedy", "stop": [16]}},
+    "by-itself.onnx": {
+        "graphs": ["generate"],
+        "generation_config": {"strategy": "greedy", "stop": [16]},
+    },
 }
 
 
@@ -54,7 +57,7 @@ def test_the_first_token_is_seen(way: str, tmp_path: Path) -> None:
 
 
 def test_who_gives_the_first_tokens_says_which_exist(tmp_path: Path) -> None:
-    model = compiled(tmp_path / "package", parts=["encode", "step"])
+    model = compiled(tmp_path / "package", graphs=["encode", "step"])
     given: dict[str, Any] = {
         "source": SOURCE,
         "target": np.full((3, 1), PAD),

@@ -37,7 +37,7 @@ def model(folder: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis
     """A package of the spec above."""
     path = folder / "m.specc"
     path.write_text(SPEC.replace("PAD", pad).replace("MADE", made), encoding="utf-8")
-    specc.compile(path, folder / "out", init=2, parts=["score", "step"], force=True)
+    specc.compile(path, folder / "out", init=2, graphs=["score", "step"], force=True)
     return specc.load(folder / "out")
 
 
@@ -125,7 +125,7 @@ def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
     path.write_text(text, encoding="utf-8")
-    specc.compile(path, tmp_path / "out", init=2, parts=["step"])
+    specc.compile(path, tmp_path / "out", init=2, graphs=["step"])
     one = specc.load(tmp_path / "out")
     assert one.entrance.growing == "x"
     streamer = one.opened.streamer
@@ -146,7 +146,7 @@ def test_a_compiled_graph_says_that_it_is_streamed(
     specc.compile(path, tmp_path / "m.onnx", init=2)
     shown = []
     for what in (path, tmp_path / "m.onnx"):
-        assert main(["show", str(what), "--after", "step"]) == 0
+        assert main(["show", str(what), "--print-after", "step"]) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     assert "f32[batch, 2*new, 1]" in shown[0]
@@ -156,11 +156,11 @@ def test_what_writes_is_no_stream(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
     path.write_text(text, encoding="utf-8")
-    for asked in ({"parts": ["generate"]}, {"parts": ["step"], "names": "hf"}):
+    for asked in ({"graphs": ["generate"]}, {"graphs": ["step"], "io_names": "hf"}):
         with pytest.raises(specc.Failed, match="E0977"):
             specc.compile(path, tmp_path / "out", init=2, **asked)
     with pytest.raises(specc.Failed, match="E0977"):
-        specc.compile(path, tmp_path / "one.onnx", init=2, parts=["generate"])
+        specc.compile(path, tmp_path / "one.onnx", init=2, graphs=["generate"])
 
 
 def test_threads_that_share_a_stream_wait_for_one_another(

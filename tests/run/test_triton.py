@@ -32,7 +32,7 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "small.specc").write_text(SPEC)
     specc.compile(tmp_path / "small.specc", tmp_path / "m.onnx", init=0)
     words = ["export", "triton", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "r")]
-    assert main([*words, "--batch", "8"]) == 0
+    assert main([*words, "--max-batch-size", "8"]) == 0
     return tmp_path / "r" / "small"
 
 

@@ -86,7 +86,7 @@ def compiled(text: str, folder: Path, **options: Any) -> Path:
 
 def test_a_step_gets_what_encode_gives(tmp_path: Path) -> None:
     """A mean of ones is never negative; a number drawn around zero is, and its logarithm none."""
-    package = open_package(compiled(LOGS, tmp_path, parts=["score", "encode", "step"]))
+    package = open_package(compiled(LOGS, tmp_path, graphs=["score", "encode", "step"]))
     assert (
         len([line for line in verify_package(package, rounds=3) if line.startswith("step: ")]) == 3
     )
@@ -135,7 +135,7 @@ SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context":
 
 
 def test_lengths_stay_within_a_table_of_positions(tmp_path: Path) -> None:
-    specc.compile("gpt2", tmp_path / "m", init=0, set=SMALL, parts=["score", "step"])
+    specc.compile("gpt2", tmp_path / "m", init=0, set=SMALL, graphs=["score", "step"])
     lines = list(verify_package(open_package(tmp_path / "m"), rounds=4))
     assert lines[2].startswith("score: batch=3, seq=4:")
     assert lines[6].startswith("step: batch=3, new=2, past=2:")

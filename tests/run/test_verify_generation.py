@@ -30,8 +30,8 @@ def compiled(spec: str, strategy: str, folder: Path) -> Path:
         path,
         init=0,
         set=SMALL[spec],
-        parts="generate",
-        settings=settings,
+        graphs="generate",
+        generation_config=settings,
         weights_as="inline",
     )
     return path
@@ -91,7 +91,7 @@ def _choose_another(model: onnx.ModelProto, right: LoadedModel) -> None:
 
 
 def test_a_package_compares_what_decodes_too(tmp_path: Path) -> None:
-    specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL["gpt2"], parts="all")
+    specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL["gpt2"], graphs="all")
     found = [line for line in specc_lines(tmp_path / "p") if line.startswith("generate: ")]
     assert len(found) == 3
     assert all("agree" in line for line in found)

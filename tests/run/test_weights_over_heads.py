@@ -59,12 +59,12 @@ def write_spec(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", MIXED)
 def test_decoding_with_a_cache_equals_the_full_pass(name: str, tmp_path: Path) -> None:
     path = write_spec(name, tmp_path)
-    specc.compile(path, tmp_path / "cached", init=3, parts="all")
+    specc.compile(path, tmp_path / "cached", init=3, graphs="all")
     specc.compile(path, tmp_path / "full.onnx", init=3)
     cached = specc.load(tmp_path / "cached")
     full = specc.load(tmp_path / "full.onnx")
     prompts = [[1, 5, 7], [2, 9], [3]]
-    for settings in ({}, {"beams": 3, "n_best": 2}):
+    for settings in ({}, {"num_beams": 3, "num_return_sequences": 2}):
         results = [
             model.generate(prompts, max_tokens=6, **settings).results() for model in (cached, full)
         ]
@@ -78,7 +78,7 @@ def test_streaming_equals_the_full_pass(name: str, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     text = text.replace("generate text of ids from logits { stop = 0 }", "stream logits of ids")
     path.write_text(text, encoding="utf-8")
-    specc.compile(path, tmp_path / "streamed", init=3, parts="step")
+    specc.compile(path, tmp_path / "streamed", init=3, graphs="step")
     specc.compile(path, tmp_path / "full.onnx", init=3)
     ids = np.array([[1, 5, 7, 2, 9], [4, 4, 8, 1, 3]])
     keep = np.ones(ids.shape, bool)

@@ -188,10 +188,10 @@ def check_writing(case: Case, folder: Path, beams: Sequence[int] = (1, 4)) -> No
     for count in beams:
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
-            how |= {"strategy": "beam", "beams": count, "early_stopping": False}
+            how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
         package, one = folder / f"package{count}", folder / f"one{count}.onnx"
-        specc.compile(str(folder), package, parts="step")
-        specc.compile(str(folder), one, parts="generate", settings=how)
+        specc.compile(str(folder), package, graphs="step")
+        specc.compile(str(folder), one, graphs="generate", generation_config=how)
         for prompts in ([PROMPTS[0]], PROMPTS):
             parts = [[p] for p in prompts] if case.eager else [prompts]
             wanted = [t for part in parts for t in written_by(theirs, part, count)]
@@ -222,10 +222,10 @@ def check_translating(case: Case, folder: Path) -> None:
     for count in (1, 4):
         how: dict[str, Any] = {"max_tokens": TOKENS}
         if count > 1:
-            how |= {"strategy": "beam", "beams": count, "early_stopping": False}
+            how |= {"strategy": "beam", "num_beams": count, "early_stopping": False}
         package, one = folder / f"package{count}", folder / f"one{count}.onnx"
-        specc.compile(str(folder), package, parts="step")
-        specc.compile(str(folder), one, parts="generate", settings=how)
+        specc.compile(str(folder), package, graphs="step")
+        specc.compile(str(folder), one, graphs="generate", generation_config=how)
         for path, given in ((package, together), (package, alone), (one, alone)):
             told = {name: given[name] for name in ("source", "source_keep")}
             made = specc.load(path, threads=1).generate(**told, **how)

@@ -8,7 +8,7 @@ followed at one. `TOLD` are pieces that are no text of a spec.
 
 TOLD = {
     "specc list", "specc show", "specc doc linear", "specc list specs", "specc list types", "--init-missing 0", "--init-missing", "specc convert", "git lfs pull", "a and b", ": ", "(name: type, …)",
-    "extends …", "--config DIR", "--quantize int8", "--against MODEL", "theta: …", "width: …", "the 0.418 0.24968",
+    "extends …", "--config DIR", "--quantize int8", "--baseline MODEL", "theta: …", "width: …", "the 0.418 0.24968",
 }  # fmt: skip
 """Commands, what is replaced, and what only another file or command line can say."""
 
@@ -293,7 +293,7 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
          "dims batch, n\n\ngraph g(x: int[batch, n]) -> (y: float[batch, n, 2]) {\n  return embedding(x, size=2, dim=2) @ w\n}\n"
          "generate t of x from y { stop = 0 }"),
     ],
-    "E0703-no-tokens": [("--for generate", "--for generate -o one.onnx", "--for step -o one")],
+    "E0703-no-tokens": [("--graphs generate", "--graphs generate -o one.onnx", "--graphs step -o one")],
     "E0711-ahead": [("padding=causal", "padding=same", "padding=causal")],
     "E0711-every-second-row": [
         ("mask some = j % 2 == 0", "graph g(ids: int[batch, n]) -> (logits: float[batch, n, 9]) {\n"
@@ -406,14 +406,14 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0729-no-boolean": [("done = p > 0.99", "all(h) {", "all(done) {")],
     "E0730-carried": [("int[batch, n]", "turns = sum(range(1), axis=0)", "turns = cast(done, to=int) * 0")],
     "E0730-collected": [("int[batch, n]", "z = sum(h, axis=1)", "z = sum(h, axis=2)")],
-    "E0752-loop": [("--names specc", "--names genai", "--names specc")],
-    "E0752-rows": [("--names specc", "--names hf", "--names specc")],
+    "E0752-loop": [("--io-names specc", "--io-names genai", "--io-names specc")],
+    "E0752-rows": [("--io-names specc", "--io-names hf", "--io-names specc")],
     "E0753-block-without-blocks": [
         ("--quantize int4", "--quantize int8", "--quantize int4"),
         ("--quantize int8-weights", "--quantize int8", "--quantize int8-weights"),
     ],
     "E0753-a-folder": [("-o m", "-o m.onnx", "-o m")],
-    "E0753-beams": [("--for generate", "--beams 4", "--for generate --beams 4")],
+    "E0753-beams": [("--graphs generate", "--num-beams 4", "--graphs generate --num-beams 4")],
     "W0505-one-call": [("@", "decoder.proj", "encoder.proj")],
     "W0601-group-norm-over-padding": [
         ("layer_norm(x, eps=1e-5) @ norm", "group_norm(x, groups=2, eps=1e-5, axis=-1) @ norm", "layer_norm(x, eps=1e-5) @ norm"),

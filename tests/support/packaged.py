@@ -55,7 +55,9 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
     def made(model: ModelDefinition, where: str, opset: int) -> BuiltModel:
         generation = model.generation
         assert generation
-        said: Mapping[str, object] = {"beams": 3, "n_best": 2} if strategy == "beam" else {}
+        said: Mapping[str, object] = (
+            {"num_beams": 3, "num_return_sequences": 2} if strategy == "beam" else {}
+        )
         chosen = merge_settings(
             generation.settings, strategy=strategy, repetition_penalty=1.3, **said
         )

@@ -76,7 +76,7 @@ def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: o
         path,
         weights=folder,
         set={k.replace("__", "."): v for k, v in sets.items()},
-        context=longest,
+        context_length=longest,
         graph=graph,
     )
     return Ours(found, weights, specc.load(path, threads=1))

@@ -101,7 +101,7 @@ def _compare(folder: Path, home: Path, row: Row) -> None:
         if model.generation is not None and _only_text(model):
             package = Path(place) / "package"
             specc.compile(
-                folder, package, parts="step" if "source" not in inputs[0] else "encode,step"
+                folder, package, graphs="step" if "source" not in inputs[0] else "encode,step"
             )
             row.writes = _writes(specc.load(package), theirs, inputs[0], model.generation.growing)
 

@@ -7,7 +7,7 @@ $specc check gpt2 -q
 $specc explain e302 -q | head -1
 $specc compile digits -o digits.onnx --force -q
 $specc verify digits.onnx --rounds 1
-$specc compile numbers --for all -o numbers --force -q
-$specc run numbers "de 305" --max 64
+$specc compile numbers --graphs all -o numbers --force -q
+$specc run numbers "de 305" --max-tokens 64
 rm -rf digits.onnx* digits-* numbers
 echo "the wheel works"

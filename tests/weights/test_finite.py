@@ -116,7 +116,7 @@ def test_a_checkpoint_is_read_once(
 
     monkeypatch.setattr(safetensors.TensorFile, "_fill", counted)
     parts = "all" if place == "package" else ()
-    specc.compile(tmp_path / "m.specc", tmp_path / place, weights=weights, parts=parts)
+    specc.compile(tmp_path / "m.specc", tmp_path / place, weights=weights, graphs=parts)
     assert sum(read) <= weights.stat().st_size
 
 

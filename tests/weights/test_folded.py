@@ -63,7 +63,7 @@ def uneven(spec: str, folder: Path, *, planted: bool) -> Path:
 def compiled(spec: str, out: Path, weights: Path, *given: str) -> int:
     sets = [f"--set={n}={json.dumps(v)}" for n, v in SMALL[spec].items()]
     args = ["compile", spec, *sets, "--weights", str(weights), *given]
-    return main([*args, "--samples=0", "--force", "-o", str(out)])
+    return main([*args, "--calibration-samples=0", "--force", "-o", str(out)])
 
 
 def logits(path: Path) -> Array:
@@ -118,11 +118,11 @@ def test_what_is_kept_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixtu
     """Nor the norm before it, and the note counts what was moved."""
     weights = uneven("gpt2", tmp_path, planted=False)
     plain, folded = tmp_path / "plain.onnx", tmp_path / "folded.onnx"
-    given = ["--quantize", "int8", "--keep=h.0.*"]
+    given = ["--quantize", "int8", "--quantize-exclude=h.0.*"]
     assert compiled("gpt2", plain, weights, *given) == 0
     capsys.readouterr()
     assert compiled("gpt2", folded, weights, *given, "--fold-norms") == 0
-    assert "the gains of 2 norms are in the 2 maps" in capsys.readouterr().err
+    assert "folded the weights of 2 norms into 2 linear layers" in capsys.readouterr().err
     before, after = (specc.load(path).weights() for path in (plain, folded))
     changed = {n for n in before if not np.array_equal(before[n], after[n])}
     assert "h.1.ln_1.weight" in changed
@@ -130,11 +130,11 @@ def test_what_is_kept_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "ln_f.weight" not in changed
     assert not any(name.startswith("h.0.") for name in changed)
     # where all are kept, nothing is left to move a gain into
-    given = ["--quantize", "int8", "--keep=h.*", "--fold-norms"]
+    given = ["--quantize", "int8", "--quantize-exclude=h.*", "--fold-norms"]
     assert compiled("gpt2", folded, weights, *given) == 0
     told = capsys.readouterr().err
-    assert "no gain was moved" in told
-    assert "in a loop, where norms are left as they are" in told
+    assert "no norm was folded" in told
+    assert "in a loop, where norms are not folded" in told
 
 
 @pytest.mark.parametrize("fold", [True, pytest.param(False, marks=LATER)])
@@ -148,7 +148,7 @@ def test_what_is_kept_stays_in_its_file(
     monkeypatch.setattr("specc_onnx.write.weight_placement.MAX_INLINE_BYTES", 0)
     weights = uneven("llama", tmp_path, planted=False)
     out = tmp_path / "m.onnx"
-    given = ["--quantize=int8", "--keep=model.layers.0.*"]
+    given = ["--quantize=int8", "--quantize-exclude=model.layers.0.*"]
     assert compiled("llama", out, weights, *given, *["--fold-norms"][: int(fold)]) == 0
     model = specc.load(out)
     now, stored = model.weights(), model.manifest.stored
@@ -188,7 +188,7 @@ def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
     lost = []
     for given in ([], ["--fold-norms"]):
         out = tmp_path / "low.onnx"
-        more = {"int4": ["--quantize-all", "--block=32"], "int8-weights": ["--block=32"]}
+        more = {"int4": ["--quantize-all", "--group-size=32"], "int8-weights": ["--group-size=32"]}
         options = ["--quantize", kind, *more.get(kind, ()), *given]
         assert compiled("llama", out, weights, *options) == 0
         assert main(["verify", str(out), "--rounds", "1"]) == 0

@@ -83,7 +83,7 @@ def peak(folder: Path, target: str, kind: str, loads: str, mistake: str = "") ->
     (folder / "m.specc").write_text(text)
     command = [sys.executable, "-c", mistake + PEAK, "compile", "m.specc", "--no-load"]
     command += ["--weights", "m.safetensors", "--quantize", kind, "--target", target]
-    command += ["--samples", "0"] if kind == "int4" else []
+    command += ["--calibration-samples", "0"] if kind == "int4" else []
     done = subprocess.run(
         [*command, "-o", "m.onnx"], cwd=folder, capture_output=True, text=True, check=False
     )

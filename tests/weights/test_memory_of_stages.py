@@ -73,9 +73,9 @@ def peak(folder: Path, mistake: str, *given: str) -> int:
 @pytest.mark.slow
 def test_no_more_than_a_stage_is_in_memory(tmp_path: Path) -> None:
     written(tmp_path)
-    plain = peak(tmp_path, "", "--samples", "0")
+    plain = peak(tmp_path, "", "--calibration-samples", "0")
     limit = 16 << 20
-    given = "--calibrate", "x.npz"
+    given = "--calibration-data", "x.npz"
     used = peak(tmp_path, LIMITS.format(limit=16), *given)
     # weights twice while they are loaded, sums, and one weight's again; with what a
     # factor of it takes beside its inputs while it is rounded

@@ -52,16 +52,16 @@ def emit_token_rules(
     if d.min_tokens and d.stop:
         early = g.node("Less", iteration, g.constant(d.min_tokens, "i64"))
         scores = _emit_suppressed_scores(g, scores, d.stop, vocabulary, early)
-    if d.last_token is not None:
+    if d.forced_eos_token_id is not None:
         made = g.node("Add", iteration, g.constant(1, "i64"))
         last = g.node("Equal", made, limit)
-        only = [[0.0 if i == d.last_token else FORBIDDEN_SCORE for i in range(vocabulary)]]
+        only = [[0.0 if i == d.forced_eos_token_id else FORBIDDEN_SCORE for i in range(vocabulary)]]
         scores = g.node("Where", last, g.constant(only, "f32"), scores)
-    if d.suppress:
-        scores = _emit_suppressed_scores(g, scores, d.suppress, vocabulary)
-    if d.begin_suppress:
+    if d.suppress_tokens:
+        scores = _emit_suppressed_scores(g, scores, d.suppress_tokens, vocabulary)
+    if d.begin_suppress_tokens:
         behind = _emit_is_step(g, iteration, len(d.begin))
-        scores = _emit_suppressed_scores(g, scores, d.begin_suppress, vocabulary, behind)
+        scores = _emit_suppressed_scores(g, scores, d.begin_suppress_tokens, vocabulary, behind)
     # what a text has to begin with is not held to what else is said
     for step, tokens in enumerate(d.begin):
         others = g.constant([[i not in tokens for i in range(vocabulary)]], "bool")
@@ -282,7 +282,7 @@ class BeamSearchStrategy:
     def __init__(self, g: Emitter, d: DecodingConfig, start: StrategyInputs) -> None:
         self.d, self.start = d, start
         first = onnx_beam_search.emit_initial_beams(g, d, g.shape([start.batch]))
-        types = onnx_beam_search.list_beam_types(d.beams)
+        types = onnx_beam_search.list_beam_types(d.num_beams)
         own = [
             LoopCarry(n, t, v)
             for n, t, v in zip(onnx_beam_search.BeamState._fields, types, first, strict=True)
@@ -297,7 +297,7 @@ class BeamSearchStrategy:
         )
         logs = g.node("LogSoftmax", logits, axis=1)
         logs = self.start.ruled(g, self.d, logs, iteration, past)
-        if self.d.renormalize:
+        if self.d.renormalize_logits:
             # a row that may not go on would be NaN
             none = g.constant(onnx_beam_search.NO_SCORE, "f32")
             possible = g.node("Greater", logs, none)
@@ -326,7 +326,7 @@ class BeamSearchStrategy:
         """`tokens` i64[batch, best, made] and `scores` f32[batch, best], the best first."""
         scores, tokens = last[2], last[3]
         best = Dim.of(self.d.best)
-        if self.d.best < self.d.beams:
+        if self.d.best < self.d.num_beams:
             scores, tokens = (emit_slice(g, x, 1, Dim.of(0), best) for x in (scores, tokens))
         shape = (self.start.batch, best, GENERATED_COUNT_DIM)
         return {

@@ -122,7 +122,7 @@ def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
         "E0944",
         f"the default of `{name}` reads more than the row of `{growing}` that is written",
         notes=["a model that decodes by itself knows the newest token alone"],
-        helps=["compile a package: --for step", f"make `{name}` of each token alone"],
+        helps=["compile a package: --graphs step", f"make `{name}` of each token alone"],
     )
 
 

@@ -100,7 +100,7 @@ def _make_generation_context(
     shape = graph.inputs[derived.growing].type.shape
     assert len(shape) == 2, f"{derived.growing} is no row of tokens for each text"
     batch = shape[0]
-    beams = decoding.beams if decoding.strategy == "beam" else 1
+    beams = decoding.num_beams if decoding.strategy == "beam" else 1
     handed = (derived.step.inputs[n].type for n in derived.handed)
     fixed = any(batch in t.shape for t in handed)
     return GenerationContext(

@@ -22,7 +22,7 @@ SLICE_TO_END = 2**31 - 1
 
 def has_history(d: DecodingConfig) -> bool:
     """Return whether a rule reads the tokens of a sequence, or counts those of a prompt."""
-    return bool(d.no_repeat or d.banned or (d.min_length and d.stop))
+    return bool(d.no_repeat_ngram_size or d.bad_words_ids or (d.min_length and d.stop))
 
 
 def get_history_type(rows: Dim) -> Type:
@@ -38,7 +38,7 @@ def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | 
     """
     if keep is not None:
         prompt = _emit_right_aligned(g, prompt, keep)
-    front = max((len(run) - 1 for run in d.banned), default=0)
+    front = max((len(run) - 1 for run in d.bad_words_ids), default=0)
     if not front:
         return prompt
     rows = g.node("Shape", prompt, start=0, end=1)
@@ -48,7 +48,7 @@ def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | 
 
 
 def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
-    """The tokens that are no padding, in their order, behind `NO_TOKEN`."""
+    """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
     kept = emit_cast(g, keep, "bool", "i64")
     length = g.node("Shape", prompt, start=1, end=2)
     behind = g.node("CumSum", kept, g.constant(1, "i64"), exclusive=1, reverse=1)
@@ -65,9 +65,9 @@ def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
 def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: int) -> list[str]:
     """Write which tokens may not come next by each rule, each bool[rows, vocabulary]."""
     found = []
-    if d.no_repeat:
-        found.append(_emit_repeated_ngrams(g, history, d.no_repeat, vocabulary))
-    ordered = sorted(d.banned, key=len)
+    if d.no_repeat_ngram_size:
+        found.append(_emit_repeated_ngrams(g, history, d.no_repeat_ngram_size, vocabulary))
+    ordered = sorted(d.bad_words_ids, key=len)
     for length, runs in groupby(ordered, key=len):
         found.append(_emit_completed_runs(g, history, length, [*runs], vocabulary))
     if d.min_length and d.stop:
@@ -80,7 +80,7 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """The tokens that would end a run of `size` tokens which the history has already
+    """Emit a mask of the tokens that would repeat an n-gram of `size` tokens of the history
     (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5).
     """
     # Column s of these is where a run begins at s; there is none in a short history.
@@ -99,7 +99,7 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
 def _emit_completed_runs(
     g: Emitter, history: str, length: int, runs: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """The last tokens of the runs whose other tokens the history ends with."""
+    """Emit a mask of the last tokens of those `runs` whose other tokens the history ends with."""
     if length == 1:
         alone = {run[0] for run in runs}
         return g.constant([[i in alone for i in range(vocabulary)]], "bool")

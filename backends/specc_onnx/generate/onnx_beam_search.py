@@ -79,7 +79,7 @@ class BeamCandidates:
 
 
 def list_beam_types(beams: int) -> tuple[Type, ...]:
-    """The types of `BeamState`, in its order."""
+    """Return the types of the fields of `BeamState`, in field order."""
     scores = Type.of("f32", SEQUENCES_DIM, beams)
     tokens = Type.of("i64", SEQUENCES_DIM, beams, GENERATED_DIM)
     return (
@@ -96,7 +96,7 @@ def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamSta
     """Before the first step: nothing written, and only the first of the equal beams
     counts. `sentences` is i64[1].
     """
-    n = d.beams
+    n = d.num_beams
     shape = g.node("Concat", sentences, g.vector(n), axis=0)
     lone = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
     nothing = g.node("Expand", g.constant(0, "i64"), g.node("Concat", shape, g.vector(0), axis=0))
@@ -124,11 +124,11 @@ class BeamSearchStep:
 
     @property
     def candidates(self) -> int:
-        """How many continuations of a sentence are looked at."""
+        """Number of candidate continuations per sequence and step."""
         # Each hypothesis may end in as many ways as there are stop tokens: as many more
         # leave `beams` that go on. There are no more than all of them.
-        wanted = max(2, 1 + len(self.d.stop)) * self.d.beams
-        return min(wanted, self.d.beams * self.vocabulary)
+        wanted = max(2, 1 + len(self.d.stop)) * self.d.num_beams
+        return min(wanted, self.d.num_beams * self.vocabulary)
 
 
 def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
@@ -139,7 +139,7 @@ def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
     text that goes on, the search is over: the results of its sentence are
     `NO_TOKEN`, of a score that is no number.
     """
-    g, n = s.g, s.d.beams
+    g, n = s.g, s.d.num_beams
     sentences = g.node("Shape", s.before.scores, start=0, end=1)
     wide = g.node("Mul", sentences, g.vector(n))
     # The beams that one row stands for: all of a sentence where the first step has a row
@@ -172,8 +172,8 @@ def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
 
 
 def _emit_failed_sequences(s: BeamSearchStep, hopeless: str) -> str:
-    """The sentences that are open and have a text without numbers, bool[s, 1], by
-    bool[s, n] or bool[s, 1].
+    """Emit bool[s, 1]: the open sequences with a live beam whose logits are invalid
+    (`hopeless`, bool[s, n] or bool[s, 1]).
     """
     g = s.g
     alive = g.node("Greater", s.before.scores, g.constant(NO_SCORE, "f32"))
@@ -181,7 +181,7 @@ def _emit_failed_sequences(s: BeamSearchStep, hopeless: str) -> str:
 
 
 def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
-    g, n = s.g, s.d.beams
+    g, n = s.g, s.d.num_beams
     before = emit_unsqueeze(g, s.before.scores, 2)
     # The row of a beam that is filler may hold NaN, and `NO_SCORE` plus NaN is no score.
     alive = g.node("Greater", before, g.constant(NO_SCORE, "f32"))
@@ -203,10 +203,10 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str, str, str]:
-    """The best of those that ended before and those that end now, if they are among
-    the first `beams`.
+    """Emit the best finished hypotheses: those finished before and those of the first `beams`
+    candidates that finish now.
     """
-    g, n = s.g, s.d.beams
+    g, n = s.g, s.d.num_beams
     # A continuation that is worse than `beams` others ends unseen, as in the published
     # generators: it would not have been a beam.
     leading = g.constant([[c < n for c in range(s.candidates)]], "bool")
@@ -233,11 +233,9 @@ def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str,
 
 
 def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) -> str:
-    """Whether a sentence is searched further, bool[s, 1]: something goes on, and
-    not as many ended as count.
-
-    Unless `early` says so, that is not enough: the best that goes on must not come
-    before the worst that ended.
+    """Emit bool[s, 1]: whether the search of a sequence continues, i.e. a beam is alive and
+    fewer than `beams` hypotheses are finished. Unless `early` is True, the search also
+    continues while the best live beam scores above the worst finished hypothesis.
     """
     g = s.g
     never = s.d.early == "never" and s.d.length_penalty > 0
@@ -250,7 +248,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     # Sums only fall as texts grow. What a text can still reach is therefore its sum over
     # the greatest divisor there may be; with "never" the search waits for that.
     best = _emit_normalized_scores(s, best, s.limit if never else s.made)
-    worst = emit_slice(g, done_scores, 1, Dim.of(s.d.beams - 1), Dim.of(s.d.beams))
+    worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), Dim.of(s.d.num_beams))
     worst = g.node("Where", ended, worst, g.constant(NO_SCORE, "f32"))
     better = _emit_any(g, g.node("Greater", best, worst))
     return g.node("And", s.before.open, better)
@@ -274,14 +272,14 @@ def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
 
 
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
-    """Whether one is true along an axis, which stays, of length 1."""
+    """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no reduction by `or`, and `ReduceMax` takes booleans from opset 20 on.
     count = g.node("ReduceSum", emit_cast(g, x, "bool", "i64"), g.vector(axis), keepdims=True)
     return g.node("Greater", count, g.constant(0, "i64"))
 
 
 def _emit_column_shape(s: BeamSearchStep) -> str:
-    """The shape of one token for each hypothesis, `[s, n, 1]`."""
+    """Emit the shape of one token per hypothesis, `[s, n, 1]`."""
     g = s.g
     return g.node("Concat", g.node("Shape", s.before.scores), g.vector(1), axis=0)
 

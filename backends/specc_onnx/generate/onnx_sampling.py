@@ -110,7 +110,9 @@ class SamplerState:
 def make_sampler(
     g: Emitter, seed: str, rows: str, vocabulary: int, knobs: dict[str, str]
 ) -> SamplerState:
-    """Everything that does not change from step to step. `rows` is their number, i64[]."""
+    """Emit the sampling values that are the same at every step; `rows`, i64[], is the batch
+    size.
+    """
     temperature = knobs["temperature"]
     warm = g.node("Greater", temperature, g.constant(0, "f32"))
     # A temperature of 0 means the likeliest: one token is looked at, and nothing is
@@ -130,7 +132,7 @@ def make_sampler(
 
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, knobs: dict[str, str]) -> str:
-    """How many of the best tokens are looked at, i64[]."""
+    """Emit the number of most likely tokens that sampling considers, i64[]."""
     every = g.constant(vocabulary, "i64")
     cutting = g.node(
         "Or",
@@ -146,8 +148,8 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, knobs: dict[str, str]) ->
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
-    """Which tokens occur in each row of a prompt i64[rows, n], bool[rows, vocabulary];
-    padding does not count.
+    """Emit bool[rows, vocabulary]: the tokens that occur in each prompt of i64[rows, n],
+    padding excluded.
     """
     size = g.constant(vocabulary, "i64")
     known = g.node(
@@ -185,8 +187,8 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
 
 
 def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> str:
-    """A token of each row, i64[rows], from its logits `[rows, vocab]`; `step`, i64[],
-    counts the tokens made.
+    """Sample one token per batch element, i64[rows], from logits `[rows, vocab]`; `step`,
+    i64[], is the number of tokens generated so far.
     """
     values, ids = g.nodes("TopK", 2, g.node("Div", logits, s.temperature), s.count, axis=1)
     weights = _emit_top_p_filter(
@@ -232,8 +234,8 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Which rows of logits `[rows, vocab]` have no best token, bool[rows]: one is NaN,
-    or the best is infinite.
+    """Emit bool[rows]: whether the logits `[rows, vocab]` of a batch element contain NaN or
+    have an infinite maximum.
     """
     # A maximum may or may not pass NaN on, each kernel as it likes: it is asked for
     # apart.
@@ -246,12 +248,12 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
 
 
 def emit_argmax_tokens(g: Emitter, logits: str) -> str:
-    """The likeliest token of each row, i64[rows]; of equals the lower id."""
+    """Emit the most likely token of each batch element, i64[rows]; ties go to the lower id."""
     return g.node("ArgMax", logits, axis=1, keepdims=False)
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
-    """The logarithm of the probability that the model gives each row's token, f32[rows]."""
+    """Emit the log probability of each batch element's token under `logits`, f32[rows]."""
     places = emit_unsqueeze(g, tokens, 1)
     found = g.node("GatherElements", g.node("LogSoftmax", logits, axis=1), places, axis=1)
     return g.node("Squeeze", found, g.vector(1))

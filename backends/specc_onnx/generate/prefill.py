@@ -69,9 +69,7 @@ def _emit_begin_token(work: GenerationContext) -> str | None:
 
 
 def _emit_extended_mask(work: GenerationContext, name: str, rows: str) -> Tensor:
-    """An input that says which rows exist, for as many as `rows` has: those that it
-    lacks in front do.
-    """
+    """Emit a mask input extended to the length of `rows`: missing leading positions are True."""
     g = work.g
     known = _emit_optional_input(work, name)
     more = g.node(
@@ -83,7 +81,7 @@ def _emit_extended_mask(work: GenerationContext, name: str, rows: str) -> Tensor
 
 
 def _emit_optional_input(work: GenerationContext, name: str) -> str:
-    """An input that may be left out, which is then as if it had no rows: `[batch, n]`."""
+    """Emit an optional input `[batch, n]`; when it is omitted, n is 0."""
     g = work.g
     # An initializer of an input's name is that input's default in ONNX, which a caller
     # may leave out then. Its batch of 1 is expanded to the real one.
@@ -94,7 +92,7 @@ def _emit_optional_input(work: GenerationContext, name: str) -> str:
 
 
 def make_prompt_carry(work: GenerationContext) -> LoopCarry:
-    """The tokens that the first step reads: the whole prompt."""
+    """Build the carry of the token ids; its initial value is the whole prompt."""
     growing = work.derived.growing
     ids = work.outer[growing]
     keeps = (n for graph in work.whole.computed for n in graph.outputs)
@@ -108,20 +106,20 @@ def make_prompt_carry(work: GenerationContext) -> LoopCarry:
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
-    """Whether an input itself says rows of a table."""
+    """Return whether an embedding reads the input directly as its indices."""
     ids = step.inputs[name]
     readers = [node.op for node, _ in step.nodes if ids in node.args]
     return any(isinstance(op, ops.Embedding) for op in readers)
 
 
 def make_mask_carry(work: GenerationContext, name: str) -> LoopCarry:
-    """What an input beside the tokens is at the first step."""
+    """Build the carry of an input other than the token ids, with its value at the first step."""
     type = work.derived.step.inputs[name].type
     return LoopCarry(name, type, work.spread(work.outer[name]))
 
 
 def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
-    """What a state is before the first step: what `encode` made of it, or nothing yet."""
+    """Build the carry of a state; its initial value is an output of `encode`, or empty."""
     if state.initial:
         initial = work.spread(work.outer[state.initial], state.batch)
         return LoopCarry(state.name, state.type, initial)
@@ -137,8 +135,8 @@ def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
 
 
 def get_encoder_output(work: GenerationContext, name: str) -> Tensor:
-    """What every step reads as it is. It is no carry: a body sees the main graph, and a
-    carry that never changes would be handed round for nothing.
+    """Return a value that every step reads unchanged. It is not a carry: a loop body can
+    capture it from the main graph.
     """
     type = work.derived.step.inputs[name].type
     known = make_typed_tensor(work.outer[name].name, type.dtype, type.shape)
@@ -146,7 +144,7 @@ def get_encoder_output(work: GenerationContext, name: str) -> Tensor:
 
 
 def find_prompt_mask(work: GenerationContext) -> str | None:
-    """Which tokens of the prompt are no padding, bool[rows, n], where that is known."""
+    """Return the padding mask of the prompt, bool[rows, n], or None if the model has none."""
     for name in work.whole.keeps:
         if name in work.outer:
             return work.spread(work.outer[name])
@@ -154,8 +152,8 @@ def find_prompt_mask(work: GenerationContext) -> str | None:
 
 
 def find_first_logits(work: GenerationContext) -> Tensor | None:
-    """What the first token of a text without a prompt is drawn from, f32[rows,
-    vocabulary]; None where every text has a token.
+    """Return the logits of the first token of a sequence without a prompt, f32[rows,
+    vocabulary], or None if every sequence needs a token.
     """
     name, g = work.derived.first, work.g
     if not work.whole.begins:
@@ -170,8 +168,8 @@ def find_first_logits(work: GenerationContext) -> Tensor | None:
 
 
 def find_empty_prompts(work: GenerationContext) -> str | None:
-    """Which texts of a batch have no token, bool[rows, 1]: their prompt is padding alone.
-    None where nothing says what is padding.
+    """Emit bool[rows, 1]: whether a prompt consists of padding only. Return None if there is no
+    padding mask.
     """
     kept, g = find_prompt_mask(work), work.g
     if kept is None:

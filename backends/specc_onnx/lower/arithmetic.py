@@ -33,7 +33,7 @@ FLOAT_OPERATORS = {**PLAIN_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", 
 
 @lower(ops.Arith)
 def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """One operator where it does what is meant; both sides may be repeated to fit."""
+    """Lower `Arith` to one operator where ONNX has the same semantics; operands broadcast."""
     if left.type.dtype not in INTEGER_DTYPES:
         name = FLOAT_OPERATORS.get(op.fn)
         return (
@@ -47,12 +47,12 @@ def arith(op: ops.Arith, g: Emitter, left: Tensor, right: Tensor) -> str:
 
 
 def emit_integer_min(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """The smaller of two whole numbers."""
+    """Emit the element-wise minimum of two integer tensors."""
     return g.node("Where", g.node("Less", y.name, x.name), y.name, x.name)
 
 
 def emit_integer_max(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """The greater of two whole numbers."""
+    """Emit the element-wise maximum of two integer tensors."""
     return g.node("Where", g.node("Less", x.name, y.name), y.name, x.name)
 
 
@@ -100,8 +100,8 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """What is divided by: 1 instead of 0 and -1, which end the process; and where that
-    is so, "" if nowhere.
+    """Emit the divisor with 1 in place of 0 and -1, which would crash the process, and a mask
+    of those elements ("" if there are none).
     """
     # A known divisor that is 0 or -1 does not come here.
     if find_tensor_constant(y) is not None:
@@ -114,7 +114,7 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """A whole number to a power that is known, by squaring: the operator goes through floats."""
+    """Emit an integer to a constant power by repeated squaring, since `Pow` computes in floats."""
     times = find_tensor_constant(y)
     assert isinstance(times, int), "the power of a whole number is known"
     assert times >= 0, "and not below 0"
@@ -164,9 +164,7 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
 
 
 def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
-    """A fraction cut towards zero; what is no number is 0, what is too large the nearest
-    that is held.
-    """
+    """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
     least, most = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
     # A cast of what does not fit is another number on each machine.
     known = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
@@ -174,7 +172,7 @@ def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
-    """A sum of whole numbers in 64 bits; only of few small ones is the operator exact."""
+    """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
         return emit_reduce(g, "ReduceSum", x.name, axis)
     # `CumSum` has a kernel that adds whole numbers as such. Its last row is the sum;
@@ -184,7 +182,7 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
 
 
 def is_small_integer(value: Value) -> bool:
-    """Whether whole numbers are surely far from 2**53, also when an axis is added up."""
+    """Return whether integers stay far below 2**53, even summed along an axis."""
     while value.node is not None:
         if is_position_id_source(value):
             return True
@@ -199,7 +197,7 @@ def is_small_integer(value: Value) -> bool:
 
 
 def find_tensor_constant(x: Tensor) -> int | float | None:
-    """The number that a tensor holds everywhere, where it is known."""
+    """Return the value that all elements of a tensor have, or None if it is not constant."""
     node = x.value.node if x.value else None
     return node.op.value if node is not None and isinstance(node.op, ops.Constant) else None
 

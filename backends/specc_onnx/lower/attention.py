@@ -30,8 +30,8 @@ def attend(
     added: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """The result and the weights; the weights are "" where nobody reads them and the
-    operator hides them.
+    """Lower `Attend`; return the result and the weights. The weights are "" if they have no
+    users and the operator does not expose them.
     """
     if is_kv_buffer(g, key):
         record_attention_note(
@@ -50,9 +50,7 @@ def attend(
 
 
 def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention | str:
-    """The blocks in which to do it, where that skips something; else why it is done at
-    once.
-    """
+    """Return the blocks for blocked attention where they save work, else the reason against it."""
     queries, keys = parts.grid[2:]
     if not g.target.blocks:
         return f"blocks are not for {g.target.name}"

@@ -23,8 +23,8 @@ from specc_onnx.lower.tensor_helpers import emit_full
 def prepare_short_parts(
     op: ops.Attend, g: Emitter, parts: AttentionParts, long: str
 ) -> tuple[AttentionParts, dict[str, str]]:
-    """The operands of the short form, and what says where they are made; `long` is the
-    condition under which nobody reads them.
+    """Return the operands of the short form and the names of the masks computed for it; `long`
+    is the condition under which they are unused.
     """
     short = ShortForm(g, parts, long)
     if can_fuse_attention(op, g, parts):
@@ -60,14 +60,14 @@ class ShortForm:
         return self._hoisted((mask.value if mask else None, add.value if add else None), make)
 
     def one(self, x: Tensor | None) -> Tensor | None:
-        """A mask, or added scores."""
+        """Return the mask or additive bias for the short form."""
         if x is None:
             return None
         made = self._hoisted((x.value,), lambda: self._again(x) or x)
         return replace(x, name=made)
 
     def _again(self, x: Tensor | None) -> Tensor | None:
-        """The same values, made anew in the innermost body."""
+        """Recompute a value in the innermost body."""
         if x is None or x.value is None:
             return x
         n = self.parts.grid[2]
@@ -75,7 +75,9 @@ class ShortForm:
         return lower_grid_slice(self.g, portion, x)
 
     def _hoisted(self, key: tuple[Value | None, ...], make: Callable[[], Tensor]) -> str:
-        """What `make` makes where it is short; one number, for nobody, where it is not."""
+        """Emit an `If` outside the loop: the value of `make` for a short sequence, an unused
+        tensor of one element for a long one.
+        """
         g, known = self.g, (self.long, *key)
         if known in g.layouts.hoisted:
             return g.layouts.hoisted[known]
@@ -94,7 +96,7 @@ class ShortForm:
 
 
 def make_if_branch(g: Emitter, body: GraphBody, name: str, result: str, type: Type) -> GraphProto:
-    """A branch of an `If`, whose result has to be made inside."""
+    """Build a branch of an `If`, aliasing a result that the branch itself does not compute."""
     if not any(result in node.output for node in body.nodes):
         result = g.alias(result, g.place(name))
     return make_body_graph(name, body, [result], [type])

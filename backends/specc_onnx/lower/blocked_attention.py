@@ -55,7 +55,7 @@ class GlobalTokens:
 def emit_local_attention(
     op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention
 ) -> AttentionResult:
-    """The result, made in blocks for more rows than `local.above`."""
+    """Emit attention that runs in blocks for sequences longer than `local.above`."""
     b, h, n, _ = parts.grid
     e = parts.v.type.shape[3]
     # Both branches must give one shape: the packed one where the kernel can give that.
@@ -96,8 +96,8 @@ def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, rows: Dim, local: LocalAttention, apart: GlobalTokens
 ) -> str:
-    """Whether there are so many rows that blocks pay, and few of them stand apart; an
-    empty batch has none.
+    """Emit whether the sequence is long enough for blocks, with few enough global tokens; false
+    for an empty batch.
     """
     if rows.name is not None:
         g.facts.branch_lengths[rows.name] = max(
@@ -117,7 +117,7 @@ def emit_is_long_enough(
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
-    """The rows at which one of some conditions holds for any text or head, i64[n]."""
+    """Emit i64[n]: the positions at which a condition holds for any batch element or head."""
     found = ""
     for alone in conditions:
         x = g.values.tensors[alone.value]
@@ -134,7 +134,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
-    """What is written inside runs only where these lengths are not 0."""
+    """Treat `lengths` as nonzero for the code emitted inside the context."""
     before = g.lengths
     g.lengths = replace(before, sure=before.sure | {*lengths})
     try:
@@ -149,7 +149,7 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
 def _emit_attention_blocks(
     op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention, apart: GlobalTokens
 ) -> str:
-    """The blocks of an attention, joined."""
+    """Emit the blocks of an attention, concatenated."""
     b, h, n, _ = parts.grid
     e, size = parts.v.type.shape[3], Dim.of(local.block)
 
@@ -194,7 +194,7 @@ def emit_block_loop(
 
 
 def _emit_query_span(g: Emitter, turn: str, rows: str, local: LocalAttention) -> PositionSpan:
-    """The rows of a block; those of the last end where the axis does."""
+    """Emit the query positions of a block; the last block ends at the end of the axis."""
     place = g.node("Mul", g.node("Unsqueeze", turn, g.vector(0)), g.vector(local.block))
     start = g.node("Min", place, g.node("Sub", rows, g.vector(local.block)))
     stop = g.node("Add", start, g.vector(local.block))
@@ -204,8 +204,8 @@ def _emit_query_span(g: Emitter, turn: str, rows: str, local: LocalAttention) ->
 def _emit_key_span(
     g: Emitter, queries: PositionSpan, rows: str, local: LocalAttention
 ) -> PositionSpan:
-    """The keys of a block: from the farthest that its first query sees up to the
-    nearest that its last one does; there is always one.
+    """Emit the key positions of a block: from the farthest one that its first query attends to
+    up to the nearest one that its last query does; never empty.
     """
     zero, one = g.vector(0), g.vector(1)
     # The band is of q - k: its upper end looks back, its lower one, turned round, ahead.
@@ -230,7 +230,7 @@ def _emit_key_span(
 
 @contextmanager
 def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) -> Iterator[None]:
-    """How many keys a block has is known inside, and that there are some."""
+    """Bind the number of keys of a block, which is nonzero, inside the context."""
     if keys.length != BLOCK_KEYS_DIM:
         with set_lengths_nonempty(g, queries.length, keys.length):
             yield
@@ -291,7 +291,7 @@ def _emit_joined_blocks(
 def _emit_global_queries(
     op: ops.Attend, g: Emitter, parts: AttentionParts, rows: Tensor, numbers: str
 ) -> str:
-    """The rows, with those of some queries made by one attention over all keys."""
+    """Emit `rows` with the global queries overwritten by one attention over all keys."""
     axis = rows.type.rank - 2
     count = g.node("Size", numbers)
     some = g.node("Greater", count, g.constant(0, "i64"))

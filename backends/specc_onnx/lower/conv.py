@@ -25,7 +25,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Conv)
 def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """The standard operator, all of it padded by numbers: `auto_pad` has no dilation."""
+    """Lower to the standard operator with explicit padding: `auto_pad` ignores dilation."""
     slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     given = _emit_channels_first(g, op.kernel, slide.given(x))
     operands = (given, weight.name, bias.name if bias else None)
@@ -51,7 +51,7 @@ picture that is one row high: ONNX Runtime has the faster kernels for pictures a
 
 
 def _emit_conv_as_2d(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> str:
-    """A convolution of rows as one over a picture that is one row high."""
+    """Emit a 1-D convolution as a 2-D convolution of height 1."""
     zero, one = (0,), (1,)
     wide = ops.Conv(
         one + op.kernel,
@@ -82,7 +82,7 @@ def _emit_conv(op: ops.Conv, g: Emitter, operands: ConvOperands, dtype: str) -> 
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """The standard operator `kind`; of bfloat16 in f32 where the opset has none of it."""
+    """Emit the standard operator `kind`; bfloat16 computes in f32 where the opset lacks it."""
     narrow = dtype == "bf16" and g.opset < BF16_CONV_SINCE
     wide = "f32" if narrow else dtype
     given = (name and emit_cast(g, name, dtype, wide) for name in operands)
@@ -93,7 +93,7 @@ def emit_convolution(
 def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
-    """The standard operator; fewer than no rows cut off behind are its `output_padding`."""
+    """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
     first = _get_first_window_axis(op.kernel)
     axes = range(first, first + len(op.kernel))
     # Where an axis may have no rows the operator would fail; one row is put there and
@@ -126,15 +126,15 @@ def conv_transpose(
 
 @lower(ops.MaxPool)
 def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
-    """The standard operator, which pads with what is below all."""
+    """Lower to the standard operator, which pads with the lowest value."""
     slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     made = _emit_max_pool(g, op, _emit_channels_first(g, op.kernel, slide.given(x)), x.type.dtype)
     return slide.finished(_emit_channels_first(g, op.kernel, made), x)
 
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """The greatest along one axis after the other: of the first rows of all windows, of
-    their second rows, and so on. Lengths need not be known.
+    """Emit a max pool, one axis after the other, as the maximum of strided slices: the first
+    positions of all windows, their second positions, and so on. Works with dynamic lengths.
     """
     # Around a picture nothing can be put in bf16, which f32 holds as it is.
     wide = "f32" if dtype == "bf16" else dtype
@@ -164,8 +164,8 @@ BEYOND_ANY_AXIS = 2**62
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """The standard's operator; more padding than the kernel has places, which it
-    refuses, is put there before.
+    """Emit the standard operator; padding as large as the kernel, which it rejects, becomes a
+    `Pad`.
     """
     if g.lacks("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
@@ -186,18 +186,16 @@ def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
 def _emit_window_padding(
     g: Emitter, op: ops.MaxPool | ops.AveragePool, x: str, value: float, dtype: str = "f32"
 ) -> str:
-    """A picture with `value` around it."""
+    """Emit a feature map (NCHW) padded with `value`."""
     sides = g.vector(0, 0, *op.before, 0, 0, *op.behind)
     return g.node("Pad", x, sides, g.constant(value, dtype))
 
 
 @lower(ops.AveragePool)
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
-    """The standard operator.
-
-    Its `ceil_mode` counts otherwise in older opsets, so windows that reach over the end
-    are padding that does not count; where the other padding does, that is zeros put
-    there before.
+    """Lower to the standard operator. Its `ceil_mode` counts differently in older opsets, so
+    windows that reach past the end are padding excluded from the count; where the other
+    padding is included in the count, it is added before as zeros.
     """
     slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     given = _emit_channels_first(g, op.kernel, slide.given(x))
@@ -218,9 +216,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.KeepRows)
 def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
-    """The greatest of a window of truths as numbers; that all are true is that none is
-    false.
-    """
+    """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
     some, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
     shown = keep.name if some else g.node("Not", keep.name)
@@ -267,7 +263,7 @@ class _EmptyWindowGuard:
         return self.g.node("Reshape", x.name, shape, allowzero=1)
 
     def finished(self, made: str, x: Tensor) -> str:
-        """The result without the windows over those zeros."""
+        """Return the result without the windows over the added zeros."""
         for n in self._maybe_empty(x):
             axis = self.first + n
             length = self.op.rows(x.type.shape[axis], n)
@@ -282,7 +278,7 @@ class _EmptyWindowGuard:
         return self.g.lengths.demand(self.g, number, spare)
 
     def _maybe_empty(self, x: Tensor) -> list[int]:
-        """The axes that may be without rows, where that is allowed."""
+        """Return the window axes that may have length 0, where that is allowed."""
         none = Dim.of(0)
         return [
             n
@@ -293,12 +289,12 @@ class _EmptyWindowGuard:
 
 
 def _make_equivalent_conv(pool: ops.MaxPool) -> ops.Conv:
-    """The convolution with a pool's window."""
+    """Build the convolution with the window of a pool."""
     return ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads)
 
 
 def _get_first_window_axis(kernel: Sequence[int]) -> int:
-    """The first axis that a window moves along: rows are second, those of a picture third."""
+    """Return the first axis that a window slides along: 1 for sequences, 2 for images."""
     return len(kernel)
 
 

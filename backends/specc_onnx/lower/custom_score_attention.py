@@ -34,7 +34,7 @@ from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 
 def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """The sum of values by weights `[…, q, k]`; None where that is done at once."""
+    """Emit the sum of values weighted by `[…, q, k]` in blocks; None where blocks do not apply."""
     local = _plan_weight_blocks(g, weights, values)
     if local is None:
         return None
@@ -74,7 +74,7 @@ class _WeightedSumBlock:
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
-    """The blocks, where nothing else reads the weights and they can be made in them."""
+    """Return the blocks if the weights have no other user and can be computed per block."""
     value, width = weights.value, values.type.shape[-1].number
     if value is None or width is None or not g.target.blocks:
         return None
@@ -131,7 +131,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower(ops.Hard)
 def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """Of the visible those equal to the greatest, then the first of them."""
+    """Lower to the one-hot of the first maximum of the visible scores."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     lowest = g.constant(float("-inf"), dtype)
     seen = g.node("Where", mask.name, scores.name, lowest)
@@ -149,7 +149,7 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower(ops.Share)
 def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
-    """The visible over their sum, or over one where that is zero."""
+    """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.type.dtype, scores.type.rank - 1
     seen = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
     # Nothing that is left is below 0, so the sum is 0 only where all are.
@@ -160,7 +160,7 @@ def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 @lower(ops.Weigh)
 def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
-    """A matrix product."""
+    """Lower to a sum over near keys, a blocked sum, or a matrix product."""
     if weights.value and weights.value.node:
         record_attention_note(g, weights.type.dtype, {"weights": weights.name})
     made = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)

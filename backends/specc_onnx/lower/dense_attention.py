@@ -47,13 +47,13 @@ class AttentionParts:
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """The shape of the scores: batch, heads, queries, keys."""
+        """Shape of the scores: batch, heads, queries, keys."""
         b, h, q, _ = self.q.type.shape
         return b, h, q, self.k.type.shape[2]
 
     @property
     def groups(self) -> Dim:
-        """How many heads keys and values have."""
+        """Number of key/value heads."""
         return self.k.type.shape[1]
 
 
@@ -78,7 +78,7 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
-    """Whether the operator `Attention` does what this asks for."""
+    """Return whether the standard operator `Attention` can compute this attention."""
     # The operator has no sinks, and ONNX defines it by the square root of the scale. In
     # f64 the processor's kernel gives NaN for a row that sees no key.
     wanted = {parts.q.type.dtype, *(["weights"] if g.site.wanted[1] else [])}
@@ -88,7 +88,9 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> boo
 
 
 def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: Dim) -> str:
-    """The result as `[b, h, t, e]`; written off again where nobody reads that form."""
+    """Emit the result as `[b, h, t, e]`; dead-code elimination removes it if that form has no
+    users.
+    """
     if not made.packed:
         return made.result
     last = -1 if width.number is None else width.number
@@ -140,7 +142,7 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, shared: Dim | None) 
 
 
 def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> str:
-    """The softmax; a sink is one more key, always visible, dropped again."""
+    """Emit the softmax; a sink is an additional visible key whose weight is dropped."""
     dtype = parts.q.type.dtype
     b, h, q, k = parts.grid
     # Without a sink a row may see nothing at all, which `emit_masked_softmax` makes zeros.
@@ -157,7 +159,7 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """One `Attention` node, on packed heads where all three operands have them."""
+    """Emit one `Attention` node, on packed heads where all three operands have them."""
     b, h, q, _ = parts.grid
     e = parts.v.type.shape[3]
     three = (parts.q, parts.k, parts.v)
@@ -182,7 +184,9 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
-    """The operands as `[b, t, h·d]`, where all three exist so and the kernel reads them."""
+    """Return q, k and v as `[b, t, h·d]` where all three exist in that layout and the kernel
+    reads it.
+    """
     q, k, v = (g.layouts.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
     known = parts.grid[1].number and parts.groups.number
     if not g.target.packed_heads or not known or q is None or k is None or v is None:
@@ -191,8 +195,8 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 
 
 def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
-    """What may be seen, and what is added, as one tensor of full query and key length;
-    None for all.
+    """Emit mask and bias as one tensor of full query and key length; None if all keys are
+    visible.
     """
     q, k = parts.grid[2:]
     mask, add = parts.mask, parts.add
@@ -224,16 +228,14 @@ class AttentionCall:
 
     @property
     def results(self) -> int:
-        """How many results are asked for: the weights are the fourth."""
+        """Number of outputs of the node: the weights are the fourth."""
         return 4 if self.read else 1
 
 
 def _emit_guarded_attention(
     g: Emitter, parts: AttentionParts, call: AttentionCall
 ) -> AttentionResult:
-    """The `Attention` node; inside an `If` that gives zeros when an axis may turn out
-    to be empty.
-    """
+    """Emit the `Attention` node, inside an `If` that returns zeros where an axis may be empty."""
     dtype, grid = parts.q.type.dtype, parts.grid
     b, _, q, k = grid
     doubtful = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.positive(d)]

@@ -38,11 +38,11 @@ class LengthResolver:
 
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
-        """Where the number behind each symbol comes from."""
+        """Source of the value of each symbol."""
         return find_length_sources(self.inputs, self.facts, self.numbers)
 
     def scalar(self, g: "Emitter", length: DimLike) -> str:
-        """A length as i64[]."""
+        """Emit a length as i64[]."""
         number = Dim.of(length).number
         if number is not None:
             return g.constant(number, "i64")
@@ -73,7 +73,7 @@ class LengthResolver:
             return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
 
     def one(self, g: "Emitter", length: Dim) -> str:
-        """A length as i64[1]."""
+        """Emit a length as i64[1]."""
         if length.number is not None:
             return g.vector(length.number)
         with g.outside("lengths"):
@@ -94,7 +94,7 @@ class LengthResolver:
             return total
 
     def floor_of(self, length: Dim) -> int:
-        """A number that the length never falls below."""
+        """Return a lower bound of the length."""
         total = 0
         for monomial, c in length.terms:
             # `past - window` may be anything.
@@ -125,7 +125,7 @@ class LengthResolver:
         return number
 
     def positive(self, length: Dim) -> bool:
-        """Whether the length is known to be at least 1."""
+        """Return whether the length is known to be at least 1."""
         return length in self.sure or self.floor_of(length) > 0
 
     def _term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
@@ -158,7 +158,7 @@ class LengthResolver:
         if symbol in self.numbers:
             return g.node("Unsqueeze", self.numbers[symbol], g.vector(0))
         source = self.sources.get(symbol)
-        assert source is not None, f"no input tells the length {symbol}"
+        assert source is not None, f"no input determines the length {symbol}"
         if isinstance(source, Dim):
             return self.one(g, source)
         return _read_axis(g, self, source)
@@ -183,8 +183,8 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
 
 
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
-    """A number that a symbol, or a quotient, remainder, least or greatest of lengths,
-    never falls below.
+    """Return a lower bound of a symbol, or of a quotient, remainder, minimum or maximum of
+    lengths.
     """
     if isinstance(atom, str):
         # what an equation says of a symbol counts where nobody promised more

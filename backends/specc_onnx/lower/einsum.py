@@ -29,13 +29,13 @@ class EinsumTerm:
     axes: tuple[str, ...]
 
     def dims(self, names: Sequence[str]) -> list[Dim]:
-        """The lengths of some axes."""
+        """Return the lengths of the named axes."""
         return [self.tensor.type.shape[self.axes.index(n)] for n in names]
 
 
 @lower(ops.Einsum)
 def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
-    """The operands joined from left to right."""
+    """Lower an einsum by contracting the operands from left to right."""
     left, right = op.equation.split("->")
     names = [tuple(term.split()) for term in left.split(",")]
     out = tuple(right.split())
@@ -54,7 +54,7 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
 
 
 def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -> EinsumTerm:
-    """The product of two, summed over the axes that only they have."""
+    """Emit the product of two terms, summed over the shared axes that are not used later."""
     a, b = (
         _sum_unshared_axes(g, a, later | {*b.axes}),
         _sum_unshared_axes(g, b, later | {*a.axes}),
@@ -79,7 +79,7 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -
 def _to_matrix(
     g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
 ) -> Tensor:
-    """A term as `[batch…, rows, columns]`, its groups of axes merged."""
+    """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
     turned = _transpose_term(g, term, (*batch, *rows, *columns))
     high, wide = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
     shape = (*term.dims(batch), high, wide)
@@ -88,7 +88,7 @@ def _to_matrix(
 
 
 def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:
-    """A term without the axes that nothing else has."""
+    """Sum a term over the axes that are not in `kept`."""
     # From the back, so that the numbers of the axes in front stay true.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in kept:
@@ -110,7 +110,7 @@ def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor
 def _emit_einsum_operator(
     g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
 ) -> str:
-    """A name twice in one term takes a diagonal, which only the operator itself does well."""
+    """Emit `Einsum`; the only operator that handles a repeated axis in one term (a diagonal)."""
     # ONNX has a letter for an axis, where ours have names.
     every = dict.fromkeys(n for term in names for n in term)
     letter = dict(zip(every, string.ascii_letters, strict=False))

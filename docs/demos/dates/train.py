@@ -83,7 +83,7 @@ def exact(spec: Path, weights: Path) -> float:
     """The share of held-out pairs whose answer is right to the last character."""
     pairs = data.held_out(TEST_PAIRS)
     with tempfile.TemporaryDirectory() as folder:
-        specc.compile(spec, f"{folder}/dates", weights=weights, parts="encode,step")
+        specc.compile(spec, f"{folder}/dates", weights=weights, graphs="encode,step")
         model = specc.load(f"{folder}/dates")
         found = [
             a

@@ -27,7 +27,7 @@ def import_pyarrow(name: str = "pyarrow") -> Any:
             "Parquet needs the package `pyarrow`, which is not installed",
             helps=[
                 'pip install "specc-onnx[data]"',
-                "or read and write JSON lines, which need nothing: --to jsonl",
+                "or read and write JSON lines, which need nothing: --output-format jsonl",
             ],
         )
     return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow

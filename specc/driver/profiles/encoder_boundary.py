@@ -7,11 +7,10 @@ from specc.ir.graph import Graph, Value
 
 
 def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -> Value | None:
-    """The last value f[batch, rows, features] that stands between `source` and all of
-    `handed`; None: there is none.
+    """Return the last value f[batch, positions, features] on every path from `source` to
+    `handed` (their common dominator), or None if there is none.
 
-    What does not hang on `source` at all, such as a mask made from another input, is
-    passed over.
+    Values that do not depend on `source`, such as a mask from another input, are ignored.
     """
     above: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
@@ -21,7 +20,7 @@ def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -
             if depth[a] < depth[b]:
                 a, b = b, a
             up = above[a]
-            assert up is not None, "all of them hang on the source"
+            assert up is not None, "every value here depends on the source"
             a = up
         return a
 
@@ -37,12 +36,12 @@ def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -
             for result in results:
                 above[result], depth[result] = up, depth[up] + 1
     at = nearest(handed)
-    while at is not None and not _rows_of_features(at, source):
+    while at is not None and not _is_hidden_state(at, source):
         at = above[at]
     return at
 
 
-def _rows_of_features(value: Value, source: Value) -> bool:
+def _is_hidden_state(value: Value, source: Value) -> bool:
     return (
         value.type.rank == 3
         and value.type.dtype == "f32"
@@ -52,9 +51,7 @@ def _rows_of_features(value: Value, source: Value) -> bool:
 
 
 def find_cross_attention(step: Graph, handed: Iterable[str]) -> list[dict[str, str]]:
-    """For each attention over what is handed over, in the order of the step: its `key`
-    and `value` by name.
-    """
+    """Return the names of the key and the value of each cross-attention, in step order."""
     origin: dict[Value, str] = {step.inputs[name]: name for name in handed if name in step.inputs}
     found: list[dict[str, str]] = []
     for node, results in step.nodes:

@@ -16,51 +16,50 @@ from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
 
 PROFILES = ("specc", "hf", "genai")
-"""Ours, which every model has; that of Optimum and transformers.js; that of onnxruntime-genai."""
+"""`specc`: works for every model; `hf`: Optimum and transformers.js; `genai`: onnxruntime-genai."""
 
 ROWS: Mapping[str, Literal["newest", "new"]] = {"specc": "newest", "hf": "new", "genai": "newest"}
-"""Which rows of the logits `derive` is to give: readers of `hf` may look at all of the new ones."""
+"""Logits that the step graph returns: the newest token's, or all new tokens' (`hf` readers)."""
 
 
 def check_profile(profile: str) -> None:
-    """E0751 for a profile there is none of."""
+    """Raise E0751 if the profile does not exist."""
     if profile not in PROFILES:
         raise_error(
             "E0751",
-            f"there is no form of inputs and outputs called `{escape_text(profile)}`",
-            helps=suggest_similar_name(profile, PROFILES, f"there are {', '.join(PROFILES)}"),
+            f"there is no export profile called `{escape_text(profile)}`",
+            helps=suggest_similar_name(profile, PROFILES, f"profiles are {', '.join(PROFILES)}"),
         )
 
 
 def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) -> ProfiledGraphs:
-    """The graphs of `derived`, renamed and put together as the readers of `profile`
-    want them.
+    """Return the graphs of `derived` with the names and layouts that `profile` prescribes.
 
-    `specc`: `encode` (where there is one) and `step` as they are. `hf`: `model`, or
-    `encoder_model`, `decoder_model` and `decoder_with_past_model`. `genai_config`: `model`,
-    and `genai_config.json`. Fails with E0751 for an unknown profile, with E0752 where
-    the model has something a profile has no place for.
+    `specc`: `encode` (if there is one) and `step`, unchanged. `hf`: `model`, or
+    `encoder_model`, `decoder_model` and `decoder_with_past_model`. `genai`: `model` and
+    `genai_config.json`. Raise E0751 for an unknown profile, E0752 if the profile cannot
+    represent the model.
     """
     check_profile(profile)
     generation = model.generation
-    assert generation is not None, f"{model.name} does not say what it generates"
+    assert generation is not None, f"{model.name} has no `generate` section"
     if profile == "specc":
         encode = {"encode": derived.encode} if derived.encode else {}
         return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
     if profile == "hf" and derived.encode is not None:
-        return _named(build_encoder_decoder(derived, generation.source))
+        return _rename_graphs(build_encoder_decoder(derived, generation.source))
     graph, states = build_decoder(profile, derived, generation.source)
     if profile == "hf":
-        return _named(ProfiledGraphs({"model": graph}, states))
+        return _rename_graphs(ProfiledGraphs({"model": graph}, states))
     files = {
         genai_config.FILE: genai_config.build_genai_config(
             model, generation, graph, states, "model"
         )
     }
-    return _named(ProfiledGraphs({"model": graph}, states, files))
+    return _rename_graphs(ProfiledGraphs({"model": graph}, states, files))
 
 
-def _named(made: ProfiledGraphs) -> ProfiledGraphs:
-    """Graphs under the names of their files."""
+def _rename_graphs(made: ProfiledGraphs) -> ProfiledGraphs:
+    """Return the graphs, each named after its file."""
     named = {stem: Graph(**{**graph.__dict__, "name": stem}) for stem, graph in made.graphs.items()}
     return replace(made, graphs=named)

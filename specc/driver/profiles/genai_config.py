@@ -11,8 +11,8 @@ from specc.ir.model import GenerateSection, ModelDefinition
 
 FILE = "genai_config.json"
 UNBOUNDED = 131072
-"""The longest text of a model that sets no bound; caches grow as they are needed, so
-the number costs nothing.
+"""Maximum sequence length of a model without a limit. Caches grow on demand, so a large
+value costs nothing.
 """
 
 CACHES = {
@@ -30,10 +30,12 @@ def build_genai_config(
     states: tuple[DecodeState, ...],
     stem: str,
 ) -> dict[str, Any]:
-    """The content of the file. `graph` and `states` bear the profile's names; `stem` is
-    the graph's file's.
+    """Return the content of genai_config.json.
+
+    `graph` and `states` carry the names of the profile; `stem` is the file name of the
+    graph without suffix.
     """
-    said = generation.settings
+    settings = generation.settings
     inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
     heads, features = states[0].type.shape[1].number, states[0].type.shape[3].number
     decoder = {
@@ -47,9 +49,9 @@ def build_genai_config(
     }
     longest = max_sequence_length(model, generation)
     tokens = {
-        "bos_token_id": _start(said),
-        "eos_token_id": _stops(said),
-        "pad_token_id": _pad(said),
+        "bos_token_id": _bos_token(settings),
+        "eos_token_id": _eos_tokens(settings),
+        "pad_token_id": _pad_token(settings),
     }
     return {
         "model": {
@@ -59,13 +61,17 @@ def build_genai_config(
             **{name: value for name, value in tokens.items() if value is not None},
             "decoder": decoder,
         },
-        "search": {**_search(said), "max_length": longest, "past_present_share_buffer": False},
+        "search": {
+            **_search_options(settings),
+            "max_length": longest,
+            "past_present_share_buffer": False,
+        },
     }
 
 
 def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
-    """How many tokens the model can read: as many as the smallest table of positions
-    has, or its config's `context`.
+    """Return the maximum sequence length in tokens: the smallest position embedding table,
+    else the config's `context`, else `UNBOUNDED`.
     """
     symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -78,39 +84,37 @@ def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> 
     )
 
 
-def _start(said: Mapping[str, object]) -> object:
-    """The first of the tokens that a text starts with."""
-    start = said.get("start")
+def _bos_token(settings: Mapping[str, object]) -> object:
+    """Return the first of the start tokens."""
+    start = settings.get("start")
     return start[0] if isinstance(start, list | tuple) and start else start
 
 
-def _stops(said: Mapping[str, object]) -> object:
-    stop = said.get("stop")
+def _eos_tokens(settings: Mapping[str, object]) -> object:
+    stop = settings.get("stop")
     if isinstance(stop, list | tuple):
         return list(stop) if len(stop) != 1 else stop[0]
     return stop
 
 
-def _pad(said: Mapping[str, object]) -> object:
-    """Texts of a batch that have ended are filled with a token that ends them, where
-    none is named.
-    """
-    stop = _stops(said)
-    return said.get("pad", stop[0] if isinstance(stop, list) and stop else stop)
+def _pad_token(settings: Mapping[str, object]) -> object:
+    """Return the pad token; the first stop token if the spec gives none."""
+    stop = _eos_tokens(settings)
+    return settings.get("pad", stop[0] if isinstance(stop, list) and stop else stop)
 
 
-def _search(said: Mapping[str, object]) -> dict[str, object]:
-    """What the spec says of the search, in their words."""
-    strategy = said.get("strategy")
-    settings: Mapping[str, object] = (
+def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the search options in the terms of onnxruntime-genai."""
+    strategy = settings.get("strategy")
+    search: Mapping[str, object] = (
         strategy if isinstance(strategy, Mapping) else {"kind": strategy or "greedy"}
     )
-    words = {"width": "num_beams", "n_best": "num_return_sequences"}
+    words = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
     same = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
-    made: dict[str, object] = {"do_sample": settings.get("kind") == "sample"}
-    for name, value in settings.items():
+    made: dict[str, object] = {"do_sample": search.get("kind") == "sample"}
+    for name, value in search.items():
         if name in same or name in words:
             made[words.get(name, name)] = value
-    if settings.get("early_stopping") is not None:
-        made["early_stopping"] = settings["early_stopping"] is True
+    if search.get("early_stopping") is not None:
+        made["early_stopping"] = search["early_stopping"] is True
     return made

@@ -1,4 +1,4 @@
-"""Rebuild graphs under new names and lengths."""
+"""Rebuild graphs with other names, axis lengths and inputs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +16,11 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True)
 class ProfiledGraphs:
-    """Derived graphs under the names of a profile.
+    """Derived graphs with the names of a profile.
 
-    `graphs` holds each by the stem of its file (`decoder_model` for
-    `decoder_model.onnx`). `states` are those between steps, under the names they have
-    there. `files` are JSON data to be written beside them, by file name.
+    `graphs` maps the file stem (`decoder_model` for `decoder_model.onnx`) to the graph.
+    `states` are passed from step to step, with the profile's names. `files` is JSON
+    content by file name, written next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
@@ -29,46 +29,46 @@ class ProfiledGraphs:
 
 
 READERS = {
-    "hf": "programs that read this form (Optimum, transformers.js)",
+    "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }
-"""Who reads what each profile writes, as a message says it."""
+"""The programs that read each profile, as messages name them."""
 
 
 def fail_unsupported_profile(profile: str, why: str, notes: Iterable[str] = ()) -> NoReturn:
-    """E0752: the model has something that the names of a profile have no place for."""
+    """Raise E0752: the profile has no names for something that the model needs."""
     raise_error(
         "E0752",
-        f"this model cannot be written in the form `{profile}`: {why}",
+        f"this model does not fit the profile `{profile}`: {why}",
         notes=notes,
         helps=[
-            "`--names specc` writes every model: each state is an input and an output of its own"
+            "`--io-names specc` fits every model: each state is an input and an output of its own"
         ],
     )
 
 
 @dataclass
 class GraphReplay:
-    """A graph that is being put together. `now` maps values of the others to its own."""
+    """Graph under construction; `now` maps values of the source graphs to its values."""
 
     b: Builder = field(default_factory=Builder)
     now: dict[Value, Value] = field(default_factory=dict)
     least: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Dim] = field(default_factory=dict)
 
-    def _bring_parameters(self, graph: Graph, node: Node) -> None:
+    def _copy_parameters(self, graph: Graph, node: Node) -> None:
         names = {value: name for name, value in graph.parameters.items()}
         for a in node.args:
             if a in names and a not in self.now:
                 self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
 
     def bring(self, graph: Graph, wanted: Iterable[Value]) -> None:
-        """Play again what `wanted` values of `graph` are made of, as far as they are not known."""
-        live = self._missing(wanted)
+        """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
+        live = self._uncopied_nodes(wanted)
         for node, results in graph.nodes:
             if node not in live:
                 continue
-            self._bring_parameters(graph, node)
+            self._copy_parameters(graph, node)
             made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
             self.now.update(zip(results, made, strict=True))
             if (known := graph.made.get(node)) and made[0].node:
@@ -77,7 +77,7 @@ class GraphReplay:
         self.least |= graph.least
         self.facts |= graph.facts
 
-    def _missing(self, wanted: Iterable[Value]) -> set[Node]:
+    def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
         todo = [v for v in wanted if v not in self.now]
         while todo:
@@ -88,7 +88,7 @@ class GraphReplay:
         return live
 
     def _add(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
-        """Nothing is joined to rows that are none."""
+        """Add a node; a concatenation with zero-length operands drops these."""
         if isinstance(op, ops.Concat):
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
@@ -96,7 +96,7 @@ class GraphReplay:
         return self.b.add(op, *args)
 
     def filled(self, type: Type, number: float | bool) -> Value:
-        """The same number everywhere."""
+        """Return a constant tensor: `number` expanded to the shape of `type`."""
         made = self.b.one(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
             made = self.b.one(ops.Insert(axis), made)
@@ -104,12 +104,12 @@ class GraphReplay:
         return made
 
     def mask(self, name: str, type: Type) -> Value:
-        """An input of whole numbers, 0 for padding, as truths."""
+        """Declare an int64 mask input (0 for padding) and return it as booleans."""
         given = self.b.input(name, Input(Type("i64", type.shape)))
         return self.b.one(ops.Compare("ne"), given, self.b.one(ops.Constant(0, "i64")))
 
     def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
-        """The graph, with the bounds of the symbols that are left in it."""
+        """Return the finished graph with the length bounds of its remaining symbols."""
         symbols = _symbols(self.b.inputs.values())
         least = {n: m for n, m in self.least.items() if n in symbols}
         facts = {n: d for n, d in self.facts.items() if n in symbols}
@@ -117,8 +117,9 @@ class GraphReplay:
 
 
 def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """`graph` with other symbols, or numbers, in place of some; one that is left and
-    has a new name already yields.
+    """Return `graph` with symbols replaced by other symbols or integers.
+
+    An existing symbol that clashes with a new name is renamed with a trailing `_`.
     """
     symbols = _symbols(graph.inputs.values())
     taken = set().union(*(d.symbols() for d in lengths.values()))
@@ -128,7 +129,7 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     every = {**clash, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def renamed(symbol: str) -> str:
-        """The symbol now; empty where it has become a number or a sum."""
+        """Return the new name of a symbol; empty if it became an integer or a sum."""
         return every[symbol].name or "" if symbol in every else symbol
 
     least = {renamed(s): rows for s, rows in graph.least.items() if renamed(s)}
@@ -137,5 +138,5 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
 
 def _symbols(values: Iterable[Value]) -> set[str]:
-    """The symbols among the lengths of some values."""
+    """Return the symbols that occur in the shapes of values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}

@@ -1,4 +1,4 @@
-"""Decoder-only profile (`hf`, `genai`): ids, mask, past key values in; logits, present out."""
+"""Decoder-only profile (`hf`, `genai`): input_ids, mask and past in; logits and present out."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,92 +16,91 @@ from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
 
 KINDS = {
-    "carry": "the state of a loop or a sum",
-    "rows": "rows that are no keys or values of an attention",
+    "carry": "the state of a loop or a cumulative sum",
+    "rows": "a cache that is not keys or values of an attention",
 }
-"""What a state of another role is, as a message says it."""
+"""Kinds of state other than keys and values, as messages describe them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
-    """The keys and values that one attention keeps."""
+    """The key and value caches of one attention."""
 
     key: DecodeState
     value: DecodeState
 
     @property
     def states(self) -> tuple[tuple[str, DecodeState], ...]:
-        """Both, by the words that end their names."""
+        """The key and value states, with the suffixes of their names."""
         return (("key", self.key), ("value", self.value))
 
 
 def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
-    """The layers in order. E0752 where a step keeps anything that is not the keys and
-    values of an attention.
+    """Return the cache layers in order. Raise E0752 if a step has any state other than the
+    keys and values of an attention.
     """
     found: dict[int, dict[str, DecodeState]] = {}
     for state in sorted(derived.states, key=lambda s: s.name == PAST_LENGTH_INPUT):
-        _check(profile, state)
+        _check_state(profile, state)
         found.setdefault(state.layer, {})[state.role] = state
     for states in found.values():
         if missing := {"key", "value"} - states.keys():
             (other,) = states.values()
             fail_unsupported_profile(
                 profile,
-                f"`{_plain(other)}` is kept as {other.role}s alone, without "
-                f"{missing.pop()}s of its own",
+                f"`{_state_label(other)}` caches only {other.role}s, without {missing.pop()}s",
             )
     if not found:
         fail_unsupported_profile(
-            profile, "a step keeps nothing, so there are no keys and values to name"
+            profile, "a step has no state, so there are no keys and values to name"
         )
     return tuple(CacheLayer(s["key"], s["value"]) for _, s in sorted(found.items()))
 
 
-def _check(profile: str, state: DecodeState) -> None:
+def _check_state(profile: str, state: DecodeState) -> None:
     reader = READERS[profile]
     if state.role not in ("key", "value"):
         fail_unsupported_profile(
             profile,
-            f"a step keeps `{_plain(state)}`, {KINDS[state.role]}",
-            [f"nothing but keys and values of attentions is handed from step to step by {reader}"],
+            f"a step keeps `{_state_label(state)}`, {KINDS[state.role]}",
+            [f"{reader} passes only keys and values from step to step"],
         )
     if state.initial:
         fail_unsupported_profile(
             profile,
-            f"`{_plain(state)}` begins with the rows that stand before what grows",
-            [f"caches are empty at the beginning for {reader}"],
+            f"`{_state_label(state)}` begins with prefix positions",
+            [f"{reader} begins with empty caches"],
         )
     if state.most != inf:
         fail_unsupported_profile(
             profile,
-            f"`{_plain(state)}` keeps the newest {state.most:.0f} "
-            f"row{'s' * (state.most > 1)} alone",
+            f"`{_state_label(state)}` keeps only the newest {state.most:.0f} "
+            f"position{'s' * (state.most > 1)}",
             [
-                f"the rows of the caches tell {reader} how much was written before, "
-                "so all must be kept"
+                f"{reader} infers the number of past tokens from the cache length, "
+                "so the cache must keep all positions"
             ],
         )
     if (state.type.rank, state.rows, state.batch) not in _LAYOUTS:
         fail_unsupported_profile(
             profile,
-            f"`{_plain(state)}` has the axes {state.type}",
-            [f"caches of the axes [batch, heads, rows, features] are expected by {reader}"],
+            f"`{_state_label(state)}` has the type {state.type}",
+            [f"{reader} expects caches of shape [batch, heads, positions, features]"],
         )
 
 
 _LAYOUTS = {(4, 2, 0), (4, 1, 0), (3, 1, 0)}
-"""Number of axes, axis of rows and axis of the batch that can be brought to [batch,
-heads, rows, features].
+"""Rank, time axis and batch axis of the states that can be reshaped to
+[batch, heads, positions, features].
 """
 
 
-def _plain(state: DecodeState) -> str:
+def _state_label(state: DecodeState) -> str:
     return state.name.removeprefix("past.")
 
 
 def exported_state_type(state: DecodeState) -> Type:
-    """The state's type as [batch, heads, rows, features]."""
+    """Return the type of the state as [batch, heads, positions, features]."""
     match state.type.rank, state.rows:
         case 4, 1:
             batch, rows, heads, features = state.type.shape
@@ -113,7 +112,7 @@ def exported_state_type(state: DecodeState) -> Type:
 
 
 def import_cache(replay: GraphReplay, state: DecodeState, given: Value) -> Value:
-    """From [batch, heads, rows, features] to the form the step keeps."""
+    """Convert a cache from [batch, heads, positions, features] to the layout of the step."""
     match state.type.rank, state.rows:
         case 4, 1:
             return replay.b.one(ops.Transpose((0, 2, 1, 3)), given)
@@ -123,7 +122,7 @@ def import_cache(replay: GraphReplay, state: DecodeState, given: Value) -> Value
 
 
 def export_cache(replay: GraphReplay, state: DecodeState, made: Value) -> Value:
-    """From the form the step keeps to [batch, heads, rows, features]."""
+    """Convert a cache from the layout of the step to [batch, heads, positions, features]."""
     match state.type.rank, state.rows:
         case 4, 1:
             return replay.b.one(ops.Transpose((0, 2, 1, 3)), made)
@@ -139,19 +138,18 @@ BATCH, NEW, PAST = "batch_size", "sequence_length", "past_sequence_length"
 def build_decoder(
     profile: str, derived: DerivedGraphs, source: str
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
-    """The step graph and its states under these names; `source` is the result the next
-    token is drawn from.
+    """Return the step graph and its states under the names of the profile.
 
-    E0752 where there is an encoder, a state or an input that these names have no place
-    for.
+    `source` is the output that the next token is sampled from. Raise E0752 if the model
+    has an encoder, or a state or an input that the profile has no name for.
     """
     layers = list_cache_layers(profile, derived)
     if derived.encode is not None or derived.handed:
         once = (*derived.handed, *(derived.encode.outputs if derived.encode else ()))
         fail_unsupported_profile(
             profile,
-            f"`{once[0]}` stays the same from step to step",
-            [f"no encoder is run by {READERS[profile]}"],
+            f"`{once[0]}` is computed once and passed to every step",
+            [f"{READERS[profile]} runs no encoder"],
         )
     lengths = name_lengths(derived, layers)
     step = rename_lengths(derived.step, lengths)
@@ -160,7 +158,7 @@ def build_decoder(
     for name, value in step.inputs.items():
         if name == derived.growing or name in {s.name for s in derived.states}:
             continue
-        replay.now[value] = _beside(
+        replay.now[value] = _declare_other_input(
             profile, replay, name, value, step.input_facts[name], name in derived.whole
         )
     declare_caches(replay, step, layers, "past_key_values.{}.{}")
@@ -174,7 +172,7 @@ def build_decoder(
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
-    """The names of batch, new and past rows, by those of the step graph."""
+    """Return the new symbols for batch size, new and past length, by symbol of the step."""
     batch, new = derived.step.inputs[derived.growing].type.shape
     key = layers[0].key
     past = key.type.shape[key.rows if key.rows is not None else 0]
@@ -183,22 +181,22 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
 
 
 def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
-    """The growing input, which holds the new tokens."""
+    """Declare `input_ids`, which holds the new tokens."""
     value, facts = step.inputs[derived.growing], step.input_facts[derived.growing]
     replay.now[value] = replay.b.input(IDS, Input(value.type, below=facts.below, span=facts.span))
 
 
-def _beside(
+def _declare_other_input(
     profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, whole: bool
 ) -> Value:
-    """An input beside the ids: the mask, which comes whole, or the new rows' positions."""
+    """Map an input other than the ids: the attention mask, or the position ids."""
     batch, rows = value.type.shape if value.type.rank == 2 else (None, None)
     if facts.keep and batch is not None and rows is not None:
         if MASK in replay.b.inputs:
             fail_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
-                [f"one mask, `{MASK}`, is given by {READERS[profile]}"],
+                [f"{READERS[profile]} gives one mask, `{MASK}`"],
             )
         if whole:
             return replay.mask(MASK, value.type)
@@ -209,16 +207,16 @@ def _beside(
         return replay.b.input(POSITIONS, facts)
     fail_unsupported_profile(
         profile,
-        f"the input `{name}` has no place in it",
-        [f"nothing but `{IDS}`, `{MASK}` and `{POSITIONS}` is given by {READERS[profile]}"],
+        f"the profile has no name for the input `{name}`",
+        [f"{READERS[profile]} gives only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
     )
 
 
 def declare_caches(
     replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> None:
-    """Declare the caches; `name` has places for the number of the layer and for `key`
-    or `value`.
+    """Declare the caches as inputs; `name` is a format string for the layer index and
+    `key` or `value`.
     """
     for n, layer in enumerate(layers):
         for word, state in layer.states:
@@ -232,7 +230,7 @@ def declare_caches(
 def emit_caches(
     replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
-    """The caches with the new rows, under their names."""
+    """Return the caches including the new positions, by output name."""
     made = {}
     for n, layer in enumerate(layers):
         for word, state in layer.states:
@@ -245,9 +243,7 @@ def emit_caches(
 def keep_other_outputs(
     replay: GraphReplay, step: Graph, derived: DerivedGraphs, source: str
 ) -> dict[str, Value]:
-    """Results that are asked for besides, such as taps; programs that do not know them
-    pass over them.
-    """
+    """Return the other outputs, such as taps; programs that do not know them ignore them."""
     inside = {source, *(s.next for s in derived.states)}
     return {n: replay.now[v] for n, v in step.outputs.items() if n not in inside}
 
@@ -255,7 +251,7 @@ def keep_other_outputs(
 def name_states(
     replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
 ) -> tuple[DecodeState, ...]:
-    """The states as they are called now."""
+    """Return the states under the names of the profile."""
     made: list[DecodeState] = []
     for n, layer in enumerate(layers):
         for word, state in layer.states:

@@ -1,4 +1,4 @@
-"""Encoder-decoder profile: the three graphs that Optimum reads."""
+"""Encoder-decoder profile: the three graphs that Optimum and transformers.js read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,15 +33,14 @@ from specc.ir.graph import Graph, Input, Value
 
 SOURCE_ROWS = "encoder_sequence_length"
 SOURCES = {("i64", 2): "input_ids", ("f32", 4): "pixel_values", ("f32", 3): "input_features"}
-"""What the encoder's input is called, by its element type and number of axes: words,
-pictures, sound.
-"""
+"""Name of the encoder's input by element type and rank: tokens, images, audio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderParts:
-    """What is known of the parts: the encoder's input, its mask ("" for none), its end,
-    who gets which keys and values, and what its axes are called.
+    """Parts of an encoder-decoder model: the encoder's input and mask ("" for none), its
+    output, the self-attention caches, the cross-attention keys and values, and the new
+    names of the axes.
     """
 
     derived: DerivedGraphs
@@ -55,21 +54,21 @@ class EncoderDecoderParts:
 
 
 def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
-    """The parts. E0752 where there is one that the form has no place for."""
+    """Return the parts. Raise E0752 if the model has one that the profile cannot represent."""
     encode = derived.encode
     if encode is None:
         names = ", ".join(f"`{n}`" for n in derived.handed)
         fail_unsupported_profile(
-            "hf", f"{names} is handed to every step as it is, without an encoder"
+            "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
     layers = list_cache_layers("hf", derived)
-    words, mask = _inputs_of(encode, derived)
+    words, mask = _find_encoder_inputs(encode, derived)
     end = find_encoder_output(encode, encode.inputs[words], encode.outputs.values())
     if end is None:
         fail_unsupported_profile(
             "hf",
-            "there is no one result of an encoder, with rows of features, that "
-            "the decoder looks at",
+            "the decoder does not attend to a single encoder output of shape "
+            "[batch, positions, features]",
         )
     lengths = name_lengths(derived, layers)
     if rows := end.type.shape[1].name:
@@ -84,38 +83,38 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
         crosses=find_cross_attention(derived.step, derived.handed),
         lengths=lengths,
     )
-    _check(parts)
+    _check_layers(parts)
     return parts
 
 
-def _check(parts: EncoderDecoderParts) -> None:
-    """Every attention layer has one over the encoder's result, and nothing else hangs
-    on that.
+def _check_layers(parts: EncoderDecoderParts) -> None:
+    """Raise E0752 unless every layer has one cross-attention and nothing else depends on
+    the encoder output.
     """
     for pair in parts.crosses:
-        # One projection for both would be one cache under two names.
+        # one projection for both would be one cache under two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
-            fail_unsupported_profile("hf", f"`{first}` is not keys or values alone")
+            fail_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
     if len(parts.crosses) != len(parts.layers):
         own, over = len(parts.layers), len(parts.crosses)
         fail_unsupported_profile(
             "hf",
-            f"{own} attentions look at what is written and {over} at the encoder's result",
-            [f"one of each in every layer is expected by {READERS['hf']}"],
+            f"the decoder has {own} self-attentions and {over} cross-attentions",
+            [f"{READERS['hf']} expects one of each in every layer"],
         )
     named = {n for pair in parts.crosses for n in pair.values()}
     handed = [n for n in parts.derived.handed if n in parts.encode.outputs]
     for name in handed:
-        # What `encode` made of the mask alone can be made again from the mask.
+        # what `encode` computes from the mask alone is recomputed from the mask
         if name not in named and depends_on_source(parts, name):
             fail_unsupported_profile(
-                "hf", f"`{name}` is handed to the decoder and is no key or value of an attention"
+                "hf", f"`{name}` is passed to the decoder and is no key or value of an attention"
             )
 
 
 def depends_on_source(parts: EncoderDecoderParts, name: str) -> bool:
-    """Whether what `encode` gives as `name` is made from what is encoded."""
+    """Return whether the output `name` of `encode` depends on the encoder's input."""
     source = parts.encode.inputs[parts.words]
     todo, seen = [parts.encode.outputs[name]], set[Value]()
     while todo:
@@ -128,37 +127,37 @@ def depends_on_source(parts: EncoderDecoderParts, name: str) -> bool:
     return False
 
 
-def _inputs_of(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
-    """The input that is encoded, and the mask beside it."""
-    mask = _mask_of(encode, derived)
-    words = _words_of(encode, derived, mask)
+def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
+    """Return the names of the encoder's input and of its mask ("" for none)."""
+    mask = _find_encoder_mask(encode, derived)
+    words = _find_encoder_input(encode, derived, mask)
     for name in derived.handed:
         if name not in encode.outputs and name != mask:
             fail_unsupported_profile(
                 "hf",
-                f"the input `{name}` is read at every step",
-                ["only a mask goes to the decoder as it is"],
+                f"every step reads the input `{name}`",
+                ["only a mask may be passed to the decoder unchanged"],
             )
     return words, mask
 
 
-def _mask_of(encode: Graph, derived: DerivedGraphs) -> str:
-    """The one input that says which rows of the source exist; "" where there is none."""
-    # The decoder may read it without the encoder doing so: it then goes to every step.
+def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
+    """Return the name of the encoder's padding mask; "" if there is none."""
+    # a mask that only the decoder reads is passed to every step
     masks = [n for n in encode.inputs if encode.input_facts[n].keep]
     facts = derived.step.input_facts
     handed = [n for n in derived.handed if n in derived.step.inputs]
     masks += [n for n in handed if facts[n].keep and n not in masks]
     if len(masks) > 1:
         fail_unsupported_profile(
-            "hf", f"there are two masks, `{masks[0]}` and `{masks[1]}`", ["the encoder takes one"]
+            "hf", f"there are two masks, `{masks[0]}` and `{masks[1]}`", ["an encoder has one"]
         )
     return masks[0] if masks else ""
 
 
-def _words_of(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
-    """The one input that is encoded."""
-    # The growing input is the decoder's, even where `encode` reads it too.
+def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
+    """Return the name of the encoder's only input besides the mask."""
+    # the generated tokens are the decoder's input, even if `encode` reads them too
     read = [n for n in encode.inputs if n not in (mask, derived.growing)]
     types = [encode.inputs[n].type for n in read]
     if len(read) != 1 or (types[0].dtype, types[0].rank) not in SOURCES:
@@ -166,7 +165,7 @@ def _words_of(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
         fail_unsupported_profile(
             "hf",
             f"the encoder reads {names or 'nothing'}",
-            ["it takes words, pictures or sound: one input"],
+            ["the profile allows one input: tokens, an image or audio features"],
         )
     return read[0]
 
@@ -175,12 +174,12 @@ HIDDEN, LAST, CROSS_MASK = ("encoder_hidden_states", "last_hidden_state", "encod
 PAST_OWN, PRESENT_OWN = "past_key_values.{}.decoder.{}", "present.{}.decoder.{}"
 PAST_CROSS, PRESENT_CROSS = "past_key_values.{}.encoder.{}", "present.{}.encoder.{}"
 WORDS = ("key", "value")
-"""In this order everywhere: readers go by position."""
+"""The order of keys and values in files: readers rely on it."""
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
-    """The three graphs. E0752 where something else than keys, values and a mask goes
-    over to the decoder.
+    """Return the three graphs. Raise E0752 if the decoder needs anything besides keys,
+    values and a mask.
     """
     parts = find_encoder_decoder_parts(derived)
     first, _ = _decoder(parts, source, "first")
@@ -190,13 +189,13 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
         "decoder_model": first,
         "decoder_with_past_model": later,
     }
-    # Only the later graph has its states as inputs; the first makes them.
+    # only `decoder_with_past_model` has its states as inputs; `decoder_model` outputs them
     return ProfiledGraphs(graphs, states)
 
 
 def _encoder(parts: EncoderDecoderParts) -> Graph:
-    """`encoder_model`: the part of `encode` up to its end."""
-    encode, end = _renamed(parts)
+    """Return `encoder_model`: `encode` up to the encoder output."""
+    encode, end = _rename_encoder(parts)
     replay = GraphReplay()
     value = encode.inputs[parts.words]
     facts = encode.input_facts[parts.words]
@@ -212,44 +211,44 @@ def _encoder(parts: EncoderDecoderParts) -> Graph:
 def _decoder(
     parts: EncoderDecoderParts, source: str, which: Literal["first", "later"]
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
-    """`decoder_model`, which has no past, or `decoder_with_past_model`."""
+    """Return `decoder_model`, which takes no past, or `decoder_with_past_model`."""
     first, derived = which == "first", parts.derived
     lengths: Mapping[str, Dim] = parts.lengths
     if first:
-        # The same step at a past of 0 rows: what is joined to no rows falls away.
+        # the same step with a past of length 0: concatenations with the past disappear
         lengths = {n: Dim.of(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
-    encode, end = _renamed(parts)
+    encode, end = _rename_encoder(parts)
     replay = GraphReplay()
-    # Inputs are declared in the order in which they are to stand in the file.
+    # inputs are declared in the order in which the file lists them
     declare_input_ids(replay, step, derived)
     if first:
         replay.now[end] = replay.b.input(HIDDEN, Input(end.type))
-    _cross_mask(parts, replay, step, encode)
-    _own_masks(parts, replay, step)
+    _declare_cross_mask(parts, replay, step, encode)
+    _fill_decoder_masks(parts, replay, step)
     if first:
-        _no_caches(parts, replay, step)
+        _fill_empty_caches(parts, replay, step)
     else:
-        _later_caches(parts, replay, step)
+        _declare_past_caches(parts, replay, step)
     for name in derived.handed:
-        # Keys and values over the encoder's result: projected here in the first graph,
-        # inputs of the later one. What hangs on the mask alone is made in both.
+        # cross-attention keys and values: computed here in `decoder_model`, inputs of
+        # `decoder_with_past_model`. What depends on the mask alone is computed in both.
         if step.inputs[name] not in replay.now:
             replay.bring(encode, [encode.outputs[name]])
             replay.now[step.inputs[name]] = replay.now[encode.outputs[name]]
     replay.bring(step, step.outputs.values())
     outputs = {LOGITS: replay.now[step.outputs[source]]}
-    outputs |= _presents(parts, replay, step, crossing=first)
+    outputs |= _emit_presents(parts, replay, step, crossing=first)
     outputs |= keep_other_outputs(replay, step, derived, source)
     states = name_states(replay, step, parts.layers, PAST_OWN, PRESENT_OWN)
     return replay.finish(step.name, outputs), states
 
 
-def _presents(
+def _emit_presents(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, crossing: bool
 ) -> dict[str, Value]:
-    """Of each layer the caches with the new rows, then those over the encoder's result,
-    which only the first graph gives: they never change.
+    """Return for each layer the self-attention cache, then the cross-attention cache, which
+    only `decoder_model` outputs because it never changes.
     """
     own = emit_caches(replay, step, parts.layers, PRESENT_OWN)
     found: dict[str, Value] = {}
@@ -263,12 +262,12 @@ def _presents(
     return found
 
 
-def _renamed(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
-    """`encode` with the axes' new names, and its end in it."""
-    # A value changes when its axes do. As an output the end is found again.
+def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
+    """Return `encode` with the new axis names, and its output value in that graph."""
+    # renaming creates new values, so the encoder output is found again as a graph output
     encode = parts.encode
     marked = Graph(**{**encode.__dict__, "outputs": {**encode.outputs, _END: parts.end}})
-    # `encode` runs once: the decoder's new and past rows are none of its axes.
+    # `encode` has neither new nor past positions
     lengths = {n: d for n, d in parts.lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
@@ -277,16 +276,16 @@ def _renamed(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
 
 
 _END = "the encoder's end"
-"""With blanks in it, no output of a graph has this name."""
+"""Contains blanks, so that no output of a graph has this name."""
 
 
-def _cross_mask(
+def _declare_cross_mask(
     parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, encode: Graph
 ) -> None:
-    """Declare what says which rows of the source are there, where a step reads it."""
+    """Declare the encoder's padding mask if a step reads it or recomputes values from it."""
     everything = parts.derived.handed
     handed = [n for n in everything if n == parts.mask and n in step.inputs]
-    # `encode` may hand over what it has made of the mask: that is made again here.
+    # `encode` may pass on what it computes from the mask: that is recomputed here
     made = [n for n in everything if n in encode.outputs]
     left = not all(depends_on_source(parts, name) for name in made)
     if parts.mask and (handed or left):
@@ -296,27 +295,27 @@ def _cross_mask(
         replay.now |= {step.inputs[n]: given for n in handed}
 
 
-def _own_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    """Of what is written all rows are there: this form has no mask for them."""
+def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
+    """Replace the mask of the generated tokens by ones: this profile has no input for it."""
     derived = parts.derived
     known = {derived.growing, *derived.handed, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
         if step.input_facts[name].keep and name not in derived.handed:
             replay.now[value] = replay.filled(value.type, True)
         elif name not in known:
-            fail_unsupported_profile("hf", f"the decoder's input `{name}` has no place in it")
+            fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
-def _no_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
+def _fill_empty_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
     for layer in parts.layers:
         for _, state in layer.states:
             value = step.inputs[state.name]
             replay.now[value] = replay.filled(value.type, 0.0)
 
 
-def _later_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    """Of each layer its own keys and values, then those over the encoder's result: the
-    order matters to readers.
+def _declare_past_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
+    """Declare for each layer the self-attention cache, then the cross-attention cache;
+    readers rely on the order.
     """
     for n, (layer, pair) in enumerate(zip(parts.layers, parts.crosses, strict=True)):
         for word, state in layer.states:

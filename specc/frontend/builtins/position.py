@@ -121,7 +121,7 @@ def rope(
     (`long_factor`) if `longest` exceeds the `original` length. `dynamic`: `factor`,
     `original` and `longest`, from which theta is computed. `proportional` rotates only
     the fraction `part` of a head's pairs, with `factor=1.0`. `longest` is the maximum
-    sequence length, by default `original`; `--context` sets it, and the model rejects
+    sequence length, by default `original`; `--context-length` sets it, and the model rejects
     longer sequences.
     """
     given = locals()

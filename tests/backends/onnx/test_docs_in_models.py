@@ -28,7 +28,7 @@ LM = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     assert main(["compile", "gpt2", *LM, "-o", str(folder / "m.onnx")]) == 0
-    assert main(["compile", "gpt2", *LM, "--for", "all", "-o", str(folder / "all")]) == 0
+    assert main(["compile", "gpt2", *LM, "--graphs", "all", "-o", str(folder / "all")]) == 0
     return folder
 
 

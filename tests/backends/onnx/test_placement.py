@@ -159,4 +159,4 @@ def test_layers_that_a_card_has_no_kernel_for_become_loops_there(
         specc.compile(spec, path, set=small[spec], init=0, target=target)
         kinds = {n.op_type for n in onnx.load(path).graph.node}
         assert {layer, "Scan"} & kinds == {expected}
-        assert list(verify_model(specc.load(path, provider="cpu").whole, rounds=2))
+        assert list(verify_model(specc.load(path, execution_provider="cpu").whole, rounds=2))

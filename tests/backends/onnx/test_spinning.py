@@ -8,7 +8,7 @@ import specc
 
 
 def test_threads_look_out_for_a_millisecond(tmp_path: Path) -> None:
-    specc.compile("t5", tmp_path / "out", init=0, set=SMALL["t5"], parts=["step"])
+    specc.compile("t5", tmp_path / "out", init=0, set=SMALL["t5"], graphs=["step"])
     writer = specc.load(tmp_path / "out").writer
     assert writer
     stepper = writer.stepper(

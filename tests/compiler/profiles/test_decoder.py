@@ -140,7 +140,7 @@ def test_positions_are_an_input_where_the_spec_has_one() -> None:
 @pytest.mark.parametrize(
     ("beside", "why"),
     [
-        (("kinds",), "the input `kinds` has no place in it"),
+        (("kinds",), "the profile has no name for the input `kinds`"),
         (("keep", "keep_too"), "`keep_too` is a second mask"),
     ],
 )
@@ -152,17 +152,17 @@ def test_an_input_there_is_no_place_for_is_named(beside: tuple[str, ...], why: s
 def test_keys_that_are_values_too_are_named() -> None:
     derived = step()
     shared = replace(derived, states=derived.states[:1])
-    with pytest.raises(Failed, match="`key` is kept as keys alone, without values of its own"):
+    with pytest.raises(Failed, match="`key` caches only keys, without values"):
         build_decoder("hf", shared, "scores")
 
 
 def test_a_step_that_keeps_nothing_has_nothing_to_name() -> None:
-    with pytest.raises(Failed, match="a step keeps nothing"):
+    with pytest.raises(Failed, match="a step has no state"):
         build_decoder("hf", replace(step(), states=()), "scores")
 
 
 def test_a_layout_of_its_own_is_named() -> None:
     derived = step()
     odd = tuple(replace(s, rows=3) for s in derived.states)
-    with pytest.raises(Failed, match=r"`key` has the axes f32\[batch, 2, past, 3\]"):
+    with pytest.raises(Failed, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
         build_decoder("hf", replace(derived, states=odd), "scores")

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from specc.driver.python_arguments import _texts as texts
+from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
@@ -18,7 +18,9 @@ TRANSLATOR = {"vocab": 17, "width": 16, "heads": 2, "encoder.layers": 1, "decode
 
 
 def of(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
-    model = elaborate_spec(open_spec(name, sets=[f"{key}={text}" for key, text in texts("", sets)]))
+    model = elaborate_spec(
+        open_spec(name, sets=[f"{key}={text}" for key, text in config_literals("", sets)])
+    )
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     return derive_encoder_and_step(graph, model.generation.growing, {model.generation.source: rows})
@@ -71,7 +73,7 @@ def test_keys_of_the_source_are_projected_once() -> None:
         "decoder.layers.1.encoder_attn.value",
     )
     full = elaborate_spec(
-        open_spec("encoder_decoder", sets=[f"{k}={t}" for k, t in texts("", TRANSLATOR)])
+        open_spec("encoder_decoder", sets=[f"{k}={t}" for k, t in config_literals("", TRANSLATOR)])
     ).graph
     assert kinds(full)["linear"] == kinds(made.encode)["linear"] + kinds(made.step)["linear"]
     # self-attention, q and out of the other, mlp; the words

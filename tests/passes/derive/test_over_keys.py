@@ -128,8 +128,8 @@ def test_sorted_keys_may_begin_with_rows_of_a_head(tmp_path: Path, normalize: st
 def test_a_package_and_one_file_write_what_recomputing_writes(tmp_path: Path, way: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + WAYS[way] + TAIL)
-    specc.compile(path, tmp_path / "package", init=3, parts=["score", "step"])
-    specc.compile(path, tmp_path / "one.onnx", init=3, parts=["generate"])
+    specc.compile(path, tmp_path / "package", init=3, graphs=["score", "step"])
+    specc.compile(path, tmp_path / "one.onnx", init=3, graphs=["generate"])
     package, one = specc.load(tmp_path / "package"), specc.load(tmp_path / "one.onnx")
     ids = IDS[:, :3]
     for _ in range(6):

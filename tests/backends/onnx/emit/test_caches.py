@@ -26,7 +26,7 @@ def opened(
     tmp_path: Path, spec: str = "gpt2", target: str = "ort-cpu", opset: int = 0, **sets: Any
 ) -> Generator:
     path = tmp_path / f"{spec}-{target}-{opset}-{len(list(tmp_path.iterdir()))}"
-    specc.compile(spec, path, init=1, set=sets, target=target, opset=opset, parts=["step"])
+    specc.compile(spec, path, init=1, set=sets, target=target, opset=opset, graphs=["step"])
     writer = specc.load(path).writer
     assert writer
     return writer
@@ -110,11 +110,9 @@ def test_rows_that_change_places_take_their_buffers_along(tmp_path: Path) -> Non
 def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
     writer = opened(tmp_path, **GPT2)
     prompts = [[3, 4, 5, 6, 7], [8, 9]]
-    together = writer.generate(input_ids=prompts, max_tokens=8, log_probabilities=True).results()
+    together = writer.generate(input_ids=prompts, max_tokens=8, log_probs=True).results()
     for prompt, (found,) in zip(prompts, together, strict=True):
-        ((alone,),) = writer.generate(
-            input_ids=[prompt], max_tokens=8, log_probabilities=True
-        ).results()
+        ((alone,),) = writer.generate(input_ids=[prompt], max_tokens=8, log_probs=True).results()
         assert found.tokens == alone.tokens
         assert found.log_probs == pytest.approx(alone.log_probs, abs=2e-6)
 
@@ -131,7 +129,7 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
     path = tmp_path / "package"
     parts = ["score", "step"]
-    specc.compile(spec, path, init=1, set=SMALL[spec], target="ort-cuda", parts=parts)
+    specc.compile(spec, path, init=1, set=SMALL[spec], target="ort-cuda", graphs=parts)
     (step,) = path.glob("step*.onnx")
     ways = [n for n in onnx.load(step).graph.node if n.op_type == "If"]
     kernels = [
@@ -149,7 +147,7 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
 @pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.parity)])
 def test_buffers_of_16_bits(dtype: str, tmp_path: Path) -> None:
     """They are as narrow as what is kept, and f32 has none on a card."""
-    given = {"init": 1, "set": GPT2, "target": "ort-cuda", "parts": ["step"]}
+    given = {"init": 1, "set": GPT2, "target": "ort-cuda", "graphs": ["step"]}
     for width, count in ((dtype, 4), ("f32", 0)):
         path = tmp_path / width
         specc.compile("gpt2", path, dtype=width, **given)

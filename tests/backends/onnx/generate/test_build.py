@@ -42,8 +42,8 @@ TRANSLATING = (
     "show_attend_tell",
     "coverage_pointer",
 )
-BEAMS = ({"beams": 4, "n_best": 3}, {"beams": 3, "early_stopping": True}, {"beams": 2, "repetition_penalty": 1.3},
-         {"beams": 3, "n_best": 2, "length_penalty": 0.6, "early_stopping": "never"}, {"beams": 1})  # fmt: skip
+BEAMS = ({"num_beams": 4, "num_return_sequences": 3}, {"num_beams": 3, "early_stopping": True}, {"num_beams": 2, "repetition_penalty": 1.3},
+         {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.6, "early_stopping": "never"}, {"num_beams": 1})  # fmt: skip
 DRAWS = (
     {},
     {"top_k": 5, "temperature": 1.4},
@@ -119,14 +119,14 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
     keep[1, 6 - rng.integers(0, 5) :] = False
     runs = [tuple(map(int, rng.integers(0, 17, rng.integers(1, 5)))) for _ in range(40)]
     more = {
-        "no_repeat": int(rng.integers(0, 4)),
+        "no_repeat_ngram_size": int(rng.integers(0, 4)),
         "min_length": int(rng.integers(0, 14)),
-        "banned": tuple(runs) if seed % 3 else (),
+        "bad_words_ids": tuple(runs) if seed % 3 else (),
         "stop": tuple(map(int, rng.integers(0, 17, 3))),
     }
     strategy = ("greedy", "sample", "beam")[seed % 3 if seed < 6 else 2 * (seed % 2)]
     if strategy == "beam":
-        more |= {"beams": 3, "n_best": 2, "renormalize": seed % 4 < 2}
+        more |= {"num_beams": 3, "num_return_sequences": 2, "renormalize_logits": seed % 4 < 2}
     spec = small("llama")
     opset = 17 if strategy == "beam" and seed % 2 else DEFAULT_OPSET
     case = Case(spec, settings_of(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt)
@@ -143,7 +143,9 @@ def test_beams_of_unequal_prompts_fan_out() -> None:
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
     case = Case(
         spec,
-        settings_of(spec, "beam", stop=(0, 5), beams=3, n_best=3, repetition_penalty=1.2),
+        settings_of(
+            spec, "beam", stop=(0, 5), num_beams=3, num_return_sequences=3, repetition_penalty=1.2
+        ),
         keep=keep,
     )
     assert_found(*case.run(), case.best())

@@ -69,7 +69,7 @@ def test_facts_say_what_no_input_does() -> None:
 
 def test_a_length_nobody_tells_is_a_fault_of_ours() -> None:
     graph = sizes(P, inputs={"a": Type.of("f32", N)})
-    with pytest.raises(AssertionError, match="no input tells the length past"):
+    with pytest.raises(AssertionError, match="no input determines the length past"):
         build_model(graph, get_target("onnx"))
 
 

@@ -177,6 +177,7 @@ CASES: list[Case] = [
     Case(ops.LayerNorm(1e-5), (F, None, "f32[6]")),
     Case(ops.RMSNorm(1e-5), (F, "f32[6]")),
     Case(ops.RMSNorm(1e-5), (F, None)),
+    Case(ops.Dropout(0.5, 0), (F,)),
     Case(ops.Softmax(1), (F,)),
     Case(ops.MaskedSoftmax(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
     Case(ops.MaskedSoftmax(), ("f32[b t s]", "bool[t s]"), masked=1),
