@@ -83,7 +83,7 @@ providers: $(VENV)/dev
 
 # pages in headless Chromium, which the system has or SPECC_CHROMIUM names; after `make readers`
 pages: $(VENV)/dev
-	$(BIN)/python -m pytest -m slow tests/data/pictures/test_in_browser.py -n 0 -rs
+	$(BIN)/python -m pytest -m slow tests/drawing/test_pages_in_browser.py -n 0 -rs
 
 # the wheel by itself, on the lowest versions of what it needs, and its page on the index
 wheel-check: | python

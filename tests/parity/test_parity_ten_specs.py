@@ -16,7 +16,7 @@ from support.spec_models import assert_agrees, by_reference
 
 pytestmark = pytest.mark.parity
 
-SPECS = Path(__file__).parents[1] / "elaborate" / "specs"
+SPECS = Path(__file__).parents[1] / "frontend" / "specs"
 WORDS = 31
 TEXT = samples({"input_ids": Ids("seq", WORDS), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
 Inputs = Mapping[str, torch.Tensor]

@@ -8,7 +8,7 @@ Random graphs behind random heads (`support.random_firsts`), by the laws of
 from typing import Any
 
 import pytest
-from laws.test_heads import difference, forget, leak
+from properties.test_prefix_positions import difference, forget, leak
 from support.random_firsts import first_row_graph
 
 from specc.analysis import time_axis_strides

@@ -22,7 +22,7 @@ from specc.visualize.block_tree import list_model_graphs
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "support" / "in_browser.py"
 
 

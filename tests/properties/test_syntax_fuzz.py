@@ -21,7 +21,7 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "lang" / "examples").glob("*.specc"))
+EXAMPLES = sorted((Path(__file__).parents[1] / "syntax" / "examples").glob("*.specc"))
 SPLICES = [
     *"{}()[]\"'#:,@=.-+*|&!?%<>\\\t\n\r \0é\u2028",
     "\n\n", ": ", " #", "- ", "---\n", "...", "&a ", "*a", "!t ", "<<: ", "->", "**", "//", "specc 1\n", "block ",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.test_advice import CASES, GOLDEN, guesses
+from cli.test_suggested_fixes import CASES, GOLDEN, guesses
 from support.mends import DONE
 from support.told import _parts, write
 

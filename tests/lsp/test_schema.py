@@ -75,7 +75,7 @@ def test_a_shipped_spec_turned_into_yaml_is_taken(name: str) -> None:
     "path",
     [
         *sorted(get_specs_directory().rglob("*.specc")),
-        *sorted((ROOT / "tests" / "lang" / "examples").glob("*.specc")),
+        *sorted((ROOT / "tests" / "syntax" / "examples").glob("*.specc")),
     ],
     ids=lambda p: p.stem,
 )

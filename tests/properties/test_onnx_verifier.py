@@ -284,7 +284,7 @@ def test_the_gates_hold_without_asserts() -> None:
     """The same under `python -O`, which drops every `assert`."""
     program = (
         "import sys; sys.path[:0] = sys.argv[1].split(chr(58));"
-        "from test_gates import built, hunt;"
+        "from test_onnx_verifier import built, hunt;"
         "count, unseen = hunt(built('feedforward', 'onnx', 23), '', 40);"
         "sys.exit(f'{len(unseen)} of {count} pass' if unseen or count < 20 or __debug__ else 0)"
     )

@@ -21,56 +21,56 @@ CODE = re.compile(r'"([EW]0\d{3})"')
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 ELSEWHERE = {
-    "E0969": "tests/editors/test_desk.py",  # a bug of ours
+    "E0969": "tests/lsp/test_open_documents.py",  # a bug of ours
     "E0986": "tests/cli/test_json_results.py",  # and another
-    "E0109": "tests/lang/test_limits.py",  # a spec of more than 1 MiB
-    "E0111": "tests/lang/test_limits.py",  # an expression of 10 001 words
+    "E0109": "tests/syntax/test_source_limits.py",  # a spec of more than 1 MiB
+    "E0111": "tests/syntax/test_source_limits.py",  # an expression of 10 001 words
     # values for a module, which only Python gives
     "E0416": "tests/backends/torch/test_ties.py",
     # a file that changes while it is read
     "E0512": "tests/weights/formats/test_safetensors.py",
     # the command line takes only targets there are
-    "E0822": "tests/backends/onnx/lower/test_legal.py",
-    "E0961": "tests/decode/test_sampling.py",  # logits that are NaN
+    "E0822": "tests/backends/onnx/lower/test_opsets.py",
+    "E0961": "tests/decode/test_decode_loop.py",  # logits that are NaN
     # a processor that multiplies in another way
-    "E0855": "tests/run/test_products.py",
+    "E0855": "tests/verification/test_quantized_products.py",
     # behind lines with numbers that no two machines agree on
-    "E0856": "tests/run/test_losses.py",
-    "E0857": "tests/run/test_losses.py",
+    "E0856": "tests/verification/test_quantization_error.py",
+    "E0857": "tests/verification/test_quantization_error.py",
     # says by how much, which no two machines agree on
-    "E0932": "tests/run/test_verify.py",
-    "E0933": "tests/run/test_coverage.py",  # an option of `verify` alone
+    "E0932": "tests/verification/test_verify_model.py",
+    "E0933": "tests/verification/test_subgraph_coverage.py",  # an option of `verify` alone
     "E0820": "tests/test_api.py",  # what only Python can give
     "E0754": "tests/test_api.py",  # the command line says it of its own argument
     # a compiled model whose weights grow until a number does not fit
-    "E0980": "tests/run/test_half.py",
-    "E0981": "tests/run/test_fixed.py",  # what only Python can give
+    "E0980": "tests/runtime/test_half_precision.py",
+    "E0981": "tests/runtime/test_fixed_shape_session.py",  # what only Python can give
     "E0982": "tests/cli/test_expand.py",  # of `expand` alone
     # writing that was interrupted
-    "E0891": "tests/run/test_generate_each.py",
-    "E0962": "tests/run/test_generate_again.py",
+    "E0891": "tests/runtime/test_generate_each.py",
+    "E0962": "tests/runtime/test_generation_stream.py",
     # forms of inputs and outputs
-    "E0751": "tests/compiler/profiles/test_refused.py",
+    "E0751": "tests/driver/profiles/test_unsupported_models.py",
     # what only Python can give at another time
-    "E0978": "tests/run/test_streams.py",
-    "E0970": "tests/map/test_job_data.py",
+    "E0978": "tests/runtime/test_streaming.py",
+    "E0970": "tests/batch_inference/test_job_data.py",
     # a row of more than 64 MB
-    "E0871": "tests/map/test_formats.py",
+    "E0871": "tests/batch_inference/test_formats.py",
     # what is said of one row, in the table
-    "E0877": "tests/map/test_job_data.py",
-    "E0878": "tests/map/test_job.py",
-    "E0882": "tests/map/test_job.py",
+    "E0877": "tests/batch_inference/test_job_data.py",
+    "E0878": "tests/batch_inference/test_job.py",
+    "E0882": "tests/batch_inference/test_job.py",
     # files that change, processes that die, and what is not installed
-    "E0881": "tests/map/test_job_data.py",
-    "E0883": "tests/map/test_job.py",
-    "E0888": "tests/map/test_job.py",
+    "E0881": "tests/batch_inference/test_job_data.py",
+    "E0883": "tests/batch_inference/test_job.py",
+    "E0888": "tests/batch_inference/test_job.py",
     # what only Python can give
-    "E0946": "tests/run/test_lessons.py",
-    "E0947": "tests/run/test_lessons.py",
-    "E0949": "tests/test_looked_at.py",
+    "E0946": "tests/runtime/test_training_batches.py",
+    "E0947": "tests/runtime/test_training_batches.py",
+    "E0949": "tests/test_object_repr.py",
     # a picture of more than 64 million points
-    "E0904": "tests/data/test_image.py",
-    "E0990": "tests/data/test_framed_pictures.py",
+    "E0904": "tests/preprocessing/test_images.py",
+    "E0990": "tests/preprocessing/test_padded_images.py",
 }
 """Codes whose message needs too much for a golden file: the test that raises each."""
 

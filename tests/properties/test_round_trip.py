@@ -22,7 +22,7 @@ from specc.syntax.yaml.yaml_printer import print_yaml
 
 # of the strategies, when one fails
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-EXAMPLES = sorted((Path(__file__).parents[1] / "lang" / "examples").glob("*.specc"))
+EXAMPLES = sorted((Path(__file__).parents[1] / "syntax" / "examples").glob("*.specc"))
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted([*(ROOT / "specs").rglob("*.specc"), *(ROOT / "specs").rglob("*.yaml")])
 
