@@ -44,7 +44,7 @@ parity-full: $(VENV)/parity
 parity-real: $(VENV)/parity
 	@PYTHONPATH=tests:. $(BIN)/python -m support.real
 
-# docs/checked.md: what the whole parity suite compares, and how far apart it is
+# docs/parity.md: what the whole parity suite compares, and how far apart it is
 parity-table: $(VENV)/parity
 	rm -f .parity.jsonl
 	SPECC_PARITY_RECORD=.parity.jsonl $(BIN)/python -m pytest -m "parity or slow" tests/parity -n 2

@@ -1,4 +1,4 @@
-"""Writes `docs/checked.md` from what a parity run recorded: `make parity-table`."""
+"""Writes `docs/parity.md` from what a parity run recorded: `make parity-table`."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SPECS = ROOT / "specs" / "models"
-PAGE = ROOT / "docs" / "checked.md"
+PAGE = ROOT / "docs" / "parity.md"
 HEAD = """\
 # What was compared
 

@@ -75,7 +75,7 @@ checkpoint and how to add a model.
 
 *Checked against* names the independent implementation that a test compares the model with:
 small configurations, random weights, one sequence and a padded batch of three, at most 1e-5 of
-the largest value apart. [checked.md](checked.md) lists the measured differences. *HF class*
+the largest value apart. [parity.md](parity.md) lists the measured differences. *HF class*
 lists the transformers classes, as `architectures` in `config.json` names them, whose
 checkpoints compile.
 

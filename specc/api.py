@@ -214,7 +214,7 @@ class Model(ModelHandle):
         max_errors: int | None = None,
         **settings: Unpack[GenerationArguments],
     ) -> JobReport:
-        """Rows of files in, rows of files out: `specc map` (docs/scale.md).
+        """Rows of files in, rows of files out: `specc map` (docs/batch-inference.md).
 
         `columns` names the column of each input, `settings` are those of writing. What
         a former run has done in the folder `out` is not done again. Fails with E0870 to

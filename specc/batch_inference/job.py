@@ -282,5 +282,5 @@ def check_job_arguments(**asked: object) -> None:
             raise_error(
                 "E0970",
                 f"`{name}` is {KINDS[name].words}, not {escape_text(repr(value))[:60]}",
-                helps=["docs/scale.md says what a job is asked for"],
+                helps=["docs/batch-inference.md says what a job is asked for"],
             )

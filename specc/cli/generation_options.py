@@ -190,7 +190,7 @@ def _chunk_argument(parser: ArgumentParser) -> None:
         type=_rows,
         default=0,
         metavar="ROWS",
-        help="give a stream so many rows at a time (docs/streams.md)",
+        help="give a stream so many rows at a time (docs/streaming-inference.md)",
     )
 
 

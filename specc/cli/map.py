@@ -61,7 +61,7 @@ PART = f"rows per output file, the unit of work (default: {ROWS})"
 
 def _how(parser: ArgumentParser) -> None:
     """Options of how the work is done."""
-    group = parser.add_argument_group("how the work is done (docs/scale.md)")
+    group = parser.add_argument_group("how the work is done (docs/batch-inference.md)")
     add = group.add_argument
     add("--workers", type=_count, default=0, metavar="N", help="processes; else all cores")
     add("--engine", choices=ENGINES, default="local", help="who starts the workers")

@@ -109,7 +109,7 @@ def test_python_of_the_pages_imports_what_there_is(page: str, n: int, text: str)
             assert node.value.id != "specc" or hasattr(specc, node.attr), node.attr
 
 
-RUN = {"README.md", "pictures.md", "generation.md"}
+RUN = {"README.md", "attention-plots.md", "generation.md"}
 """Pages whose Python needs a shipped model and nothing else."""
 LINES = ["de 305", "en 21016"]
 
@@ -135,5 +135,5 @@ def test_python_of_a_page_runs(
     program = "\n".join(texts).replace("Once upon a time", LINES[0])
     exec(compile(program, page, "exec"), names)
     assert capsys.readouterr().err == ""
-    if page == "pictures.md":
+    if page == "attention-plots.md":
         assert {"seven.svg", "gpt2.svg"} <= {p.name for p in tmp_path.iterdir()}

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "batch-inference.md").read_text(encoding="utf-8")
 
 FILES, IN_FILE, PROCESSES, RATE = 1_000, 10**6, 64, 2_000
 ROWS = FILES * IN_FILE

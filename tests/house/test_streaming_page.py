@@ -9,7 +9,7 @@ import pytest
 
 from specc.cli.main import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "streams.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "streaming-inference.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
