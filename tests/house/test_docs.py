@@ -82,6 +82,31 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not missing
 
 
+ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ALL_PAGES = [*PAGES, *sorted((ROOT / "docs" / "errors").glob("*.md")), ROOT / "CHANGELOG.md"]
+
+
+def heading_anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(text)
+    }
+
+
+def test_every_anchor_of_a_link_exists() -> None:
+    missing = [
+        f"{page.name}: {target}#{anchor}"
+        for page in ALL_PAGES
+        for target, anchor in ANCHOR.findall(page.read_text(encoding="utf-8"))
+        if (aim := page.parent / target if target else page).suffix == ".md"
+        and anchor not in heading_anchors(aim)
+    ]
+    assert not missing
+
+
 def test_generated_pages_are_current() -> None:
     source = ROOT / "docs" / "tables.py"
     names: dict[str, object] = {"__name__": "tables", "__file__": str(source)}
