@@ -18,9 +18,9 @@ from specc.batch_inference.planning import JobRequest
 from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import spec_loader as driver
-from specc.driver.compile_package import compile_package, parse_part_names
+from specc.driver.compile_model import compile_model
+from specc.driver.compile_options import parse_graph_names
 from specc.driver.compile_report import CompileReport, refuse_uncompiled
-from specc.driver.compile_spec import compile_spec
 from specc.driver.python_arguments import (
     check_arguments,
     compile_options,
@@ -108,11 +108,10 @@ def compile(
     """
     given = dict(locals())  # all of them, before anything else has a name
     check_arguments(**given)
-    chosen = parse_part_names(graphs)
+    chosen = parse_graph_names(graphs)
     _check_generation_config(generation_config, chosen)
     options = compile_options(given, chosen)
-    run = compile_package if chosen else compile_spec
-    return run(_open(spec, config, set, options.weights, context_length), options)
+    return compile_model(_open(spec, config, set, options.weights, context_length), options)
 
 
 class Model(ModelHandle):

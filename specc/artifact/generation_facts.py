@@ -178,9 +178,11 @@ def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
         _damaged(path, "`chunks` has a length that is none")
     if not lengths.keys() <= step.outputs.keys():
         _damaged(path, "`chunks` names a result that the step does not give")
-    alone = both.get("alone")
-    names = alone if isinstance(alone, list) else []
-    return StreamChunks(rows, lengths, tuple(str(name) for name in names))
+    return StreamChunks(rows, lengths, _read_names(both.get("alone")))
+
+
+def _read_names(names: object) -> tuple[str, ...]:
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _chance(fields: JsonFields) -> RandomWeights | None:

@@ -133,11 +133,12 @@ def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
         if odd:
             _odd_columns(path, files[0], odd)
         known = {n: kind for n, kind in both.items() if kind is not None}
-    # where nobody has said anything a value may still be of any kind
-    return {
-        n: TableColumn(n, ColumnType("json") if kind.of == NULL else kind)
-        for n, kind in known.items()
-    }
+    return {n: TableColumn(n, _widen_null(kind)) for n, kind in known.items()}
+
+
+def _widen_null(kind: ColumnType) -> ColumnType:
+    """Return the type of a column; one that is null in every file may hold any value."""
+    return ColumnType("json") if kind.of == NULL else kind
 
 
 def _joined(

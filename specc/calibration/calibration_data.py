@@ -120,17 +120,21 @@ def _with_batch(value: object, rank: int) -> object:
 
 
 def _batches(inputs: dict[str, Array], entrance: ModelInputs) -> Iterator[Sample]:
-    """The same in pieces of a few rows, where all inputs have one first axis."""
-    shapes = [v.type.shape for v in entrance.graph.inputs.values()]
-    leading = {shape[0].name if shape else None for shape in shapes}
+    """Yield the inputs in batches of `BATCH_SIZE_OF_FILE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
-    # Without one batch for all there is no telling which rows belong together.
-    if len(leading) != 1 or None in leading or len(lengths) != 1:
+    # without one batch axis for all it is unknown which elements belong together
+    if not _has_one_batch_axis(entrance) or len(lengths) != 1:
         yield inputs
         return
     (rows,) = lengths
     for start in range(0, rows, BATCH_SIZE_OF_FILE):
         yield {n: a[start : start + BATCH_SIZE_OF_FILE] for n, a in inputs.items()}
+
+
+def _has_one_batch_axis(entrance: ModelInputs) -> bool:
+    shapes = [v.type.shape for v in entrance.graph.inputs.values()]
+    leading = {shape[0].name if shape else None for shape in shapes}
+    return len(leading) == 1 and None not in leading
 
 
 def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:

@@ -18,10 +18,9 @@ from specc.cli.generation_options import (
 )
 from specc.cli.terminal import show_write_progress
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.compile_job import CompileOptions
-from specc.driver.compile_package import compile_package, parse_part_names
+from specc.driver.compile_model import compile_model
+from specc.driver.compile_options import CompileOptions, parse_graph_names
 from specc.driver.compile_report import CompileReport
-from specc.driver.compile_spec import compile_spec
 from specc.driver.profiles.export_profile import PROFILES
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadow_note
@@ -183,8 +182,7 @@ def run_compile(given: Namespace) -> int:
 
 def _compiled(given: Namespace) -> CompileReport:
     """The files of a model, or of a package where parts of one are named."""
-    make = compile_package if given.graphs else compile_spec
-    return make(
+    return compile_model(
         open_spec_from_arguments(given, given.weights),
         CompileOptions(
             output=given.output,
@@ -247,7 +245,7 @@ def _check_belonging(given: Namespace) -> None:
 def parse_parts(text: str) -> tuple[str, ...]:
     """The graphs a package is to hold. A step is of no use without what it starts from."""
     try:
-        return parse_part_names(text)
+        return parse_graph_names(text)
     except Failed as failed:
         raise ArgumentTypeError(failed.diagnostics[0].title) from None
 

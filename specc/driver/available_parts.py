@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.compile_job import CompileJob
+from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.generation_graphs import (
     check_standalone,
     choose_settings,
@@ -13,14 +14,17 @@ from specc.driver.generation_graphs import (
 
 
 def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
-    """Return the job without the graphs that its model does not support, and a remark
-    that says which were skipped and why.
+    """Return the job of `--graphs all` without the graphs that its model does not support,
+    and a remark that says which were skipped and why.
 
     A model without a `generate` section has only `score`. A streaming model has no
     `generate`, nor has a model whose generation settings cannot be exported, or a target
     that cannot run loops.
     """
     model, parts = job.model, job.options.parts
+    # generation settings given as options need the `generate` graph
+    if parts != PACKAGE_GRAPHS or job.options.settings:
+        return job, ()
     if model.generation is None and model.streaming is None:
         parts = tuple(part for part in parts if part == "score")
         why = f"`{model.name}` has no `generate` section"

@@ -341,7 +341,7 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
         return graph
     return pass_pipeline.simplify_graph(
         pass_pipeline.inline_default_inputs(source, resolve_absent_inputs(defaults, inside)),
-        fused=job.options.precision is None,
+        fused=job.quantize.wish is None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Source
-from specc.driver.compile_job import CompileOptions
+from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import CACHES, HEADS, NONE, QuantizeOptions
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.io.safe_read import escape_text

@@ -159,3 +159,16 @@ def find_ineffective_options(
             changes = again(replace(wish, head=other or "none")) != plan
         if not changes:
             yield f"{called} has no effect: {NOT_HERE[word]}"
+
+
+def fail_no_int8_cache(why: str, span: Span | None) -> NoReturn:
+    """Raise E0951; `span` is the `kv_cache` entry of the spec if that requested it."""
+    fix = "compile with `--kv-cache none`" if span else "leave out `--kv-cache`"
+    raise_error(
+        "E0951",
+        "the KV cache cannot be int8",
+        span,
+        "requested here" if span else "",
+        notes=[why],
+        helps=[fix],
+    )

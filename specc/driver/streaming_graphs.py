@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.artifact.generation_facts import GenerationFacts, StreamChunks
-from specc.driver.compile_job import CompileJob
 from specc.driver.generation_graphs import (
     fixed_lengths,
     position_limit,
     random_weights_of,
     spec_signature,
 )
+from specc.driver.lowering_job import LoweringJob
 from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
@@ -32,7 +32,7 @@ class StreamGraphs:
     chunk: int
 
 
-def derive_streaming_graphs(job: CompileJob, streaming: StreamSection) -> StreamGraphs:
+def derive_streaming_graphs(job: LoweringJob, streaming: StreamSection) -> StreamGraphs:
     """Derive the step graph that computes the streamed outputs chunk by chunk.
 
     Raise E0711 to E0718 if an output depends on later time steps.
@@ -47,7 +47,7 @@ def derive_streaming_graphs(job: CompileJob, streaming: StreamSection) -> Stream
     return StreamGraphs(streaming, work.derived, work.chunk)
 
 
-def streaming_facts(job: CompileJob, stream: StreamGraphs) -> GenerationFacts:
+def streaming_facts(job: LoweringJob, stream: StreamGraphs) -> GenerationFacts:
     """Return the metadata that the streaming runtime needs."""
     growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
     limit = position_limit(job, graph)

@@ -124,19 +124,20 @@ def _check_digits(level: Iterable[Json], below: int) -> None:
         raise InvalidJson("it holds a number with too many digits")
 
 
+def _list_items(value: Json) -> Iterable[Json]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 def _check_limits(value: Json, limits: JsonLimits) -> None:
-    """Limits hold at every depth. Walks with a list, not with calls: the text decides
-    how deep.
-    """
+    """Check the limits at every depth, without recursion: the input decides the depth."""
     level, depth = [value], 0
     while level:
         if limits.below is not None:
             _check_digits(level, limits.below)
-        holders = [item for item in level if isinstance(item, dict | list)]
-        inner = [
-            one for item in holders for one in (item.values() if isinstance(item, dict) else item)
-        ]
-        # a list with nothing in it is a level too, but nothing can hide below it
+        inner = [one for item in level for one in _list_items(item)]
+        # an empty list is a level too, but nothing is nested in it
         depth += 1
         if limits.depth is not None and depth > limits.depth and inner:
             raise NestingTooDeep("it is nested too deep")

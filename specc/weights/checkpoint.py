@@ -1,7 +1,7 @@
 """Open a checkpoint: one file or shards."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NoReturn
 
@@ -137,11 +137,16 @@ def _in_folder(folder: Path) -> Path:
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return folder / only[0]
-    if not only and (pickles := _ending(names, _PICKLES)):
-        # beside the weights lies what training left: optimizer.pt, training_args.bin
-        of_weights = [name for name in pickles if name.startswith("pytorch_model")]
-        _refuse_pickle(*(folder / name for name in of_weights or pickles[:1]))
+    if not only:
+        _check_no_pickles(folder, _ending(names, _PICKLES))
     _no_choice(folder, names, [*indexes, *single])
+
+
+def _check_no_pickles(folder: Path, pickles: Sequence[str]) -> None:
+    """Raise the error for pickled weights; training also leaves optimizer.pt and the like."""
+    of_weights = [name for name in pickles if name.startswith("pytorch_model")]
+    if pickles:
+        _refuse_pickle(*(folder / name for name in of_weights or pickles[:1]))
 
 
 def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:

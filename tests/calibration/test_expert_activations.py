@@ -11,7 +11,9 @@ from support.sums import factors
 import specc
 from specc.calibration import calibration_stages
 from specc.calibration.weight_readers import find_weight_readers
-from specc.driver.compile_job import CompileOptions, open_job
+from specc.driver.compile_job import open_job
+from specc.driver.compile_options import CompileOptions
+from specc.driver.lowering_job import plan_lowering
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
@@ -63,9 +65,10 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "m.specc").write_text(SPEC)
     asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
-    with open_job(open_spec(str(tmp_path / "m.specc")), options) as job:
+    with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
+        job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
-        readers = find_weight_readers(job.simplified, job.precision.plan, {})
+        readers = find_weight_readers(job.simplified, job.decision.plan, {})
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):

@@ -12,7 +12,7 @@ from support.packed import manifest_text, values_of
 import specc
 from specc.backend import PackageGraph, PackageMetadata
 from specc.driver import reading_section as readings
-from specc.driver.compile_package import PARTS
+from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.taps import add_taps
 from specc.runtime.model_package import open_package
@@ -123,7 +123,7 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
     assert written == sorted(wanted)
     (said,) = [remark for remark in made.remarks if "not exported: " in remark]
     named = said.partition("not exported: ")[2].partition(";")[0].split(", ")
-    assert sorted([*named, *wanted]) == sorted({*PARTS} & {*named, *wanted})
+    assert sorted([*named, *wanted]) == sorted({*PACKAGE_GRAPHS} & {*named, *wanted})
     assert specc.load(tmp_path / "p").opened.package
     with pytest.raises(specc.Failed):
         specc.compile(name, tmp_path / "q", init=1, set=config, graphs=["generate", "score"])

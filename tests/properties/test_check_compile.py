@@ -20,8 +20,8 @@ from support.small import SMALL
 from specc.analysis.analysis_report import analyze_graph
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.driver.compile_job import CompileOptions
-from specc.driver.compile_spec import compile_spec
+from specc.driver.compile_model import compile_model
+from specc.driver.compile_options import CompileOptions
 from specc.driver.reading_section import OF_FILES
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
 from specc.driver.tied_weights import count_own_parameters
@@ -63,7 +63,7 @@ def accepted(spec: OpenedSpec) -> bool:
 def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
     """The codes of what `compile` finds wrong, missing files apart."""
     try:
-        compile_spec(
+        compile_model(
             spec, CompileOptions(output=str(folder / "model.onnx"), init=0, try_load=False)
         )
     except Failed as failed:

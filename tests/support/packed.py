@@ -12,8 +12,8 @@ from specc.artifact.manifest import KEY, Manifest
 from specc.backend import EmittedModel, PackageGraph, PackageMetadata, Texts, WrittenModel
 from specc.driver import reading_section as readings
 from specc.driver import weight_sources as loading
-from specc.driver.compile_job import CompileOptions
-from specc.driver.compile_spec import compile_spec
+from specc.driver.compile_model import compile_model
+from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
 from specc.driver.spec_weight_rules import read_weight_rules, required_parameters
 from specc.frontend.context import Env
@@ -127,5 +127,5 @@ def single(folder: Path, graph: str, seed: int = 0) -> Path:
     source.write_text(SPEC, encoding="utf-8")
     path = folder / f"{graph}-single.onnx"
     options = CompileOptions(output=str(path), init=seed, target="onnx", graph=graph)
-    compile_spec(open_spec(str(source)), options)
+    compile_model(open_spec(str(source)), options)
     return path

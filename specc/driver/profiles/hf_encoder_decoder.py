@@ -288,11 +288,11 @@ def _declare_cross_mask(
     # `encode` may pass on what it computes from the mask: that is recomputed here
     made = [n for n in everything if n in encode.outputs]
     left = not all(depends_on_source(parts, name) for name in made)
-    if parts.mask and (handed or left):
-        mask = encode.inputs[parts.mask]
-        given = replay.mask(CROSS_MASK, mask.type)
-        replay.now[mask] = given
-        replay.now |= {step.inputs[n]: given for n in handed}
+    if not parts.mask or not (handed or left):
+        return
+    mask = encode.inputs[parts.mask]
+    given = replay.mask(CROSS_MASK, mask.type)
+    replay.now |= {mask: given} | {step.inputs[n]: given for n in handed}
 
 
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:

@@ -1,0 +1,53 @@
+"""Compile one spec: from the opened spec to the files of a model or a package."""
+
+from dataclasses import replace
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.driver.available_parts import drop_unavailable_parts
+from specc.driver.calibrate_weights import calibrate_weights
+from specc.driver.compile_job import CompileJob, open_job
+from specc.driver.compile_options import CompileOptions
+from specc.driver.compile_report import CompileReport
+from specc.driver.lowering_job import plan_lowering
+from specc.driver.model_writer import write_model_file, write_package
+from specc.driver.profiles.export_profile import check_profile
+from specc.driver.spec_loader import OpenedSpec
+
+
+def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
+    """Compile a spec to `options.output`: an ONNX file, or a package directory if
+    `options.parts` names graphs.
+
+    1. Elaborate the spec with its config, and open its weights.
+    2. Leave out graphs that the model or the target does not support.
+    3. Simplify the graph; decide which weights are quantized and what is computed in 16 bits.
+    4. Calibrate int4 weights (GPTQ) and the scales of an int8 KV cache.
+    5. Derive the encoder and the decode step, lower each graph, verify and write the files.
+
+    Raise Failed with the diagnostics of the first stage that fails; then nothing is written.
+    """
+    check_profile(options.names)
+    with open_job(spec, options) as opened:
+        job, skipped = drop_unavailable_parts(opened)
+        _check_decodes(job)
+        planned = plan_lowering(job)
+        with calibrate_weights(planned) as ready:
+            write = write_package if options.is_package else write_model_file
+            report = write(ready)
+    return replace(report, remarks=(*report.remarks, *skipped))
+
+
+def _check_decodes(job: CompileJob) -> None:
+    """Raise E0934: such a target computes wrong results without an error."""
+    if "generate" not in job.options.parts or job.target.decodes:
+        return
+    others = [part for part in job.options.parts if part != "generate"] or ["step"]
+    raise_error(
+        "E0934",
+        f"`{job.target.name}` cannot run a generation loop inside a graph",
+        notes=["it computes caches that grow inside a loop wrongly, or not at all"],
+        helps=[
+            f"compile with `--graphs {','.join(others)}`: the runtime calls the steps",
+            "or with `--target onnx`, for ONNX Runtime in any language",
+        ],
+    )

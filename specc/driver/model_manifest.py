@@ -1,0 +1,102 @@
+"""The manifest that a compiled model carries in its metadata."""
+
+from collections.abc import Mapping
+
+from specc.artifact.manifest import DOC, KEY, Manifest
+from specc.backend import EmittedModel, Texts
+from specc.driver import precision
+from specc.driver.generation_graphs import decode_settings_of, spec_signature
+from specc.driver.lowering_job import LoweringJob
+from specc.driver.weight_sources import weight_source_facts
+from specc.ir.derived_graphs import SelfDecodingGraph
+from specc.ir.graph import Graph
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+
+
+def describe_graph(job: LoweringJob, graph: Graph, *, whole: bool, sources: bool = False) -> Texts:
+    """Return the metadata of a graph. One that is not `whole` is derived: its inputs have no
+    preprocessing, and it does not generate by itself. The `sources` of the spec stand in the
+    index of a package, or in the metadata of a single file.
+    """
+    # a file without a span has no source text to embed; it is still listed
+    files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
+
+    def texts(emitted: EmittedModel) -> Mapping[str, str]:
+        found = build_manifest(job, graph, emitted, whole=whole, sources=files if sources else None)
+        return {KEY: found.dump(), DOC: found.doc}
+
+    return texts
+
+
+def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> Texts:
+    """Return the metadata of a self-contained generator."""
+    decodes, signature = decode_settings_of(job, source), spec_signature(job, source.graph)
+
+    def texts(emitted: EmittedModel) -> Mapping[str, str]:
+        found = build_manifest(job, signature, emitted, decodes=decodes, scoring=source.graph)
+        return {KEY: found.dump(), DOC: found.doc}
+
+    return texts
+
+
+def build_manifest(
+    job: LoweringJob,
+    graph: Graph,
+    emitted: EmittedModel,
+    *,
+    whole: bool = True,
+    sources: Mapping[str, str] | None = None,
+    decodes: Mapping[str, object] | None = None,
+    scoring: Graph | None = None,
+) -> Manifest:
+    """Return the manifest of a model of `job`; `graph` is what it computes.
+
+    The manifest of a self-contained generator (`decodes`) has the spec's inputs, no inlined
+    defaults and no attentions; `scoring` is the graph that `verify` decodes with.
+    """
+    model, described = job.model, scoring or graph
+    job.forms.extend(precision.describe_attention_forms(graph.name, emitted))
+    # a generator computes its defaults in any case, and does not list them
+    inside = job.options.defaults_inside and decodes is None
+    return Manifest(
+        name=model.name,
+        doc=model.doc,
+        graph=graph,
+        defaults=model.defaults if whole and not inside else None,
+        reading=job.reading if whole else PreprocessingConfig(),
+        config=model.config,
+        generation=vars(model.generation) if whole and model.generation else None,
+        streaming=model.streaming if whole else None,
+        sources=sources or {},
+        weights=weight_source_facts(
+            job.values, job.options.init, emitted.beside, contents=job.options.hash_full
+        ),
+        stored=_find_initializers(job, described, emitted),
+        precision=_quantization_facts(job, described, emitted),
+        target=job.target.name,
+        opset=job.opset,
+        attentions=emitted.attentions if decodes is None else (),
+        decodes=decodes,
+        scoring=scoring,
+    )
+
+
+def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
+    """Return the initializer of each parameter; none for one whose shape alone is used (an
+    axis of a decoded graph).
+    """
+    named = {n: _initializer_name(job, n) for n in graph.parameters}
+    return {n: emitted.held[i] for n, i in named.items() if i in emitted.held}
+
+
+def _initializer_name(job: LoweringJob, name: str) -> str:
+    """Return the initializer of a parameter: itself, or its integers if quantized."""
+    form = job.decision.plan.get(name)
+    return form.numbers(name) if form else name
+
+
+def _quantization_facts(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, object]:
+    """Return the manifest's facts about quantized weights; empty if there are none."""
+    if job.quantized is None:
+        return {}
+    return precision.precision_facts(graph, job.quantized, job.decision.kept, emitted, job.recipe)
