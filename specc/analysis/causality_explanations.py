@@ -141,7 +141,7 @@ def describe_window(
     if op.stride[0] > 1:
         # A step would have to wait until so many rows have come.
         what = f"this {called} makes one row of {op.stride[0]}, and a step has one new row"
-        return what, ("leave out `stride=` along what grows",)
+        return what, ("keep every position along the generated axis: `stride=1`",)
     return f"this {called} does not give as many rows as it is given", mend
 
 

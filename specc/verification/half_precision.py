@@ -55,16 +55,17 @@ def half_format_of(graph: Graph) -> str:
 
 
 @dataclass
-class _Rounding:
-    """Rounds the narrow values of a graph; `rng` draws on which side, None: the near one.
+class HalfRounding:
+    """Rounds the 16-bit values of a graph: to a random side with `rng`, else to nearest.
 
-    `over` is the first value that a number became infinite in, and that number.
+    `over` is the first value in which an element became infinite, and that element.
     """
 
     rng: np.random.Generator | None = None
     over: tuple[Value, float] | None = None
 
     def __call__(self, value: Value, array: Array) -> Array:
+        """Return the rounded result of a node."""
         form = FORMS.get(value.type.dtype)
         if form is None:
             return array
@@ -90,7 +91,7 @@ def half_rounding_error(
     rng = np.random.default_rng(0)
     most = dict.fromkeys(want, 0.0)
     for n in range(DRAWS + 1):
-        rounding = _Rounding(rng if n else None)
+        rounding = HalfRounding(rng if n else None)
         made = numpy.evaluate_graph(graph, inputs, weights, after=rounding)
         if rounding.over is not None:
             _too_large(graph, *rounding.over)

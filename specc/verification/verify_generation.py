@@ -21,6 +21,7 @@ from specc.runtime.random_inputs import DENSITIES, random_inputs, sizes_for
 from specc.runtime.standalone_generator import run_standalone
 from specc.runtime.steppers import FullForwardStepper
 from specc.verification.conditioning import RoundingErrors, bounds_of_samples
+from specc.verification.half_precision import HalfRounding, half_format_of
 from specc.verification.subgraph_coverage import Coverage
 from specc.verification.tolerance import ResultDifference, compare_result, is_explained
 from specc.verification.verification_round import VerificationRound, format_lengths
@@ -176,9 +177,17 @@ def _explained(
     wrong: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """What is said where rounding changes tokens of the reference too. E0930 elsewhere."""
-    bounds = bounds_of_samples(decode.results, want)
-    # behind another token all that follows is another text
+    """Return a note on results that rounding changes in the reference too. Raise E0930 for
+    any other difference.
+    """
+    half = half_format_of(decode.graph)
+
+    def sample(errors: RoundingErrors) -> dict[str, Array]:
+        errors.after = HalfRounding(errors.rng) if half else None
+        return decode.results(errors)
+
+    bounds = bounds_of_samples(sample, want)
+    # after a different token the rest of the sequence differs too
     changed = np.isinf(bounds["tokens"]).cumsum(-1) > 0
     bounds["tokens"] = np.where(changed, np.inf, bounds["tokens"])
     for name in bounds.keys() - {"tokens"}:
@@ -188,7 +197,7 @@ def _explained(
         if not is_explained(got[name], want[name], bounds[name]):
             notes = [*difference.notes, format_lengths(sizes)]
             raise_error("E0930", difference.what, notes=notes)
-    return ", where float32 rounding changes a choice"
+    return f", where {half or 'float32'} rounding changes results"
 
 
 def _filled(steps: list[Array], width: int) -> Array:

@@ -137,7 +137,7 @@ LATER = pytest.mark.parity
         pytest.param("bert", ["--graphs", "step"], "only a generative model has one", marks=LATER),
         ("gpt2", ["--graphs", "step", "--target", "onnx"], "`onnx` has no attention"),
         pytest.param(
-            "gpt2", ["--graphs", "step", "--io-names", "hf"], "know no such states", marks=LATER
+            "gpt2", ["--graphs", "step", "--io-names", "hf"], "has no such states", marks=LATER
         ),
         pytest.param(
             "gpt2",
@@ -171,7 +171,7 @@ def test_a_file_of_inputs_gives_the_scales(
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
     given = ["--graphs", "step", "--calibration-data", str(tmp_path / "x.jsonl")]
     assert compiled(tmp_path / "m", "gpt2", *given) == 0
-    assert "by scales of `x.jsonl`" in capsys.readouterr().err
+    assert "calibrated on `x.jsonl`" in capsys.readouterr().err
     with pytest.raises(specc.Failed, match="E0820"):
         specc.compile("gpt2", tmp_path / "n", init=0, graphs="step", kv_cache="int4")
 

@@ -54,7 +54,7 @@ def test_buckets_of_t5(tmp_path: Path, both: bool, buckets: int, longest: int) -
 
     distance = torch.arange(700)[None] - torch.arange(700)[:, None]
     published = T5Attention._relative_position_bucket(distance, both, buckets, longest).numpy()
-    bias = f"t5_relative_position_bias(1, bidirectional={str(both).lower()}, buckets={buckets}, longest={longest})"
+    bias = f"t5_relative_position_bias(1, bidirectional={str(both).lower()}, buckets={buckets}, max_distance={longest})"
     found = grid(tmp_path, bias, 700, 700, np.arange(buckets, dtype=np.float64)[:, None])
     np.testing.assert_array_equal(found[0], published)
 

@@ -28,7 +28,7 @@ def doubles() -> object:
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_pytorch_equals_the_reference(example: Example) -> None:
     graph, _ = graph_of(example)
-    module = specc_torch.SpecModule(graph)
+    module = specc_torch.SpecModule(graph).eval()
     for seed in range(3):
         drawn = example.draw(np.random.default_rng(seed))
         given = {f"x{n}": x for n, x in enumerate(drawn) if x is not None}
@@ -59,7 +59,7 @@ SMOOTH = (
 )
 def test_gradients_are_those_of_the_function(example: Example) -> None:
     graph, _ = graph_of(example)
-    module = specc_torch.SpecModule(graph)
+    module = specc_torch.SpecModule(graph).eval()
     drawn = {
         f"x{n}": torch.as_tensor(x)
         for n, x in enumerate(example.draw(np.random.default_rng(0)))
