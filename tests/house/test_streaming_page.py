@@ -16,7 +16,7 @@ def test_example_is_one_spec_and_check_prints_what_the_page_shows(
 ) -> None:
     blocks = FENCE.findall(PAGE)
     texts = dict(reversed(blocks))
-    spec = tmp_path / "listener.specc"
+    spec = tmp_path / "streaming_encoder.specc"
     spec.write_text(texts["specc"], encoding="utf-8")
     assert main(["convert", str(spec)]) == 0
     assert capsys.readouterr().out == texts["yaml"]
