@@ -107,6 +107,30 @@ def test_every_anchor_of_a_link_exists() -> None:
     assert not missing
 
 
+SOURCE_FILE = re.compile(r"`((?:specc|backends|tests|docs|benchmarks|specs)/[\w/]+\.\w+)`")
+
+
+def test_every_source_file_on_a_page_exists() -> None:
+    named = {
+        f"{page.name}: {path}": path
+        for page in ALL_PAGES[:-1]
+        for path in SOURCE_FILE.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 40
+    assert not [where for where, path in named.items() if not (ROOT / path).exists()]
+
+
+def test_every_figure_on_a_page_is_a_section_of_the_benchmark_results() -> None:
+    results = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
+    wanted = [
+        heading
+        for page in PAGES
+        for heading in re.findall(r"^<!-- figures: (.+) -->$", page.read_text("utf-8"), re.M)
+    ]
+    assert wanted
+    assert not [heading for heading in wanted if f"\n### {heading}" not in results]
+
+
 def test_generated_pages_are_current() -> None:
     source = ROOT / "docs" / "tables.py"
     names: dict[str, object] = {"__name__": "tables", "__file__": str(source)}
