@@ -30,8 +30,8 @@ MODEL_GROUPS = (
     ),
     (
         "Encoders",
-        "albert bert deberta_v2 distilbert electra longformer modernbert mpnet "
-        "perceiver roberta roformer",
+        "albert bert deberta_v2 distilbert electra ernie esm gte layoutlm lilt longformer "
+        "modernbert mpnet nomic_bert perceiver roberta roformer",
     ),
     (
         "Encoder-decoders",

@@ -1,16 +1,19 @@
 """Families of encoders of text: every head from the folder that transformers saves."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
 from support.families import VOCAB, Case, check_scores
-from support.padded import Ids, Keep, samples
-from support.published import loaded
+from support.padded import Boxes, Field, Ids, Keep, Samples, samples
+from support.published import assert_published, loaded
 from support.spec_models import assert_agrees
 
 import specc
@@ -36,6 +39,12 @@ APART = {
     "conv_kernel_size": 3,
 }  # fmt: skip
 """Farther apart than the last bucket."""
+ESM2 = {
+    "pad_token_id": 1, "mask_token_id": 15, "position_embedding_type": "rotary", "token_dropout": True,
+    "hidden_size": 32,
+}  # fmt: skip
+"""Masked tokens are among the random ids, in padding too."""
+BOXES = {"bbox": Boxes("seq", 50)}
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,14 @@ class Family:
     tiny: Mapping[str, Any]
     typed: bool = True
     further: bool = False
+    more: Mapping[str, Field] = field(default_factory=dict)
+    """Further inputs of the base model."""
+
+    @property
+    def given(self) -> Samples:
+        """Three sequences of different lengths."""
+        typed = {"token_type_ids": Ids("seq", 2)} if self.typed else {}
+        return samples({**TEXTS, **typed, **self.more}, LENGTHS)
 
 
 FAMILIES = [
@@ -128,9 +145,26 @@ FAMILIES = [
     ),
     Family("MPNet", SMALL, typed=False),
     Family("MPNet", {**SMALL, "hidden_act": "silu", "pad_token_id": 4}, typed=False, further=True),
+    Family("Esm", {**SMALL, **ESM2}, typed=False),
+    Family("Esm", {**SMALL, "pad_token_id": 1, "emb_layer_norm_before": True}, typed=False),
+    Family("NomicBert", SMALL),
+    Family("NomicBert", {**SMALL, "head_dim": 10, "hidden_act": "gelu"}, further=True),
+    Family("Gte", {**SMALL, "type_vocab_size": 2}),
+    Family("Gte", {**SMALL, "type_vocab_size": 0, "hidden_act": "relu"}, typed=False),
+    Family("Ernie", SMALL),
+    Family(
+        "Ernie",
+        {**SMALL, "use_task_id": True, "hidden_act": "relu", "task_type_vocab_size": 4},
+        more={"task_type_ids": Ids("seq", 4)},
+    ),
+    Family("LayoutLM", {**SMALL, "max_2d_position_embeddings": 50}, more=BOXES),
+    Family("Lilt", {**SMALL, "hidden_size": 48, "pad_token_id": 1}, more=BOXES),
+    Family("Lilt", {**SMALL, "channel_shrink_ratio": 2}, more=BOXES, further=True),
 ]
 HEADS = {
     "ForMaskedLM": {"logits": "seq"},
+    "ForCausalLM": {"logits": "seq"},
+    "ForNextSentencePrediction": {"logits": ""},
     "ForSequenceClassification": {"logits": ""},
     "ForTokenClassification": {"logits": "seq"},
     "ForQuestionAnswering": {"start_logits": "seq", "end_logits": "seq"},
@@ -142,18 +176,30 @@ EACH = [
 ]
 
 
+def has_head(family: Family, head: str) -> bool:
+    """Return whether transformers has the family's class of that name."""
+    return hasattr(transformers, family.name + head)
+
+
 def case_of(family: Family, head: str, results: Mapping[str, str]) -> Case:
     return Case(
         config=f"{family.name}Config",
         model=f"{family.name}{head}",
         tiny={**family.tiny, "num_labels": 2 if "Question" in head else 3},
         results=results,
-        given=TYPED if family.typed else PLAIN,
+        given=family.given,
     )
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("family", EACH)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        pytest.param(*f.values, h, id=f"{f.id}-{h}", marks=f.marks)
+        for f in EACH
+        for h in HEADS
+        if has_head(f.values[0], h)
+    ],
+)
 def test_heads(family: Family, head: str, tmp_path: Path) -> None:
     check_scores(case_of(family, head, HEADS[head]), tmp_path)
 
@@ -162,7 +208,7 @@ def test_words_that_were_put_there(tmp_path: Path) -> None:
     check_scores(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
 
 
-@pytest.mark.parametrize("family", EACH)
+@pytest.mark.parametrize("family", [f for f in EACH if has_head(f.values[0], "ForMultipleChoice")])
 def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
     theirs = case_of(family, "ForMultipleChoice", {}).saved(tmp_path)
@@ -180,9 +226,73 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     assert_agrees(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
+def rewrite_checkpoint(folder: Path, config: Mapping[str, Any], rename: tuple[str, str]) -> None:
+    """Write a checkpoint with the publisher's own config.json and prefix of the base model."""
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name.replace(*rename, 1): tensor for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
+
+
+def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
+    """`"model_type": "new"`: base theta * factor, then frequencies / factor^(2 / head_dim)."""
+    case = case_of(Family("Gte", {**SMALL, "type_vocab_size": 2}), "ForMaskedLM", {"logits": "seq"})
+    theirs = case.saved(tmp_path).double()
+    theta, factor, head_dim = 500.0, 4.0, 6
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    frequencies = (theta * factor) ** -exponents / factor ** (2 / head_dim)
+    theirs.gte.rotary_emb.inv_freq = frequencies
+    config = {
+        **SMALL, "model_type": "new", "architectures": ["NewForMaskedLM"], "type_vocab_size": 2,
+        "rope_theta": theta, "rope_scaling": {"type": "ntk", "factor": factor}, "pack_qkv": True,
+        "position_embedding_type": "rope", "layer_norm_type": "layer_norm",
+    }  # fmt: skip
+    rewrite_checkpoint(tmp_path, config, ("gte.", "new."))
+    ours = loaded(str(tmp_path), tmp_path)
+    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+
+
+def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> None:
+    """The class uses the checkpoint's frequencies, stored once per layer."""
+    case = case_of(Family("Esm", {**SMALL, **ESM2}, typed=False), "Model", {})
+    case.saved(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    stored = tensors.pop("encoder.layer.*.attention.self.rotary_embeddings.inv_freq")
+    rounded = (stored * 1.01).half().float()
+    for layer in range(2):
+        tensors[f"encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"] = (
+            rounded.clone()
+        )
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    theirs = transformers.EsmModel.from_pretrained(tmp_path).eval()
+    assert (theirs.rotary_embeddings.inv_freq == rounded).all()
+    theirs.double()
+    results = {"last_hidden_state": "seq"}
+    case = replace(case, results=results)
+    ours = loaded(str(tmp_path), tmp_path)
+    assert_published(ours, case.given, lambda x: case.published(theirs, x), results)
+
+
+def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
+    case = case_of(Family("NomicBert", SMALL), "Model", {"last_hidden_state": "seq"})
+    theirs = case.saved(tmp_path).double()
+    config = {
+        "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": VOCAB,
+        "n_embd": 24, "n_head": 4, "n_layer": 2, "n_inner": 40, "layer_norm_epsilon": 1e-6,
+        "activation_function": "swiglu", "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+        "rotary_scaling_factor": 2, "mlp_fc1_bias": False, "prenorm": False, "n_positions": 8192,
+    }  # fmt: skip
+    rewrite_checkpoint(tmp_path, config, ("", ""))
+    ours = loaded(str(tmp_path), tmp_path)
+    assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+
+
 SENTENCES = [
     next(f for f in FAMILIES if f.name == name)
-    for name in ("Roberta", "DistilBert", "Albert", "MPNet", "ModernBert")
+    for name in ("Roberta", "DistilBert", "Albert", "MPNet", "ModernBert", "NomicBert", "Gte")
 ]
 POOLED = {
     "mean": lambda x, keep: (x * keep).sum(1) / keep.sum(1),
@@ -220,7 +330,11 @@ def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
 
 
 OWN = [
-    *((f.name, f.tiny, f.typed) for f in FAMILIES if not f.further),
+    *(
+        (f.name, f.tiny, f.typed)
+        for f in FAMILIES
+        if not f.further and has_head(f, "ForMaskedLM") and not f.more
+    ),
     ("Bert", SMALL, True),
     ("MPNet", {**SMALL, "pad_token_id": 1}, False),
     ("DebertaV2", {**SMALL, "type_vocab_size": 0, "legacy": False}, False),

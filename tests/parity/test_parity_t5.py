@@ -1,4 +1,4 @@
-"""`t5` matches transformers' T5 and MT5 classes, in the original form and with the gated MLPs
+"""`t5` matches transformers' T5, MT5 and UMT5 classes, in the original form and with the gated MLPs
 of version 1.1.
 """
 
@@ -33,6 +33,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "version 1.1": ("T5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "silu": ("T5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
     "of many languages": ("MT5", {}),
+    "a bias in every layer": ("UMT5", {}),
 }
 
 
@@ -71,7 +72,7 @@ def test_writing(form: str, tmp_path: Path) -> None:
     check_translating(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
-@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
 def test_heads_over_a_text_that_is_read_again(head: str, form: str, tmp_path: Path) -> None:
     family, settings = FORMS[form]
@@ -88,14 +89,14 @@ ENCODERS = {
 ALONE = samples(SOURCE, {"src": (15, 1, 4)})
 
 
-@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
 @pytest.mark.parametrize("model", ENCODERS)
 def test_encoders(model: str, form: str, tmp_path: Path) -> None:
     plain = case(form, model, ENCODERS[model])
     check_scores(replace(plain, given=ALONE), tmp_path)
 
 
-@pytest.mark.parametrize("form", ["as it was", "of many languages"])
+@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
 def test_states(form: str, tmp_path: Path) -> None:
     results = {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
     check_scores(case(form, "Model", results), tmp_path)

@@ -33,11 +33,13 @@ from specc.ir.model import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter
 from specc.weights.weight_rules import WeightRules, rules_of_graph
-from support.padded import Arrays, Each, Field, Ids, Keep, Numbers, Samples, Side, Sound
+from support.padded import Arrays, Boxes, Each, Field, Ids, Keep, Numbers, Samples, Side, Sound
 from support.spec_models import assert_agrees
 
 FILE = Path(__file__).parents[1] / "kept" / "answers.npz"
-FIELDS: dict[str, type[Field]] = {kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound, Each)}
+FIELDS: dict[str, type[Field]] = {
+    kind.__name__: kind for kind in (Ids, Keep, Numbers, Sound, Each, Boxes)
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 
 from support.decoders import decoder, headed
 from support.families import TEXTS, VOCAB, Case
-from support.padded import Arrays, Ids, Keep, Numbers, Samples, samples
+from support.padded import Arrays, Boxes, Ids, Keep, Numbers, Samples, samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ TYPED = samples(
     },
     {"seq": (7, 1, 4)},
 )
+LAID_OUT = samples({**TYPED.fields, "bbox": Boxes("seq", 50)}, {"seq": (7, 1, 4)})
 WORDS = {"logits": "seq"}
 CLASSES = {"logits": ""}
 SPANS = {"start_logits": "seq", "end_logits": "seq"}
@@ -122,6 +123,48 @@ ENCODERS = {
                 {"seq": (9, 1, 6)},
             ),
             results={"last_hidden_state": "seq", "pooler_output": ""},
+        )
+    ),
+    "esm": encoder(
+        "EsmForMaskedLM",
+        "Esm",
+        WORDS,
+        typed=False,
+        position_embedding_type="rotary",
+        token_dropout=True,
+        mask_token_id=15,
+        pad_token_id=1,
+    ),
+    "nomic_bert": encoder("NomicBertForMaskedLM", "NomicBert", WORDS),
+    "gte": encoder("GteForMaskedLM", "Gte", WORDS, type_vocab_size=2),
+    "ernie": Asked(
+        case=Case(
+            config="ErnieConfig",
+            model="ErnieForTokenClassification",
+            tiny={**SMALL, "use_task_id": True},
+            given=samples({**TYPED.fields, "task_type_ids": Ids("seq", 3)}, {"seq": (7, 1, 4)}),
+        )
+    ),
+    "layoutlm": Asked(
+        case=Case(
+            config="LayoutLMConfig",
+            model="LayoutLMForTokenClassification",
+            tiny={**SMALL, "max_2d_position_embeddings": 50},
+            given=LAID_OUT,
+        )
+    ),
+    "lilt": Asked(
+        case=Case(
+            config="LiltConfig",
+            model="LiltForTokenClassification",
+            tiny={
+                **SMALL,
+                "num_hidden_layers": 1,
+                "channel_shrink_ratio": 2,
+                "hidden_size": 24,
+                "max_2d_position_embeddings": 50,
+            },
+            given=LAID_OUT,
         )
     ),
     "electra": encoder("ElectraForPreTraining", "Electra", WORDS, embedding_size=12),

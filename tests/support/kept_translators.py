@@ -63,4 +63,5 @@ TRANSLATORS = {
     ),
     "t5": translator("T5", **T5),
     "mt5": translator("MT5", **T5, feed_forward_proj="gated-gelu"),
+    "umt5": translator("UMT5", **T5),
 }

@@ -62,7 +62,19 @@ class Each:
         return (length, *self.inner)
 
 
-Field = Ids | Keep | Numbers | Sound | Each
+@dataclass(frozen=True)
+class Boxes:
+    """Bounding boxes (left, upper, right, lower) along the axis `dim`, coordinates below `below`."""
+
+    dim: str
+    below: int
+
+    def shape(self, length: int) -> tuple[int, ...]:
+        """The shape of so many boxes."""
+        return (length, 4)
+
+
+Field = Ids | Keep | Numbers | Sound | Each | Boxes
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ class Samples:
                 made[name] = np.stack([r[name] for r in self.rows])
                 continue
             width = max(n[field.dim] for n in self.lengths) + extra
-            one = field.shape(width) if isinstance(field, Sound | Each) else (width,)
+            one = field.shape(width) if isinstance(field, Sound | Each | Boxes) else (width,)
             array = _behind(field, (len(self.rows), *one), rng)
             for row in range(len(self.rows)):
                 array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
@@ -121,6 +133,9 @@ def samples(
         for name, field in fields.items():
             if isinstance(field, Ids):
                 made[name] = rng.integers(0, field.below, per_row[row][field.dim])
+            elif isinstance(field, Boxes):
+                shape = field.shape(per_row[row][field.dim])
+                made[name] = _sample_boxes(rng, shape, field.below)
             elif isinstance(field, Sound | Each):
                 drawn = rng.standard_normal(field.shape(per_row[row][field.dim]))
                 made[name] = drawn.astype(np.float32)
@@ -134,7 +149,7 @@ def samples(
 
 
 def _behind(
-    field: Ids | Keep | Sound | Each, shape: tuple[int, ...], rng: np.random.Generator
+    field: Ids | Keep | Sound | Each | Boxes, shape: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[Any]:
     """What stands where there is no sample: what nothing may depend on."""
     match field:
@@ -142,4 +157,12 @@ def _behind(
             return np.zeros(shape, bool)
         case Sound() | Each():
             return rng.standard_normal(shape).astype(np.float32)
+        case Boxes():
+            return _sample_boxes(rng, shape, field.below)
     return rng.integers(0, field.below, shape)
+
+
+def _sample_boxes(rng: np.random.Generator, shape: tuple[int, ...], below: int) -> NDArray[Any]:
+    """Boxes of this shape [..., 4] that are not empty."""
+    corners = rng.integers(0, below, (*shape[:-1], 2, 2))
+    return np.sort(corners, axis=-2).reshape(shape)

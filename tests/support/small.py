@@ -92,7 +92,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "deberta_v2": WORDS | {"relative_attention": True, "c2p": True, "p2c": True, "kernel": 3},
     "distilbert": WORDS,
     "electra": WORDS | {"embed_dim": 8},
+    "ernie": WORDS | {"use_task_id": True},
     "ernie4_5": GROUPED | {"head_dim": 8},
+    "esm": WORDS | {"position_embedding": "rotary", "token_dropout": True, "mask_token": 4},
     "falcon": TRANSFORMER | {"stop": [2]},
     "fsmt": PAIRED | {"source_vocab": 13},
     "gemma": GROUPED | {"head_dim": 8},
@@ -107,6 +109,9 @@ FAMILIES: dict[str, dict[str, object]] = {
     "codegen": TRANSFORMER | {"heads": 4, "rotary_dim": 4, "stop": [2]},
     "granite": GROUPED
     | {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "embedding_multiplier": 2.0},
+    "gte": TRANSFORMER,
+    "layoutlm": WORDS | {"coordinates": 20},
+    "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": {
         **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
         **{f"text.{k}": v for k, v in GROUPED.items()},
@@ -120,6 +125,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "mpnet": WORDS,
     "mpt": {"vocab": 17, "d": 16, "heads": 2, "layers": 2},
     "nemotron": GROUPED | {"stop": [2]},
+    "nomic_bert": TRANSFORMER,
     "olmo": GROUPED | {"stop": [2]},
     "olmo2": GROUPED | {"stop": [2]},
     "opt": WORDS | {"word_embed_dim": 8},
