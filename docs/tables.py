@@ -23,10 +23,11 @@ CITATION = re.compile(r"\b(19|20)\d\d\b")
 MODEL_GROUPS = (
     (
         "Large language models",
-        "bloom codegen cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 falcon gemma "
-        "gemma2 gemma3_text glm4 gpt2 gpt_neo gpt_neox gpt_oss gptj granite llama "
-        "mistral mixtral mpt nemotron olmo olmo2 openai_gpt opt phi phi3 qwen2 qwen3 "
-        "qwen3_moe smollm3 stablelm starcoder2",
+        "arcee bloom codegen cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 exaone4 "
+        "falcon gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neo gpt_neox gpt_oss "
+        "gptj granite granitemoe helium llama mistral mixtral mpt nemotron olmo olmo2 "
+        "olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe seed_oss "
+        "smollm3 stablelm starcoder2",
     ),
     (
         "Encoders",

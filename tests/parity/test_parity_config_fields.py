@@ -123,6 +123,7 @@ EXPERTS = {
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
 }
+OLMOE = {key: value for key, value in EXPERTS.items() if key != "head_dim"}
 LATENT = {
     **DECODER, "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
     "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
@@ -136,6 +137,11 @@ SPARSE: Mapping[str, tuple[Any, ...]] = ROTARY | {
 FAMILIES_OF_EXPERTS = [
     Family("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**EXPERTS, "moe_intermediate_size": 24},
            text_inputs, run_decoder, SPARSE),
+    Family("qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM",
+           {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20}, text_inputs, run_decoder, SPARSE),
+    Family("olmoe", "OlmoeConfig", "OlmoeForCausalLM", OLMOE, text_inputs, run_decoder, SPARSE),
+    Family("granitemoe", "GraniteMoeConfig", "GraniteMoeForCausalLM", OLMOE, text_inputs, run_decoder, SPARSE),
+    Family("glm4_moe", "Glm4MoeConfig", "Glm4MoeForCausalLM", LATENT | {"head_dim": 8}, text_inputs, run_decoder, SPARSE),
     Family("gpt_oss", "GptOssConfig", "GptOssForCausalLM", EXPERTS, text_inputs, run_decoder, SPARSE),
     Family("deepseek_v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),
     Family("deepseek_v3", "DeepseekV3Config", "DeepseekV3ForCausalLM", LATENT, text_inputs, run_decoder, SPARSE),

@@ -80,6 +80,12 @@ FAMILIES = [
     family("gemma2", "Gemma2", GROUPED | {"head_dim": 8, "sliding_window": 5}),
     family("cohere", "Cohere", PADDED),
     family("olmo2", "Olmo2", PADDED),
+    family("arcee", "Arcee", GROUPED),
+    family("seed_oss", "SeedOss", GROUPED | {"head_dim": 8}),
+    family("helium", "Helium", GROUPED | {"head_dim": 8}),
+    family("glm", "Glm", GROUPED | {"head_dim": 16}),
+    family("olmo3", "Olmo3", PADDED | {"sliding_window": 5}),
+    family("exaone4", "Exaone4", GROUPED | {"sliding_window": 5}),
 ]  # fmt: skip
 
 

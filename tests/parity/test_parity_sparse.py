@@ -29,6 +29,8 @@ LATENT: dict[str, Any] = {**SMALL,
 }  # fmt: skip
 for key in ("num_local_experts", "head_dim"):
     del LATENT[key]
+QWEN2 = {**SMALL, "num_experts": 5}
+WITHOUT_HEAD_DIM = {key: value for key, value in SMALL.items() if key != "head_dim"}
 SLIDING = ["full_attention", "sliding_attention"]
 YARN = {
     "rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 4,
@@ -55,9 +57,37 @@ FIRST = {
     "GptOss": case("GptOss", SMALL, eager=True, sliding_window=3, swiglu_limit=0.9),
     "DeepseekV2": case("DeepseekV2", LATENT),
     "DeepseekV3": case("DeepseekV3", LATENT),
+    "Qwen2Moe": case(
+        "Qwen2Moe", QWEN2, moe_intermediate_size=24, shared_expert_intermediate_size=20
+    ),
+    "Olmoe": case("Olmoe", WITHOUT_HEAD_DIM),
+    "GraniteMoe": case(
+        "GraniteMoe",
+        WITHOUT_HEAD_DIM,
+        embedding_multiplier=3.0,
+        attention_multiplier=0.2,
+        residual_multiplier=0.4,
+        logits_scaling=2.0,
+    ),
+    "Glm4Moe": case("Glm4Moe", LATENT | {"num_key_value_heads": 2, "head_dim": 16}),
 }
 """The smallest configuration of each family."""
 OTHERS = {
+    "qwen2_moe, some layers dense": case(
+        "Qwen2Moe", QWEN2, moe_intermediate_size=24, shared_expert_intermediate_size=20, norm_topk_prob=True,
+        mlp_only_layers=[0], qkv_bias=False, use_sliding_window=True, sliding_window=3, layer_types=SLIDING,
+    ),
+    "olmoe, clipped": case(
+        "Olmoe", WITHOUT_HEAD_DIM, clip_qkv=0.5, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True,
+    ),
+    "granitemoeshared": case(
+        "GraniteMoeShared", WITHOUT_HEAD_DIM, shared_intermediate_size=20, attention_bias=True, residual_multiplier=0.4,
+    ),
+    "glm4_moe, qk norm": case(
+        "Glm4Moe", LATENT | {"num_key_value_heads": 4, "head_dim": 8}, use_qk_norm=True, attention_bias=True,
+        norm_topk_prob=False, routed_scaling_factor=1.7, rope_parameters={"rope_theta": 50.0, "rope_type": "default",
+        "partial_rotary_factor": 0.75},
+    ),
     "DeepseekV2, norm_topk_prob": case("DeepseekV2", {**LATENT, "norm_topk_prob": True}),
     "mixtral, window": case("Mixtral", SMALL, sliding_window=3, tie_word_embeddings=True, num_experts_per_tok=1),
     "qwen3_moe, renormed, some layers plain": case(
@@ -112,6 +142,9 @@ LAYOUTS = {
     "Qwen3Moe": "model.layers.1.{}.experts.4.down_proj.weight",
     "DeepseekV2": "model.layers.1.{}.experts.4.down_proj.weight",
     "DeepseekV3": "model.layers.1.{}.experts.4.down_proj.weight",
+    "Qwen2Moe": "model.layers.1.{}.experts.4.down_proj.weight",
+    "Olmoe": "model.layers.1.{}.experts.4.down_proj.weight",
+    "Glm4Moe": "model.layers.1.{}.experts.4.down_proj.weight",
 }
 """A tensor of one expert, as these classes save it and as it was released."""
 
@@ -139,10 +172,11 @@ def test_writing(family: str, tmp_path: Path) -> None:
     check_writing(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
 
 
-ASKED = ("Mixtral", "Qwen3Moe")
+ASKED = ("Mixtral", "Qwen3Moe", "Qwen2Moe")
+CLASSIFIERS = [f for f in FIRST if f not in ("Olmoe", "GraniteMoe", "Glm4Moe")]
 HEADS = [
     *((f, "Model") for f in FIRST),
-    *((f, "ForTokenClassification") for f in FIRST if f != "DeepseekV2"),
+    *((f, "ForTokenClassification") for f in CLASSIFIERS if f != "DeepseekV2"),
     *((f, "ForQuestionAnswering") for f in ASKED),
 ]
 RESULTS = {
@@ -159,7 +193,7 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
     check_scores(replace(case, tiny={**case.tiny, "num_labels": 3}), tmp_path)
 
 
-@pytest.mark.parametrize("family", FIRST)
+@pytest.mark.parametrize("family", CLASSIFIERS)
 def test_classes(family: str, tmp_path: Path) -> None:
     """The published class looks for its padding token, so padding is that here."""
     base = FIRST[family]

@@ -269,6 +269,12 @@ DECODERS = {
     "cohere, norms": writer("Cohere", use_qk_norm=True),
     "cohere2": writer("Cohere2", sliding_window=3),
     "glm4": writer("Glm4", head_dim=8),
+    "glm": writer("Glm", head_dim=8),
+    "arcee": writer("Arcee"),
+    "seed_oss": writer("SeedOss", head_dim=8),
+    "helium": writer("Helium", head_dim=8),
+    "olmo3": writer("Olmo3", sliding_window=3),
+    "exaone4": writer("Exaone4", sliding_window=3),
     "ernie4_5": writer("Ernie4_5", head_dim=8),
     "gptj": wider(
         Case(
@@ -368,6 +374,13 @@ DECODERS = {
         eager=True,
         **{**EXPERTS, "num_local_experts": 4, "head_dim": 8, "sliding_window": 3},
     ),
+    "qwen2_moe": writer(
+        "Qwen2Moe",
+        **{**EXPERTS, "num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10},
+    ),
+    "olmoe": writer("Olmoe", **{**EXPERTS, "num_experts": 4}),
+    "granitemoe": writer("GraniteMoe", **{**EXPERTS, "num_local_experts": 4}),
+    "glm4_moe": writer("Glm4Moe", **{**LATENT, "head_dim": 8}),
     "deepseek_v2": writer("DeepseekV2", **{**LATENT, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": writer("DeepseekV3", **LATENT),
     "mamba": wider(
