@@ -35,13 +35,16 @@ def families() -> Iterator[tuple[str, str]]:
         entries = [e for i, _ in program.items(ast.Config) for e in i.entries]
         for entry in entries:
             if isinstance(entry, ast.Expect) and entry.key == "model_type":
-                yield from ((name, type) for type in entry.values)
+                yield from ((name, type) for type in entry.values if type not in FOREIGN)
 
 
 OTHERS = ("vit_segmenter", "vision_encoder_decoder")
 """Specs that read the files of a class and are another model; or are made of two others,
 which a file always names: without them it is refused (E0227).
 """
+
+FOREIGN = ("new",)
+"""Types whose class is the publisher's own code, not a part of transformers."""
 
 
 def reader_of(data: dict[str, Any]) -> ConfigReader:

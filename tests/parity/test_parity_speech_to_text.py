@@ -1,4 +1,4 @@
-"""S2T, from the folders that transformers saves, each recording by itself: in a batch the
+"""S2T and Moonshine, from the folders that transformers saves, each recording by itself: in a batch the
 published convolutions read what stands behind a recording's end.
 """
 
@@ -11,6 +11,8 @@ import pytest
 import torch
 from support.families import Case, check_scores
 from support.padded import Ids, Keep, Sound, samples
+
+import specc
 
 pytestmark = pytest.mark.parity
 
@@ -36,9 +38,10 @@ class Alone(Case):
         ids, said = x["decoder_input_ids"], x["decoder_attention_mask"].bool()
         frames = x["attention_mask"].bool()
         rows: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
+        audio = next(iter(self.given.fields))
         for n in range(len(ids)):
-            sound = x["input_features"][n, frames[n]][None]
-            made = theirs(input_features=sound, decoder_input_ids=ids[n, said[n]][None])
+            sound = x[audio][n, frames[n]][None]
+            made = theirs(**{audio: sound}, decoder_input_ids=ids[n, said[n]][None])
             for name in self.results:
                 whole = made[name].new_zeros(ids.shape[1], made[name].shape[2])
                 whole[said[n]] = made[name][0]
@@ -54,7 +57,29 @@ WRITES = Alone(
           "decoder_attention_heads": 2, "encoder_ffn_dim": 37, "decoder_ffn_dim": 41, "conv_channels": 24,
           "input_feat_per_channel": 10, "max_source_positions": 60, "max_target_positions": 40, "pad_token_id": 39},
 )  # fmt: skip
+MOONSHINE = Alone(
+    config="MoonshineConfig", model="MoonshineForConditionalGeneration", results={"logits": "tgt"},
+    given=samples(
+        {
+            "input_values": Sound("samples"),
+            "attention_mask": Keep("samples"),
+            "decoder_input_ids": Ids("tgt", 31),
+            "decoder_attention_mask": Keep("tgt"),
+        },
+        {"samples": (2100, 895, 1500), "tgt": (5, 5, 2)},
+    ),
+    tiny={"vocab_size": 40, "hidden_size": 36, "intermediate_size": 28, "encoder_num_hidden_layers": 2,
+          "decoder_num_hidden_layers": 2, "encoder_num_attention_heads": 3, "decoder_num_attention_heads": 3,
+          "partial_rotary_factor": 0.7},
+    louder=1.5,
+)  # fmt: skip
 CASES = {
+    "moonshine": MOONSHINE,
+    "moonshine, body": replace(
+        MOONSHINE, model="MoonshineModel", results={"last_hidden_state": "tgt"},
+        tiny=MOONSHINE.tiny | {"attention_bias": True, "encoder_hidden_act": "relu"},
+    ),
+    "moonshine, untied": replace(MOONSHINE, tiny=MOONSHINE.tiny | {"tie_word_embeddings": False}),
     "writes": WRITES,
     "body": replace(
         WRITES, model="Speech2TextModel", results={"last_hidden_state": "tgt"}
@@ -70,3 +95,23 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_scores(name: str, tmp_path: Path) -> None:
     check_scores(CASES[name], tmp_path)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_moonshine_generates_as_for_each_recording_alone(beams: int, tmp_path: Path) -> None:
+    theirs = MOONSHINE.saved(tmp_path).double()
+    specc.compile(tmp_path, tmp_path / "package", graphs="step")
+    model = specc.load(tmp_path / "package", threads=1)
+    given = MOONSHINE.given.together()
+    how: dict[str, Any] = {"max_tokens": 12}
+    if beams > 1:
+        how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
+    audio = {name: given[name] for name in ("input_values", "attention_mask")}
+    for n, made in enumerate(model.generate(**audio, **how).results()):
+        sound = torch.tensor(given["input_values"][n, given["attention_mask"][n]]).double()
+        wanted = theirs.generate(
+            sound[None], do_sample=False, num_beams=beams, max_new_tokens=12, early_stopping=False
+        )[0, 1:].tolist()
+        text = list(made[0].tokens)
+        assert text == wanted[: len(text)], f"recording {n}"
+        assert len(text) == len(wanted), f"recording {n}"

@@ -74,6 +74,15 @@ SOUND = {
             results={"last_hidden_state": "frames"},
         )
     ),
+    "wavlm": Asked(
+        case=Case(
+            config="WavLMConfig",
+            model="WavLMForCTC",
+            tiny={**HEARD, "num_buckets": 8, "max_bucket_distance": 6},
+            given=RECORDINGS,
+            results={"logits": "frames"},
+        )
+    ),
     "whisper": Asked(
         case=Case(
             config="WhisperConfig",

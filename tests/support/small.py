@@ -166,6 +166,16 @@ FAMILIES: dict[str, dict[str, object]] = {
         "pos_conv_kernel": 4,
         "pos_conv_groups": 2,
     },
+    "moonshine": {
+        "vocab": 17,
+        "d": 16,
+        "hidden": 12,
+        "heads": 2,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "partial_rotary_factor": 0.5,
+        "eos": [2],
+    },
     "whisper": PAIRED_SIZES
     | {"context": 32, "mel_bins": 4, "source_positions": 6, "start": 16, "eos": [2]},
     "trocr": WORDS | {"pad": 16, "start": 15, "stop": [2]},
