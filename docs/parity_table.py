@@ -11,18 +11,18 @@ ROOT = Path(__file__).parents[1]
 SPECS = ROOT / "specs" / "models"
 PAGE = ROOT / "docs" / "parity.md"
 HEAD = """\
-# What was compared
+# Parity with transformers and PyTorch
 
-Every family is compared with the published classes of transformers or PyTorch, in
-float64, on small models with random weights, norms and biases included: one sample alone
-and three in a padded batch, with random numbers under the padding. A row is a graph of a
-family: in how many configurations it was compared; the greatest difference found, as a
-share of the greatest value of the result (1e-5 is allowed); and whether what it writes
-was compared too: 20 tokens, greedily and by four beams, all equal.
+Every model type is compared with the classes of transformers or PyTorch, in
+float64, on small models with random weights, norm weights and biases included: at batch
+size 1 and in a padded batch of three, with random values at padded positions. The columns
+are: the graph, the number of configurations, the largest difference relative to the
+largest value of the output (the tolerance is 1e-5), and whether generation was compared:
+20 tokens, greedy and with four beams, all equal.
 
-Written by `make parity-table` from a run of the whole parity suite.
+`make parity-table` writes this page from a run of the whole parity suite.
 
-| family | graph | configurations | worst difference | writes |
+| model type | graph | configurations | largest difference | generation |
 |---|---|---|---|---|
 """
 

@@ -1,11 +1,11 @@
-"""The Python interface: what the commands do, as functions. Three lines each.
+"""The Python interface: the commands as functions.
 
     specc.check("my.specc")
     specc.compile("vit", "vit.onnx", weights="checkpoint/")
     specc.load("vit.onnx").run(pixel_values=array)
 
-Everything that is wrong with what is given is raised as `specc.Failed`, whose
-`diagnostics` hold code, text, place and help.
+Invalid arguments and inputs raise `specc.Failed`, whose `diagnostics` contain code, message,
+location and help.
 """
 
 import os
@@ -51,8 +51,8 @@ Results: TypeAlias = dict[str, Array]
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.CheckedSpec:
-    r"""Check a spec, a path, the name of a shipped one or its whole text: shapes for every
-    size, then with the config's numbers.
+    r"""Check a spec, given by path, built-in name or source text: shapes for every size, then with
+    the numbers of the config.
 
     >>> specc.check("xor")
     <specc check: xor, predict: x f32[batch, 2] -> y f32[batch, 1], ...>
@@ -99,9 +99,10 @@ def compile(
     dtype: str = "",
     force: bool = False,
 ) -> CompileReport:
-    """Compile a spec to the ONNX model `output`; options are those of `specc compile`.
-    `graphs` writes a package; `generation_config` is for its `generate` graph; `force`
-    replaces what specc did not write.
+    """Compile a spec to the ONNX model `output`, with the options of `specc compile`.
+
+    `graphs` compiles a package; `generation_config` applies to its `generate` graph; `force`
+    overwrites files that specc did not write.
 
     >>> specc.compile("xor", "xor.onnx")
     <specc compiled xor: xor.onnx, 1 file, ...>
@@ -115,10 +116,10 @@ def compile(
 
 
 class Model(ModelHandle):
-    """A compiled model, or a package: `run` computes the whole graph, `generate` writes.
+    """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
 
-    `with specc.load(…) as model:` lets go of it in the end. Several threads may use one
-    model at the same time; a `GenerationStream` belongs to the thread that iterates it.
+    `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
+    `GenerationStream` belongs to the thread that iterates it.
     """
 
     @overload
@@ -158,23 +159,24 @@ class Model(ModelHandle):
         return self.whole.run(**inputs)
 
     def fixed(self, **lengths: int) -> LoadedModel:
-        """The whole graph for inputs of one length alone: `model.fixed(batch=8)`, which
-        runs as this does. What is reckoned with lengths is then settled beforehand, and a
-        card records the run and plays it again (a CUDA graph).
+        """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
+        `run`.
 
-        E0981 unless every length of an input is named.
+        Shape computations are folded, and with the `cuda` provider the run is captured as a
+        CUDA graph. Raise E0981 unless every dimension of the inputs is named.
         """
         return fix_lengths(self.whole, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
-        """The results, and the weights of every attention by its scope: [batch, heads,
-        query, key].
+        """Run the model and return the outputs and the weights of every attention by scope:
+        [batch, heads, query, key].
         """
         return self.whole.attention(**inputs)
 
     def generate(self, *given: object, **settings: object) -> GenerationStream:
-        """Write behind what is given: see `specc.runtime.generator.Generator.generate`. E0701 for
-        a model that does not.
+        """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
+
+        Raise E0701 for a model without `generate`.
         """
         return _writing(self).generate(*given, **settings)
 
@@ -185,18 +187,20 @@ class Model(ModelHandle):
         batch_size: int = DEFAULT_BATCH_SIZE,
         **settings: Unpack[GenerationArguments],
     ) -> Iterator[GenerationResult | Diagnostic]:
-        """Write behind each of any number of rows: an iterator in, an iterator out, in
-        order; for a bad row what is wrong with it. See `specc.runtime.generate_each`.
+        """Generate a sequence for each prompt of an iterable with continuous batching, in order.
 
-        `batch_size` texts stand beside each other, and one that has ended makes room for the
-        next. E0701 for a model that does not write, E0891 for a count that is none.
+        `batch_size` sequences are decoded together; when one ends, the next takes its slot. An
+        invalid prompt yields its diagnostic (`specc.runtime.generate_each`). Raise E0701 for a
+        model without `generate`, E0891 for an invalid `batch_size`.
         """
         writer = _writing(self)
         return generate_each(writer, rows, batch_size, writer.chosen(settings))
 
     def stream(self, **once: object) -> InputStream:
-        """Begin a stream, to which rows are `push`ed as they come; `once` are the inputs
-        that are the same for all. E0977 for a model that is not streamed.
+        """Start a stream: `push` passes chunks of the streamed input; `once` are the inputs
+        without the time axis.
+
+        Raise E0977 for a model without `stream`.
         """
         return open_stream(self.opened).begin(**once)
 
@@ -213,11 +217,11 @@ class Model(ModelHandle):
         max_errors: int | None = None,
         **settings: Unpack[GenerationArguments],
     ) -> JobReport:
-        """Rows of files in, rows of files out: `specc map` (docs/batch-inference.md).
+        """Run batch inference over files: `specc map` (docs/batch-inference.md).
 
-        `columns` names the column of each input, `settings` are those of writing. What
-        a former run has done in the folder `out` is not done again. Fails with E0870 to
-        E0888, and with E0970 for arguments that are none.
+        `columns` maps inputs to column names, `settings` are those of generation. An
+        interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
+        invalid arguments.
         """
         check_job_arguments(
             data=data,
@@ -248,8 +252,9 @@ class Model(ModelHandle):
         return run_job(job)
 
     def chat(self, messages: object, **settings: Unpack[GenerationArguments]) -> GenerationStream:
-        """Write what comes next in a chat: a text that the user says, or messages with
-        `role` and `content`. E0423 to E0426 where there is no template for it.
+        """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
+
+        Raise E0423 to E0426 without a usable chat template.
         """
         ids = encode_chat(self.entrance, messages)
         return self.generate(**{self.entrance.growing: [ids]}, **settings)
@@ -265,8 +270,9 @@ def _writing(model: Model) -> Generator:
 
 
 def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0) -> Model:
-    """Open a compiled model, or a package, on an execution provider: `cpu`, `cuda`, …
-    There is no silent fall-back.
+    """Load a compiled model or package on an execution provider: `cpu`, `cuda`, …
+
+    Nodes never fall back to another provider silently.
 
     >>> with specc.load("xor.onnx") as model:
     ...     model

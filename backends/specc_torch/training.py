@@ -41,12 +41,12 @@ def module(
     context: int = 0,
     graph: str = "",
 ) -> SpecModule:
-    """The graph of a spec as an `nn.Module`, whose parameters bear the spec's names and
-    are shared where the spec ties them. `model(pixel_values=x)` gives results by name.
+    """Build the graph of a spec as an `nn.Module` with the spec's parameter names and tied
+    weights.
 
-    The arguments are those of `specc.compile`. Parameters start from `weights`, from the
-    seed `init`, or from the weights that the spec names; where nothing is said of any,
-    from the seed 0. Fails as `specc.compile` does.
+    `model(pixel_values=x)` returns the outputs by name. The arguments are those of
+    `specc.compile`. Initial values come from `weights`, from the seed `init`, or from the
+    weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
     """
     check_arguments(**locals())  # all of them, before anything else has a name
     described = open_spec_argument(
@@ -74,8 +74,9 @@ def module(
 
 
 def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
-    """What the model is given and what it should have said, for some rows of data, where
-    the model is. See `Dataset`. Fails with E0946, E0947, and E09xx on inputs.
+    """Return inputs and targets of training examples, on the device of the model (see `Dataset`).
+
+    Raise E0946, E0947, and E09xx for invalid inputs.
     """
     own = unwrap_spec_module(model)
     place = next((p.device for p in own.parameters()), torch.device("cpu"))
@@ -84,12 +85,12 @@ def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
 
 
 class Dataset(TorchDataset[Row]):
-    """Rows of data, read as the spec's `reading` says when they are asked for.
+    """A map-style data set over training examples, preprocessed lazily by the spec's `reading`.
 
-    A row names inputs as `Model.run` takes them (arrays, texts, pictures or their
-    files), and results: a label, a text, numbers. For a model that writes it names the
-    growing input with a whole text; the model is given that text behind its start, and
-    should have said each next token and a stop. Fails with E0946 and E0947.
+    An example names inputs as `Model.run` takes them (arrays, texts, images or their paths), and
+    targets by output: a label, a text, numbers. For a generative model the whole sequence under the
+    name of the generated input is enough: the input is shifted right after the start token, the
+    targets are the next tokens and a stop token. Raise E0946 and E0947.
     """
 
     def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
@@ -103,8 +104,10 @@ class Dataset(TorchDataset[Row]):
         return self.rows[index]
 
     def collate(self, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
-        """Rows as `(inputs, wanted)`: `model(**inputs)` takes the first; the second is
-        i64 or f32 by result, -100 where nothing should have been said.
+        """Collate examples to `(inputs, targets)`.
+
+        `model(**inputs)` takes the first; targets are int64 or float32 by output, padded with
+        -100.
         """
         inputs, wanted = self.lessons.batch(rows)
         place = torch.device("cpu")
@@ -113,8 +116,8 @@ class Dataset(TorchDataset[Row]):
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
     ) -> DataLoader[Row]:
-        """Batches of `size` rows, in an order that the seed decides, read by `workers`
-        further processes.
+        """Return a `DataLoader` with batches of `size` examples, in an order that depends on
+        the seed.
         """
         order = torch.Generator().manual_seed(seed)
         return DataLoader(
@@ -134,18 +137,19 @@ def save(
     *,
     force: bool = False,
 ) -> None:
-    """The parameters as a safetensors file, which `specc compile --weights` and the
-    spec's own `weights: - from: …` read. Shared ones stand in it once.
+    """Write the parameters to a safetensors file, for `specc compile --weights` and `weights: -
+    from: …`.
 
-    All or nothing; a file that specc did not write is replaced with `force` alone
-    (E0833). A module inside another (of `torch.compile`, of `DataParallel`) is found.
+    Tied parameters are stored once. The file is written atomically; a file that specc did not
+    write is overwritten only with `force` (E0833). Wrappers (`torch.compile`, `DataParallel`)
+    are unwrapped.
     """
     unwrap_spec_module(model).save(path, metadata, force=force)
 
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
-    """Fails now with what `save` would fail with in the end, as far as it can be known:
-    E0811, E0816, E0833. Nothing is written.
+    """Raise now the errors that `save` would raise for this path: E0811, E0816, E0833. Write
+    nothing.
     """
     resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 

@@ -29,13 +29,12 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One fault, with its evidence.
+    """An error or warning with its locations.
 
-    `title` stands alone. `primary` points at the smallest text at fault; `others` at
-    the other origins. A fault in the standard library is shown at the user's own call
-    first, and there second. `notes` are facts, `helps` what to do next, as text to paste
-    where possible. `count` says how often the same is to be said, `elsewhere` at which
-    other places.
+    `title` is the message. `primary` is the location; `others` are further origins. An error inside
+    the standard library is reported at the user's call first, and at the library second. `notes`
+    are facts, `helps` suggestions, as text to paste where possible. `count` is the number of
+    identical messages, `elsewhere` their locations.
     """
 
     code: str
@@ -72,7 +71,7 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 
 class Failed(Exception):
-    """The one exception that reaches the driver: the work cannot go on, and this is why."""
+    """The exception for all errors in specs, weights, models, inputs and arguments."""
 
     def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__(*(f"{d.code}: {d.title}" for d in diagnostics))

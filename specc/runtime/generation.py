@@ -22,11 +22,11 @@ from specc.runtime.standalone_generator import (
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What was written for one row: tokens without the prompt, a stop included; its
-    text, where the model has one.
+    """A generated sequence: tokens without the prompt, the stop token included; and its text if the
+    model has a tokenizer.
 
-    `score` is a beam's, `log_probs` are those of its tokens where asked for.
-    `complete`: it ended by itself.
+    `score` is that of a beam, `log_probs` are those of the tokens if requested.
+    `complete`: it ended with a stop token or stop string.
     """
 
     tokens: tuple[int, ...]
@@ -44,11 +44,11 @@ class GenerationResult:
 
 @dataclass(kw_only=True)
 class GenerationStream(GenerationRequest):
-    """A text, or a batch of texts, being written. Iterate it for tokens, `pieces` for
-    text, `results` for the end.
+    """A batch of sequences during generation: iterate it for tokens, `pieces` for text, `results`
+    for the final sequences.
 
-    Each step is made once, and kept in `log`: whoever iterates again gets the same from
-    the beginning. `found` are the texts of a search over beams, once it is over.
+    Steps are cached in `log`: a second iteration starts from the beginning. `found` are the
+    sequences of a beam search when it has ended.
     """
 
     log: list[DecodeStep] = field(default_factory=list)
@@ -71,7 +71,7 @@ class GenerationStream(GenerationRequest):
             place += 1
 
     def pieces(self) -> Iterator[list[str]]:
-        """What each row's text gains, as soon as it is certain."""
+        """Yield the new text of each sequence as soon as it is final."""
         texts = _texts(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
         for made in self:
@@ -82,8 +82,9 @@ class GenerationStream(GenerationRequest):
         yield texts.close()
 
     def results(self) -> list[list[GenerationResult]]:
-        """Each row's texts, the best first; only a search over beams has more than one.
-        Writes to the end.
+        """Generate to the end and return the sequences of each prompt, best first.
+
+        Only beam search returns more than one per prompt.
         """
         for _ in self:
             pass

@@ -40,8 +40,8 @@ class ModelHandle(Closeable):
         )
 
     def close(self) -> None:
-        """Let go of what the runtime holds; whatever is asked of the model later is
-        E0949. A `with` block does so in the end.
+        """Release the runtime sessions; later calls raise E0949. A `with` block closes the
+        model.
         """
         self.opened.close()
 
@@ -118,7 +118,8 @@ class ModelHandle(Closeable):
         return self.whole.exact()
 
     def weights(self) -> dict[str, Array]:
-        """The parameters by the spec's names, in the order of axes in which the model
-        reads them: matrices that the checkpoint has as [in, out] may be so.
+        """Return the parameters by name, in the layout that the graph reads.
+
+        Matrices that the checkpoint stores as [in, out] may have that layout.
         """
         return self.whole.weights()

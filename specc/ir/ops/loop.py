@@ -36,23 +36,19 @@ class Loop(Generic[T]):
 
 
 class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
-    """A body applied to the rows of one axis in turn, with values carried from row to
-    row.
+    """A loop over one axis, with loop-carried values.
 
-    Operands: `keep` if `masked` (bool [b, t]), the scanned tensors (their axis `axis`
-    is the loop's), the initial carries, then what the body captures from outside. The
-    body's inputs are a row of each scanned tensor, the carries and the captures; its
-    outputs the next carries, then the collected values. Results: the final carries,
-    then the collected values stacked along axis `axis`. Where `keep` is false the
-    carries stay as they were and the collected row is zero. `reverse` starts at the
-    last row.
-
-    Where `until` is not -1, the carry of that number is of booleans, and the loop ends
-    as soon as all of them are true, before its first turn too; rows of turns that are
-    not run are zeros. The body leaves every carry, and the zeros of what it collects,
-    as they are where that carry is true: so no result depends on the number of turns.
-    The last `lasting` of what is collected are made in every turn all the same, of
-    carries that stay as they are: what later rows look back at, though these are done.
+    Operands: `keep` if `masked` (bool [b, t]), the scanned tensors (the loop runs along their
+    axis `axis`), the initial carries, then captured values. Inputs of the body: the current
+    slice of each scanned tensor, the carries and the captures; its outputs are the next
+    carries, then the collected values. Results: the final carries, then the collected values
+    stacked along axis `axis`. Where `keep` is false the carries are unchanged and the collected
+    values zero. `reverse` starts at the last position. If `until` is not -1, the carry with
+    that index is boolean, and the loop ends as soon as all its elements are true, also before
+    the first iteration; collected values of the remaining iterations are zero. The body keeps
+    carries and collects zeros for elements where that carry is true, so that no result depends
+    on the number of iterations. The last `lasting` collected values are computed in every
+    iteration, from unchanged carries: later positions look back at them.
     """
 
     body: "Graph"

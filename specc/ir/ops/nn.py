@@ -23,13 +23,13 @@ __all__ = [
 
 
 class Linear(Op, sig="f[*s i], f[o i], f[o]? -> f[*s o]", heavy=True):
-    """Affine map of the last axis: `x @ w.T + b`."""
+    """Linear layer over the last axis: `x @ w.T + b`."""
 
     bias = OptionalOperand(2)
 
 
 class Embedding(Op, sig="i[*s], f[v d] -> f[*s d]"):
-    """Row lookup in a table of `v` vectors."""
+    """Embedding lookup in a table of `v` vectors."""
 
     ids, table = Operand(0), Operand(1)
 
@@ -57,41 +57,40 @@ class Dropout(Op, sig="f[*s] -> f[*s]"):
 
 
 class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
-    """Exponentials along axis `axis`, scaled to sum to one. Of minus infinity alone it is
-    no number.
-    """
+    """Softmax along axis `axis`; NaN for a slice of only minus infinity."""
 
     axis: int
 
 
 class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Softmax over the last axis among the keys the mask shows; a row that sees none, or
-    none but scores of minus infinity, is all zeros.
+    """Softmax over the visible keys on the last axis; zeros for a query without visible keys or
+    with only minus infinity.
     """
 
     scores, mask = Operand(0), Operand(1)
 
 
 class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """One at the greatest visible score of each row (the first of equals), zero
-    elsewhere; none visible, or none but scores of minus infinity, all zeros.
+    """One-hot of the largest visible score of each query (the first of equals).
+
+    Zeros if no key is visible, or all visible scores are minus infinity.
     """
 
     scores, mask = Operand(0), Operand(1)
 
 
 class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """The visible scores divided by their sum, as a kernel's average weighs (Nadaraya
-    1964).
-
-    Scores below zero count as zero. A sum of zero gives zeros.
+    """Visible scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
+    scores count as zero. A sum of zero gives zeros.
     """
 
     scores, mask = Operand(0), Operand(1)
 
 
 class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
-    """Sum of values by weights, `w @ v`, read through the mask that made the weights."""
+    """Weighted sum of values, `w @ v`, with the dependence of the mask that produced the
+    weights.
+    """
 
     weights, values = Operand(0), Operand(1)
 
@@ -102,15 +101,14 @@ class Attend(
     "#k|q]?, f[h]? -> f[b h q e], f[b h q k]",
     heavy=True,
 ):
-    """Scaled dot-product attention: query, key, value, mask, added scores, sinks to
-    result and weights.
+    """Scaled dot-product attention.
 
-    `weights = softmax(cap(scale · q kᵀ) + add, where mask)`, `result = weights v`
-    (arXiv:1706.03762, eq. 1). Each of the `g` key heads serves `h / g` neighboring
-    query heads (arXiv:2305.13245). With `cap > 0` a score s becomes
-    `cap · tanh(s / cap)` before anything is added (arXiv:2408.00118). A sink is one
-    more score per head that takes weight and gives nothing. Without a mask every key is
-    seen. A query that sees none gives zeros.
+    Operands: query, key, value, mask, bias, sinks. Results: output and weights. `weights =
+    softmax(cap(scale · q kᵀ) + bias, where mask)`, `output = weights v` (arXiv:1706.03762, eq.
+    1). Each of the `g` key heads serves `h / g` adjacent query heads (grouped-query attention,
+    arXiv:2305.13245). `cap > 0` is logit soft-capping: a score s becomes `cap · tanh(s / cap)`
+    before the bias (arXiv:2408.00118). An attention sink is one more score per head without a
+    value. Without a mask every key is visible. A query without visible keys gives zeros.
     """
 
     scale: float
@@ -130,8 +128,8 @@ class Attend(
 
 
 class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
-    """An image cut into `p × r` patches, each mapped to a vector; patches in reading
-    order.
+    """Patch embedding: an image split into `p × r` patches, each projected to a vector, in
+    row-major order.
 
     Equals a convolution with stride = kernel size (arXiv:2010.11929, sec. 3.1).
     """

@@ -10,11 +10,12 @@ __all__ = ["RopeAngles", "Rotate", "Sinusoid"]
 
 
 class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
-    """Sine and cosine of `position · base^(-2n/dim)` (arXiv:1706.03762, sec. 3.5).
+    """Sinusoidal position encoding: sine and cosine of `position · base^(-2n/dim)`
+    (arXiv:1706.03762, sec. 3.5).
 
-    `interleaved`: sin at even, cos at odd places, the paper's form. `halves`: all
-    sines, then all cosines (Marian). `fairseq`: halves with frequencies
-    `base^(-n / (dim/2 - 1))`. Angles are taken in float64 and rounded once.
+    `interleaved`: sine at even, cosine at odd features, as in the paper. `halves`: all sines,
+    then all cosines (Marian). `fairseq`: halves with frequencies `base^(-n / (dim/2 - 1))`.
+    Angles are computed in float64 and rounded once.
     """
 
     dim: Dim
@@ -29,13 +30,12 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
 
 
 class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
-    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs
-    (arXiv:2104.09864, eq. 15).
+    """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864,
+    eq. 15).
 
-    `frequencies` overrides `theta^(-2n/dim)` where a scaling rule made them; both
-    results are multiplied by `factor` (YaRN's attention factor). Angles are taken in
-    float64 and rounded once. `most`: texts with more rows turn by other frequencies;
-    none where it is 0.
+    `frequencies` overrides `theta^(-2n/dim)` for RoPE scaling; both results are multiplied by
+    `factor` (YaRN's attention factor). Angles are computed in float64 and rounded once. `most`:
+    the longest sequence for which the frequencies hold; 0 for any.
     """
 
     rows = Operand(0)
@@ -53,11 +53,11 @@ class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
-    """Turn pairs of features by angles whose cosines and sines are given
-    (arXiv:2104.09864, eq. 34).
+    """Rotate pairs of features by angles with the given cosines and sines (arXiv:2104.09864,
+    eq. 34).
 
-    `half`: feature n pairs with n + r. `interleaved`: 2n pairs with 2n + 1. Features
-    beyond 2r stay.
+    `half` (half-split, "rotate_half"): feature n pairs with n + r. `interleaved`: 2n pairs with
+    2n + 1. Features from 2r on are unchanged.
     """
 
     pairs: str

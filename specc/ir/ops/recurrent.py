@@ -33,10 +33,9 @@ class Rnn(
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
 ):
-    """`h' = act(W x + b + U h + c)` from row to row (Elman 1990): all states, and the
-    final one.
+    """`h' = act(W x + b + U h + c)` (Elman 1990). Results: all hidden states, and the final one.
 
-    Operands: rows, `W`, `U`, `b`, `c`, which rows exist, the first state.
+    Operands: the sequence, `W`, `U`, `b`, `c`, the padding mask, the initial state.
     """
 
     activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
@@ -55,12 +54,12 @@ class Gru(
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
 ):
-    """Gated recurrent units (arXiv:1406.1078, eq. 5 to 8): all states, and the final
-    one. Operands as of `rnn`.
+    """Gated recurrent unit (arXiv:1406.1078, eq. 5 to 8). Results: all hidden states, and the
+    final one.
 
-    `reset` says whether the reset gate acts before the state's matrix, as in the paper,
-    or after it, on the product with its bias. The open update gate keeps the `old`
-    state, as in PyTorch, or takes the `new` one (arXiv:1409.0473).
+    Operands are those of `rnn`. `reset` says whether the reset gate is applied before the
+    recurrent projection, as in the paper, or after it, to the product with its bias. An open
+    update gate keeps the `old` state, as in PyTorch, or takes the `new` one (arXiv:1409.0473).
     """
 
     reset: Literal["before", "after"]
@@ -88,13 +87,13 @@ class Lstm(
     " -> f[b t r], f[b r], f[b h]",
     heavy=True,
 ):
-    """Long short-term memory (Gers et al. 2000): all results, the final one, and the
-    final cell.
+    """Long short-term memory (Gers et al. 2000). Results: all outputs, the final output, and
+    the final cell state.
 
-    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then
-    the first cell, peepholes of the input, forget and output gates (Gers and
-    Schmidhuber 2000; the last sees `c'`), and a matrix that maps `h'` before it is
-    given out and fed back (arXiv:1402.1128).
+    `c' = σ(f) c + σ(i) tanh(g)`, `h' = σ(o) tanh(c')`. Operands: those of `rnn`, then the
+    initial cell state, peepholes of the input, forget and output gates (Gers and Schmidhuber
+    2000; the last one uses `c'`), and a projection of `h'` before it is returned and fed back
+    (arXiv:1402.1128).
     """
 
     reverse: bool = False

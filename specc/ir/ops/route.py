@@ -30,19 +30,16 @@ class Routed(Generic[T]):
 
 
 class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
-    """The sum, over the `k` experts that a row names, of what they make of it, weighted
+    """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token
     (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
 
-    Operands: the rows, the numbers of each row's experts, their weights, `keep` if
-    `masked` (bool [*s]: a row that is not kept goes to nobody and gives zeros), then
-    `stacked` tensors that hold one of something for each of the `experts` along their
-    first axis, then what the body captures from outside. A number that is no expert's
-    stands for none; an expert that is named twice counts twice.
-
-    The body is one expert. Its inputs are the rows that go there, [1, …, rows, d] with
-    as many axes as the rows have outside and one symbol for their number, its own part
-    of each stacked tensor, and the captures; its output is a row for each row. No row
-    of it reads another, so that it does not matter which of them are there.
+    Operands: tokens, expert indices, gate weights, `keep` if `masked` (bool [*s]: padded tokens
+    are not routed and give zeros), then `stacked` tensors with one slice per expert along their
+    first axis, then values captured by the body. An index that is no expert contributes
+    nothing; an expert that is named twice counts twice. The body is one expert. Its inputs are
+    the tokens routed to it, [1, …, rows, d] with the rank of the tokens and one symbol for
+    their number, its slice of each stacked tensor, and the captures; its output has one
+    position per token. Positions of the body are independent.
     """
 
     body: "Graph"

@@ -15,8 +15,9 @@ RESIZE_MODES = ("bilinear", "bicubic", "nearest", "nearest_exact")
 
 
 class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
-    """The rows of axis `axis` in ascending order and their numbers; with `descending`
-    from the greatest on. Of equals the lower number first.
+    """Sort along axis `axis`: values in ascending or `descending` order, and their indices.
+
+    Among equals the lower index is first.
     """
 
     axis: int
@@ -24,8 +25,10 @@ class Sort(Op, sig="n[*a t~ *b] -> n[*a t *b], i[*a t *b]"):
 
 
 class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
-    """The `k` greatest rows of axis `axis` from the greatest on, and their numbers; of
-    equals the lower number first. With `largest` false, the least from the least on.
+    """The `k` largest values along axis `axis` in descending order, and their indices.
+
+    Among equals the lower index is first. With `largest` false the `k` smallest in ascending
+    order.
     """
 
     axis: int
@@ -40,9 +43,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
 
 
 class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
-    """Every `step`-th row of axis `axis`, from row `start` on, up to, not including,
-    row `stop`.
-    """
+    """Every `step`-th position of axis `axis`, from `start` up to, not including, `stop`."""
 
     axis: int
     start: Dim
@@ -76,18 +77,17 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
-    """Axis `axis` shifted by `by` rows; what leaves it at one end comes in at the other:
-    row t is the operand's row `(t - by) mod n`.
-    """
+    """Axis `axis` rotated by `by` positions: position t is the operand's `(t - by) mod n`."""
 
     axis: int
     by: Dim
 
 
 class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
-    """`before` rows in front of axis `axis` and `after` behind it. `constant`: of
-    `value`; `edge`: the first and the last again; `reflect`: as in a mirror that stands
-    on them, so that they are not repeated.
+    """Pad axis `axis` with `before` and `after` positions.
+
+    `constant` pads with `value`, `edge` repeats the first and last position, `reflect` mirrors
+    without repeating the edges.
     """
 
     axis: int
@@ -118,15 +118,13 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
 
 class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
-    """Neighboring axes from `axis` on sampled anew at `sizes` points, as PyTorch's
-    `interpolate` does.
+    """Resample adjacent axes from `axis` on to `sizes`, as PyTorch's `interpolate` does.
 
-    `bilinear` and `bicubic` (a = -0.75) look at pixels as squares: point i of m lies at
-    `(i + 0.5) · n / m - 0.5` of n; with `align_corners` at `i · (n - 1) / (m - 1)`.
-    `nearest` takes pixel `⌊i · n / m⌋`, `nearest_exact` `⌊(i + 0.5) · n / m⌋`, in single
-    precision. Where `factors` are given, each stands for `m / n`. With `antialias` what
-    becomes smaller is averaged over all that it stands for: the hat, or the cubic with
-    a = -0.5, is as many times wider. There are no factors then.
+    `bilinear` and `bicubic` (a = -0.75) place output pixel i of m at `(i + 0.5) · n / m - 0.5`
+    of n; with `align_corners` at `i · (n - 1) / (m - 1)`. `nearest` takes pixel `⌊i · n / m⌋`,
+    `nearest_exact` `⌊(i + 0.5) · n / m⌋`, in float32. `factors` override `m / n`. `antialias`
+    widens the filter (triangle, or cubic with a = -0.5) by the downsampling factor; `factors`
+    are not supported then.
     """
 
     axis: int
@@ -163,9 +161,10 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
 
 class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
-    """`(x - mean) / sqrt(var + eps) * g + b` where mean and variance are those of each of
-    `groups` groups of neighboring channels, over all other axes but the first
-    (arXiv:1803.08494, eq. 1 to 7). The channels are axis `axis`.
+    """`(x - mean) / sqrt(var + eps) * g + b` with mean and variance over each of `groups`
+    groups of adjacent channels and all other axes but the first (arXiv:1803.08494, eq. 1 to 7).
+
+    The channels are axis `axis`.
     """
 
     axis: int

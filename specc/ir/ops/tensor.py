@@ -74,7 +74,7 @@ REDUCE_FUNCTIONS = ("sum", "mean", "max", "min", "any", "all")
 
 
 class Constant(Op, sig="-> a[]", view=True):
-    """One number, the same for every position."""
+    """A scalar constant, broadcast to every position."""
 
     value: float | int | bool
     dtype: str
@@ -94,21 +94,19 @@ class Range(Op, sig="-> i[n]", view=True):
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", view=True):
-    """The row numbers `0, 1, …` of one axis of the operand; its values are not read."""
+    """The positions `0, 1, …` along one axis of the operand; its values are not read."""
 
     axis: int
 
 
 class Size(Op, sig="-> i[]", view=True):
-    """A length as a number. Along a growing axis it is unknown while generating."""
+    """A dimension as a number. Along the time axis it is unknown during generation."""
 
     length: Dim
 
 
 class Pointwise(Op, sig="n[*s] -> n[*s]"):
-    """A function of one number, applied to each. `gelu` is exact (erf), `gelu_tanh` its
-    approximation.
-    """
+    """An elementwise function. `gelu` is exact (erf), `gelu_tanh` its approximation."""
 
     fn: str
 
@@ -121,9 +119,10 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
-    """`add sub mul div pow min max floordiv mod` of two numbers. `mod` has the sign of
-    the divisor; whole numbers by 0 are 0. `pow` of whole numbers has a constant
-    exponent, 0 or above.
+    """Elementwise `add sub mul div pow min max floordiv mod`.
+
+    `mod` has the sign of the divisor; integer division by 0 gives 0. `pow` of integers has a
+    constant exponent, 0 or more.
     """
 
     left, right = Operand(0), Operand(1)
@@ -137,7 +136,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
-    """`eq ne lt le gt ge` of two numbers."""
+    """Elementwise comparison: `eq ne lt le gt ge`."""
 
     left, right = Operand(0), Operand(1)
 
@@ -170,8 +169,10 @@ class Where(Op, sig="b[#*s], a[#*s], a[#*s] -> a[*s]"):
 
 
 class Cast(Op, sig="a[*s] -> n[*s]"):
-    """The same values in another element type. True is 1; fractions are cut towards
-    zero, no number is 0, and what is too large the nearest that single precision holds.
+    """Convert to another element type.
+
+    True is 1; floats are truncated, NaN becomes 0, and values out of range the nearest integer
+    that float32 represents.
     """
 
     to: str
@@ -182,7 +183,7 @@ class Cast(Op, sig="a[*s] -> n[*s]"):
 
 
 class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
-    """Reorder the axes: result axis `n` is operand axis `order[n]`."""
+    """Permute the axes: result axis `n` is operand axis `order[n]`."""
 
     order: tuple[int, ...]
 
@@ -192,7 +193,7 @@ class Transpose(Op, sig="a[*s] -> a[*t]", view=True):
 
 
 class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
-    """One axis as several, the last running fastest: `[…, h·d, …]` to `[…, h, d, …]`."""
+    """Split an axis into several, in row-major order: `[…, h·d, …]` to `[…, h, d, …]`."""
 
     axis: int
     sizes: tuple[Dim, ...]
@@ -209,8 +210,8 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
 
 
 class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
-    """`count` neighboring axes from `axis` on as one, the last running fastest:
-    `[…, h, d, …]` to `[…, h·d, …]`.
+    """Merge `count` adjacent axes from `axis` on, in row-major order: `[…, h, d, …]` to `[…,
+    h·d, …]`.
     """
 
     axis: int
@@ -225,7 +226,7 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
 
 
 class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
-    """A new axis of length 1 before axis `axis`."""
+    """Insert an axis of length 1 before axis `axis` (unsqueeze)."""
 
     axis: int
 
@@ -234,7 +235,7 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
 
 
 class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
-    """Without axis `axis`, which has length 1."""
+    """Remove axis `axis`, which has length 1."""
 
     axis: int
 
@@ -246,7 +247,7 @@ class Squeeze(Op, sig="a[*a one *b] -> a[*a *b]", view=True):
 
 
 class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
-    """Axis `axis`, of length 1, repeated `length` times."""
+    """Broadcast axis `axis`, of length 1, to `length`."""
 
     axis: int
     length: Dim
@@ -260,7 +261,7 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
 
 
 class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
-    """Operands one after the other along axis `axis`; all other axes agree."""
+    """Concatenate operands along axis `axis`; all other axes are equal."""
 
     axis: int
 
@@ -281,7 +282,7 @@ def _is_negative_number(length: Dim) -> bool:
 
 
 class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
-    """Rows `start` up to, not including, `stop` of axis `axis`."""
+    """Positions `start` up to, not including, `stop` of axis `axis`."""
 
     axis: int
     start: Dim
@@ -301,7 +302,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """Row `at` of axis `axis`."""
+    """Position `at` of axis `axis`."""
 
     axis: int
     at: Dim
@@ -313,14 +314,14 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):
-    """The newest row of axis `axis`."""
+    """The last position of axis `axis`."""
 
     axis: int
 
 
 class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
-    """Rows of axis `axis` chosen by number, for each of the leading axes apart:
-    `x[b, ids[b, u]]`.
+    """Positions of axis `axis` selected by index, separately for each leading axis: `x[b,
+    ids[b, u]]`.
     """
 
     table, ids = Operand(0), Operand(1)
@@ -336,14 +337,14 @@ class Gather(Op, sig="a[*b t~ *d], i[*b u] -> a[*b u *d]"):
 
 
 class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
-    """Axis `axis` turned around."""
+    """Reverse axis `axis`."""
 
     axis: int
 
 
 class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
-    """Shifted right along axis `axis`: row t is the operand's row `t - by`; the first
-    `by` rows are `first`.
+    """Shift right along axis `axis`: position t is the operand's `t - by`; the first `by`
+    positions are `first`.
     """
 
     axis: int
@@ -356,14 +357,14 @@ class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
 
 
 class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):
-    """Running sum along axis `axis`, the row itself included."""
+    """Inclusive cumulative sum along axis `axis`."""
 
     axis: int
 
 
 class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of
-    nothing: 0, 0, -inf, inf.
+    """`sum mean max min` of numbers, `any all` of booleans, over axis `axis`. Of an empty axis:
+    0, 0, -inf, inf.
     """
 
     fn: str
@@ -378,13 +379,13 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):
-    """The number of the greatest row of axis `axis`; the first of equals."""
+    """The index of the maximum along axis `axis`; the first one of equals."""
 
     axis: int
 
 
 class OneHot(Op, sig="i[*s] -> f[*s n]"):
-    """1 at the given number, 0 elsewhere."""
+    """1 at the given index, 0 elsewhere."""
 
     size: Dim
 
@@ -393,15 +394,15 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
-    """Matrix product of the last two axes. Rows are read where the left operand is not
-    surely zero: its band.
+    """Matrix product of the last two axes. The dependence is the band outside of which the left
+    operand is zero.
     """
 
     left, right = Operand(0), Operand(1)
 
 
 class Einsum(Op, sig="f[*s] -> f[*t]", heavy=True):
-    """Products summed over the letters missing on the right: `b i d, b j d -> b i j`."""
+    """Sum of products over the letters missing on the right: `b i d, b j d -> b i j`."""
 
     equation: str
 
