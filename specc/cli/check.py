@@ -1,4 +1,6 @@
-"""Check a spec without weights: every length a symbol first, then with the config's numbers."""
+"""Check a spec without weights: shapes for all sizes, causality and padding, then with the
+numbers of the config.
+"""
 
 from argparse import ArgumentParser, Namespace
 

@@ -18,17 +18,17 @@ def add_quantize_arguments(parser: ArgumentParser) -> None:
         "--quantize",
         default="",
         choices=[*QUANTIZATION_KINDS, NONE],
-        help="round weights: int8 (whole numbers on both sides, a scale a row), "
-        "int8-weights (weights alone), int4 (least memory, for texts written by few), or "
-        "int8-tensor (recurrent layers faster, rows share a scale); none, though the "
-        "spec says so",
+        help="weight quantization: int8 (W8A8, per-channel weight scales, dynamic per-token "
+        "activation scales), int8-weights and int4 (weight-only, group-wise scales), "
+        "int8-tensor (recurrent layers with per-tensor activation scales); none overrides "
+        "the spec",
     )
     parser.add_argument(
         "--quantize-exclude",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="leave these weights as they are, by name or scope: lm_head, layers.0.*",
+        help="do not quantize weights that match this name or scope: lm_head, layers.0.*",
     )
     parser.add_argument(
         "--group-size",
@@ -40,20 +40,20 @@ def add_quantize_arguments(parser: ArgumentParser) -> None:
         "--lm-head-bits",
         default="",
         choices=HEADS,
-        help="what is done to the weights that make the results",
+        help="with int4: precision of the output projection (default: 8)",
     )
     parser.add_argument(
         "--quantize-all",
         action="store_true",
         default=None,
-        help="with int4: 4 bits for small maps and the first attention, too",
+        help="with int4: 4 bits for small linear layers and the first attention too",
     )
     parser.add_argument(
         "--fold-norms",
         action="store_true",
         default=None,
-        help="before rounding, move the gains of norms into the maps behind them: for "
-        "models in which some gains are far greater than others",
+        help="fold norm weights into the following linear layers before quantization, for "
+        "models with outlier channels",
     )
     _by_inputs(parser)
 
@@ -71,20 +71,20 @@ def _by_inputs(parser: ArgumentParser) -> None:
         "--calibration-data",
         default="",
         metavar="FILE",
-        help="with int4 or --kv-cache: round by these inputs, .npz or a JSON object a line",
+        help="with int4 or --kv-cache: calibration inputs, .npz or JSON Lines",
     )
     parser.add_argument(
         "--kv-cache",
         default="",
         choices=CACHES,
-        help="with --graphs step: keep keys and values in 8 bits, by scales of texts that the "
-        "model writes itself, or of --calibration-data; none, though the spec says so",
+        help="with --graphs step: quantize the KV cache with scales from self-generated data "
+        "or --calibration-data; none overrides the spec",
     )
     parser.add_argument(
         "--for-quantizers",
         action="store_true",
-        help="with --target onnx: leave the rounding to other programs, and write no "
-        "operator that they misread",
+        help="with --target onnx: prepare the model for other quantization tools (no operators "
+        "that they misinterpret)",
     )
 
 
@@ -110,8 +110,8 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
     parser.add_argument(
         "spec",
         metavar="SPEC",
-        help="the name of a built-in spec (see `specc list specs`), a spec file, the "
-        "folder of a checkpoint, whose config.json tells the spec, "
+        help="the name of a built-in spec (see `specc list specs`), a spec file, a "
+        "checkpoint directory with a config.json, "
         f"{more}or - for the standard input",
     )
     parser.add_argument(
@@ -119,32 +119,26 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
         default="",
         metavar="FILE",
         dest="own",
-        help="a spec of your own for the folder of a checkpoint",
+        help="use this spec for a checkpoint directory",
     )
     parser.add_argument(
-        "--config",
-        default="",
-        metavar="FILE|DIR",
-        help="take config values from a model's config.json",
+        "--config", default="", metavar="FILE|DIR", help="read config values from a config.json"
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set one config value, such as layers=2",
+        help="set a config value, for example layers=2",
     )
     parser.add_argument(
         "--context-length",
         type=parse_context,
         default=0,
         metavar="N",
-        help="texts are up to N tokens long, where that decides how positions turn "
-        "(dynamic and long rotary scaling)",
+        help="context length for dynamic and longrope RoPE scaling",
     )
-    parser.add_argument(
-        "--graph", default="", metavar="NAME", help="which graph, where a spec has several"
-    )
+    parser.add_argument("--graph", default="", metavar="NAME", help="select a graph of the spec")
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:

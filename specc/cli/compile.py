@@ -29,14 +29,13 @@ from specc.library.spec_files import format_shadow_note
 def add_compile_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_spec_arguments(parser)
-    parser.epilog = "For example: specc compile gpt2 --weights gpt2/ --graphs all -o out/gpt2"
     parser.add_argument(
         "-o",
         "--output",
         required=True,
         type=parse_output_path,
         metavar="MODEL.onnx|DIR",
-        help="the model to write; with --graphs, the folder",
+        help="output model; with --graphs the output directory",
     )
     _package_arguments(parser)
     _weights_arguments(parser)
@@ -47,38 +46,33 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-load",
         action="store_true",
-        help="do not try to open the model in ONNX Runtime afterwards",
+        help="do not load the compiled model in ONNX Runtime as a check",
     )
-    add_sampling_arguments(
-        parser,
-        "how a model that decodes by itself (--graphs generate) writes, unless it is "
-        "told otherwise when it runs",
-    )
+    add_sampling_arguments(parser, "defaults of a standalone generator (--graphs generate)")
 
 
 def _weights_arguments(parser: ArgumentParser) -> None:
     """Where the weights come from."""
     parser.add_argument(
-        "--weights", default="", metavar="FILE|DIR", help="take the weights from safetensors"
+        "--weights",
+        default="",
+        metavar="FILE|DIR",
+        help="load weights from safetensors or a checkpoint directory",
     )
     parser.add_argument(
         "--adapter",
         default="",
         metavar="DIR|FILE",
-        help="merge a LoRA adapter, as peft saves it, into these weights, or put those "
-        "of a language in their place",
+        help="merge a LoRA adapter (peft), or load a language adapter (MMS)",
     )
     parser.add_argument(
-        "--init",
-        type=parse_seed,
-        metavar="SEED",
-        help="draw random weights from this number instead",
+        "--init", type=parse_seed, metavar="SEED", help="initialize weights randomly with this seed"
     )
     parser.add_argument(
         "--init-missing",
         type=parse_seed,
         metavar="SEED",
-        help="draw the weights of a new head, which the checkpoint lacks, from this number",
+        help="initialize weights of a head that the checkpoint lacks with this seed",
     )
 
 
@@ -88,20 +82,19 @@ def _storing_arguments(parser: ArgumentParser) -> None:
         "--weights-as",
         choices=["link", "copy", "inline"],
         default="",
-        help="link: left in the checkpoint; copy: in a file beside the model; inline: "
-        "in it; otherwise what fits",
+        help="link: external data in the checkpoint; copy: external data next to the model; "
+        "inline: inside the model (default: automatic)",
     )
     parser.add_argument(
         "--dtype",
         choices=["f32", "f16", "bf16"],
-        help="store matrices in this type; a processor computes in f32 all the same",
+        help="element type of stored matrices; with --target ort-cuda mixed precision",
     )
     parser.add_argument(
         "--hash",
         choices=["header", "full"],
         default="header",
-        help="what of the weights is compared whenever the model is opened: size and "
-        "beginning, or all",
+        help="integrity check of weights at load: size and header, or the full content",
     )
 
 
@@ -111,26 +104,29 @@ def _model_arguments(parser: ArgumentParser) -> None:
         "--target",
         choices=["onnx", "ort-cpu", "ort-cuda", "openvino"],
         default="ort-cpu",
-        help="what runs it: any runtime, ONNX Runtime on the processor (the default) or "
-        "on a GPU, or OpenVINO",
+        help="target runtime: any (onnx), ONNX Runtime on CPU (default) or CUDA, or OpenVINO",
     )
     parser.add_argument(
-        "--opset", type=int, default=0, metavar="N", help="17 to 26; otherwise the usual one"
+        "--opset",
+        type=int,
+        default=0,
+        metavar="N",
+        help="ONNX opset, 17 to 26 (default: chosen by the target)",
     )
     parser.add_argument(
         "--tap",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="give inner values too, by their scope in the spec: layers.*.attn",
+        help="output intermediate values with this scope too: layers.*.attn",
     )
     parser.add_argument(
-        "--explain", action="store_true", help="say of each attention how it is done, and why"
+        "--explain", action="store_true", help="print how each attention is lowered, and why"
     )
     parser.add_argument(
         "--inline-defaults",
         action="store_true",
-        help="have the model itself compute inputs that are left out",
+        help="compute inputs with a default inside the model",
     )
 
 
@@ -142,18 +138,16 @@ def _package_arguments(parser: ArgumentParser) -> None:
         default=(),
         dest="graphs",
         metavar="PARTS",
-        help="write a package, a folder of these graphs: score (the spec as it is), "
-        "encode and step (what a model that "
-        "writes is run by), generate (decodes by itself); several with commas, or "
-        "all. generate alone may be one file, "
-        "MODEL.onnx",
+        help="compile a package of these graphs, comma-separated: score (full forward pass), "
+        "encode and step (encoder, decoder with past), generate (standalone generator), "
+        "or all; generate alone may be a single .onnx file",
     )
     parser.add_argument(
         "--io-names",
         choices=PROFILES,
         default="specc",
-        help="whose names inputs and outputs have: ours, those of Optimum (hf), or of "
-        "onnxruntime-genai",
+        help="naming convention of inputs and outputs: specc, Optimum and transformers.js (hf), "
+        "or onnxruntime-genai",
     )
 
 

@@ -1,4 +1,4 @@
-"""Print the completion script of bash, zsh or fish."""
+"""Print the completion script for bash, zsh or fish."""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -255,8 +255,8 @@ SHELLS = ("bash", "zsh", "fish")
 
 def add_completion_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.epilog = "How to install it stands in docs/command-line.md."
-    parser.add_argument("shell", choices=SHELLS, help="the shell that is to complete")
+    parser.epilog = "docs/command-line.md describes the installation."
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run_completion(given: Namespace) -> int:

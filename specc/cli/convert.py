@@ -1,6 +1,4 @@
-"""Convert a spec from one syntax to the other, nothing lost; or GloVe's word vectors to
-safetensors.
-"""
+"""Convert a spec from .specc to YAML or back without loss, or GloVe word vectors to safetensors."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -31,10 +29,10 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a spec, - for one from stdin, or word vectors in GloVe's text format (.txt)",
+        help="a spec, - for the standard input, or word vectors in GloVe's text format (.txt)",
     )
     parser.add_argument(
-        "-o", "--output", default="", metavar="FILE", help="where to; stdout otherwise"
+        "-o", "--output", default="", metavar="FILE", help="output file (default: standard output)"
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
 

@@ -1,4 +1,4 @@
-"""Say how two architectures differ: specs, checkpoints or compiled models, in any pair."""
+"""Compare two architectures: specs, checkpoint directories, compiled models and packages."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -22,26 +22,24 @@ DIFFERENT = 4
 
 def add_diff_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.epilog = "Exit status: 0 the same, 4 different."
-    what = "a spec, the folder of a checkpoint, a compiled model or a package"
+    parser.epilog = "Exit status: 0 equal, 4 different."
+    what = "a spec, a checkpoint directory, a compiled model or a package"
     parser.add_argument("a", metavar="A", help=what)
-    parser.add_argument("b", metavar="B", help="another, or the same")
+    parser.add_argument("b", metavar="B", help="the other one")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set one config value of B, which is a spec",
+        help="set a config value of B, which is a spec",
     )
     parser.add_argument(
         "--config",
         default="",
         metavar="FILE|DIR",
-        help="take config values of B from a model's config.json",
+        help="read config values of B from a config.json",
     )
-    parser.add_argument(
-        "--graph", default="", metavar="NAME", help="which graph, where there are several"
-    )
+    parser.add_argument("--graph", default="", metavar="NAME", help="select a graph")
 
 
 def run_diff(given: Namespace) -> int:

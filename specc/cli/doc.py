@@ -1,4 +1,6 @@
-"""Print the signature and documentation of a block, mask, score, bias, normalizer or built-in."""
+"""Print the signature and documentation of a spec, block, mask, score, bias, normalizer or built-
+in function.
+"""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
@@ -42,11 +44,11 @@ READINGS = {
 
 def add_doc_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("name", metavar="NAME", help="a name that `specc list` shows")
+    parser.add_argument("name", metavar="NAME", help="a name from `specc list`")
     parser.add_argument(
         "--source",
         action="store_true",
-        help="the whole definition, to read or to copy; of a shipped spec its file",
+        help="print the whole definition; for a built-in spec its file",
     )
 
 

@@ -1,6 +1,4 @@
-"""Write a spec as one that stands alone: an instance with what it extends, blocks of std
-written down.
-"""
+"""Expand a spec into a self-contained one: with its base specs and standard library blocks."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -21,7 +19,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
         "--output",
         default="",
         metavar="FILE",
-        help="where to, .specc or .yaml; stdout otherwise, as .specc",
+        help="output file, .specc or .yaml (default: standard output as .specc)",
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
 

@@ -1,4 +1,4 @@
-"""Explain the code of a message: what is wrong, an example, and how to mend it."""
+"""Explain a diagnostic code: cause, example and fix."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -12,7 +12,7 @@ from specc.library.spec_files import list_error_pages
 
 def add_explain_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("code", metavar="CODE", help="such as E0302")
+    parser.add_argument("code", metavar="CODE", help="a diagnostic code, for example E0302")
 
 
 def run_explain(given: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Write a compiled model as the folder that another server reads: `export triton`."""
+"""Export a compiled model as a model repository for Triton Inference Server: `export triton`."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
@@ -15,9 +15,11 @@ def add_export_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("to", choices=["triton"], help="NVIDIA's Triton Inference Server")
     add("model", metavar="MODEL", help="a compiled model, or a package")
-    add("-o", "--output", required=True, metavar="FOLDER", help="the model repository")
-    add("--name", default="", help="the model's name there; else that of its spec")
-    add("--graph", default="", metavar="ROLE", help="this graph of a package")
+    add("-o", "--output", required=True, metavar="DIR", help="the model repository")
+    add(
+        "--name", default="", help="name of the model in the repository (default: that of the spec)"
+    )
+    add("--graph", default="", metavar="ROLE", help="select a graph of a package")
     add(
         "--max-batch-size",
         type=_count,
@@ -25,7 +27,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="maximum batch size of the server",
     )
-    add("--force", action="store_true", help="replace what specc did not write")
+    add("--force", action="store_true", help="overwrite files that specc did not write")
 
 
 def _count(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Write specs in their canonical form, in place."""
+"""Format specs in place."""
 
 import difflib
 import sys
@@ -24,14 +24,12 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="SPEC",
-        help="a spec file, .specc or .yaml; - for one from stdin to stdout",
+        help="spec files, .specc or .yaml; - formats the standard input",
     )
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit code 1 if a file would change"
+        "--check", action="store_true", help="change nothing; exit status 1 if a file would change"
     )
-    parser.add_argument(
-        "--diff", action="store_true", help="change nothing; show what would change"
-    )
+    parser.add_argument("--diff", action="store_true", help="change nothing; print the differences")
 
 
 def print_difference(called: str, old: str, new: str) -> None:

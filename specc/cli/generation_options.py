@@ -100,21 +100,20 @@ MOST_ROWS = 2**53
 
 def add_run_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.epilog = 'For example: specc run out/numbers "de 305" --max-tokens 64'
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="a text, @FILE with a text a line, - for the standard input, [[1, 2]] for ids, "
-        "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT says which input it is; several "
-        "are a batch (docs/inputs.md)",
+        help="a text, @FILE (one text per line), - (standard input), [[1, 2]] (token ids), or "
+        "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT names the input; "
+        "several inputs form a batch (docs/inputs.md)",
     )
     _task_arguments(parser)
     _chat_argument(parser)
     _chunk_argument(parser)
     parser.add_argument(
-        "--graph", default="", metavar="NAME", help="run this one of a package's graphs, once"
+        "--graph", default="", metavar="NAME", help="run this graph of a package once"
     )
     parser.add_argument(
         "--execution-provider",
@@ -123,7 +122,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
     )
     _attention_arguments(parser)
     parser.add_argument(
-        "-o", "--output", default="", metavar="OUT.npz", help="also write the results as arrays"
+        "-o", "--output", default="", metavar="OUT.npz", help="also write the outputs as arrays"
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
     add_generation_arguments(parser)
@@ -135,26 +134,25 @@ def _task_arguments(parser: ArgumentParser) -> None:
     group.add_argument(
         "--aggregation-strategy",
         choices=AGGREGATION_STRATEGIES,
-        help="token classification: how tokens are grouped to spans; otherwise simple",
+        help="token classification: how tokens are grouped into spans (default: simple)",
     )
     group.add_argument(
         "--function-to-apply",
         choices=FUNCTIONS,
-        help="text classification: how logits become scores; otherwise as config.json says",
+        help="text classification: activation of the logits (default: from config.json)",
     )
     group.add_argument(
         "--hypothesis-template",
         metavar="TEXT",
-        help="image and candidate labels: the sentence around a label, with {} in its place",
+        help="zero-shot image classification: template around a label, with {} as placeholder",
     )
     group.add_argument(
         "--prompt-name",
         metavar="NAME",
-        help="embeddings: the prompt before each text, of those in "
-        "config_sentence_transformers.json",
+        help="embeddings: a prompt of config_sentence_transformers.json",
     )
     group.add_argument(
-        "--similarity", action="store_true", help="embeddings: print the cosine of every two texts"
+        "--similarity", action="store_true", help="embeddings: print pairwise cosine similarities"
     )
 
 
@@ -164,23 +162,17 @@ def _attention_arguments(parser: ArgumentParser) -> None:
         "--attention",
         default="",
         metavar="OUT.html|.svg|.png",
-        help="draw where the model's attention looked: a page with all of it, or a picture",
+        help="plot attention weights: an interactive page, or a figure",
     )
     parser.add_argument(
         "--scope",
         default="",
         metavar="PATTERN",
-        help="which attention to draw, by its scope; the last one otherwise, on a page all",
+        help="attentions with this scope (default: the last one; on a page all)",
     )
-    parser.add_argument(
-        "--layers", default="", metavar="0,2-5", help="of which layers to draw attention"
-    )
-    parser.add_argument("--heads", default="", metavar="0,2-5", help="which heads of it to draw")
-    parser.add_argument(
-        "--log-scale",
-        action="store_true",
-        help="color weights by powers of ten, so that small ones are seen",
-    )
+    parser.add_argument("--layers", default="", metavar="0,2-5", help="attentions of these layers")
+    parser.add_argument("--heads", default="", metavar="0,2-5", help="these heads")
+    parser.add_argument("--log-scale", action="store_true", help="logarithmic color scale")
 
 
 def _chunk_argument(parser: ArgumentParser) -> None:
@@ -190,7 +182,7 @@ def _chunk_argument(parser: ArgumentParser) -> None:
         type=_rows,
         default=0,
         metavar="ROWS",
-        help="give a stream so many rows at a time (docs/streaming-inference.md)",
+        help="split the streamed input into chunks of N positions (docs/streaming-inference.md)",
     )
 
 
@@ -207,5 +199,5 @@ def _chat_argument(parser: ArgumentParser) -> None:
         "--chat",
         default=None,
         metavar="TEXT|@FILE",
-        help="write behind a chat: what the user says, or a JSON file of messages",
+        help="generate with the chat template: a user message, or a JSON file of messages",
     )

@@ -1,4 +1,4 @@
-"""List shipped specs, the checkpoints that they read, and everything a spec can call."""
+"""List built-in specs, supported model types, and everything that a spec can call."""
 
 from argparse import ArgumentParser, Namespace
 

@@ -1,4 +1,4 @@
-"""Serve an editor: diagnostics, hovers, completion and more, over stdin and stdout."""
+"""Run the language server over stdin and stdout: diagnostics, hover, completion and more."""
 
 import logging
 import sys
@@ -12,13 +12,11 @@ from specc.library.spec_files import get_specs_directory
 def add_lsp_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--schema",
-        action="store_true",
-        help="print the JSON Schema of specs in YAML, and serve nobody",
+        "--schema", action="store_true", help="print the JSON Schema of specs in YAML and exit"
     )
     # editors say how they talk, though there is but one way
     parser.add_argument(
-        "--stdio", action="store_true", help="what is done in any case; editors say so"
+        "--stdio", action="store_true", help="ignored; the server always uses stdin and stdout"
     )
 
 

@@ -33,40 +33,52 @@ from specc.io.termination_signals import (
 from specc.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "check": ("specc.cli.check", "check a spec: names, shapes, causality, padding"),
-    "compile": ("specc.cli.compile", "make an ONNX model of a spec, or a package that writes text"),
-    "run": ("specc.cli.run", "run a compiled model: it shows results, or writes text"),
-    "export": ("specc.cli.export", "a compiled model as a server's folder: Triton"),
-    "map": ("specc.cli.map", "run a compiled model over a data set"),
+    "check": ("specc.cli.check", "check names, shapes, causality and padding of a spec"),
+    "compile": ("specc.cli.compile", "compile a spec to an ONNX model or a package"),
+    "run": ("specc.cli.run", "run a compiled model, or generate text"),
+    "export": ("specc.cli.export", "export a compiled model for Triton Inference Server"),
+    "map": ("specc.cli.map", "batch inference over a data set"),
     "verify": ("specc.cli.verify", "compare a compiled model with the float64 reference"),
-    "new": ("specc.cli.new", "begin a spec of your own, or draft one from a checkpoint"),
+    "new": ("specc.cli.new", "start a spec from a built-in model or a checkpoint"),
     "show": (
         "specc.cli.show",
-        "the architecture with shapes, weights and cost; what a package holds",
+        "print architecture, shapes, weights and cost, or the contents of a package",
     ),
-    "diff": ("specc.cli.diff", "how two architectures differ: specs, models, packages"),
-    "fmt": ("specc.cli.fmt", "write a spec in its canonical form"),
+    "diff": ("specc.cli.diff", "compare two architectures: specs, models, packages"),
+    "fmt": ("specc.cli.fmt", "format specs"),
     "convert": (
         "specc.cli.convert",
-        "a spec from .specc to YAML or back; GloVe vectors to safetensors",
+        "convert .specc to YAML or back, or GloVe vectors to safetensors",
     ),
-    "expand": (
-        "specc.cli.expand",
-        "a spec alone: an instance with what it extends, std written down in it",
-    ),
-    "explain": (
-        "specc.cli.explain",
-        "what a message's code, such as E0302, means and how to mend it",
-    ),
-    "list": ("specc.cli.list", "shipped specs, blocks, masks, scores, words"),
-    "doc": ("specc.cli.doc", "what one of these does and takes"),
-    "lsp": ("specc.cli.lsp", "serve an editor, over stdin and stdout"),
-    "completion": (
-        "specc.cli.completion",
-        "a script by which bash, zsh or fish completes all this",
-    ),
+    "expand": ("specc.cli.expand", "inline base specs and standard library blocks into one spec"),
+    "explain": ("specc.cli.explain", "explain a diagnostic code, for example E0302"),
+    "list": ("specc.cli.list", "list built-in specs, blocks, masks, scores and functions"),
+    "doc": ("specc.cli.doc", "document a spec, block or function"),
+    "lsp": ("specc.cli.lsp", "language server over stdin and stdout"),
+    "completion": ("specc.cli.completion", "print a completion script for bash, zsh or fish"),
 }
-"""Each command's module, loaded when it is the one that was asked for."""
+"""Module and summary of each command; the module is imported when the command runs."""
+
+EXAMPLES = {
+    "check": "check my.specc",
+    "compile": "compile gpt2 --weights gpt2/ --graphs all -o out/gpt2",
+    "run": 'run out/numbers "de 305" --max-tokens 64',
+    "export": "export triton digits.onnx -o repository/",
+    "map": "map dates.onnx orders.parquet --column text=source -o out/",
+    "verify": "verify low.onnx --baseline full.onnx --threshold kl=0.001",
+    "new": "new rnnsearch my.yaml",
+    "show": "show gpt2 --dims batch=1,seq=1024",
+    "diff": "diff llama mistral",
+    "fmt": "fmt my.specc",
+    "convert": "convert my.yaml -o my.specc",
+    "expand": "expand my.yaml -o whole.specc",
+    "explain": "explain E0302",
+    "list": "list specs",
+    "doc": "doc attention --source",
+    "lsp": "lsp --schema",
+    "completion": "completion bash",
+}
+"""An example of each command, shown at the end of its help."""
 
 FORMS = ("full", "short", "json", "sarif")
 """How messages can be written; the first where nothing is said."""
@@ -124,9 +136,8 @@ def build_parser() -> ArgumentParser:
     """The commands and the options common to all."""
     made = ArgumentParser(
         prog="specc",
-        description="Describe an attention model in a page; get a fast, correct ONNX "
-        "model with your weights in it.",
-        epilog="specc COMMAND --help says more about one of them.",
+        description="Compile specs of attention models and the weights of checkpoints to ONNX.",
+        epilog="`specc COMMAND --help` describes a command. Start with: specc list specs",
     )
     made.add_argument("--version", action="version", version=f"specc {__version__}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", parser_class=ArgumentParser)
@@ -138,25 +149,21 @@ def build_parser() -> ArgumentParser:
 def add_common_options(made: argparse.ArgumentParser) -> None:
     """Options every command takes."""
     made.add_argument(
-        "--format",
-        choices=FORMS,
-        default=FORMS[0],
-        help="how errors and warnings are written; json: results too",
+        "--format", choices=FORMS, default=FORMS[0], help="format of diagnostics; json: results too"
     )
     made.add_argument(
         "-q",
         "--quiet",
         action="store_true",
-        help="say only what was asked for and errors: no notes, no warnings",
+        help="print only results and errors, no notes or warnings",
     )
     made.add_argument(
-        "--color", choices=["auto", "always", "never"], default="auto", help="colors in messages"
+        "--color", choices=["auto", "always", "never"], default="auto", help="colored messages"
     )
     made.add_argument(
         "--debug",
         action="store_true",
-        help="show where in specc's own code a failure happened, and verify the graph "
-        "behind every pass",
+        help="print tracebacks, and verify the graph after every pass",
     )
 
 
@@ -331,6 +338,10 @@ def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
     )
     vars(module)[f"add_{_stem(name)}_arguments"](made)
     add_common_options(made)
+    if name in EXAMPLES:
+        made.epilog = f"Example: specc {EXAMPLES[name]}" + (
+            f". {made.epilog}" if made.epilog else ""
+        )
     return made
 
 

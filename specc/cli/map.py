@@ -1,4 +1,4 @@
-"""Run a compiled model over a data set: files of rows in, files of rows out.
+"""Run batch inference over a data set: one output row per input row.
 
 A run that was broken off is gone on with by the same command.
 """
@@ -27,30 +27,30 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         "data",
         nargs="+",
         metavar="DATA",
-        help="tables (.parquet, .jsonl, .csv, .txt), or folders of tables or pictures",
+        help="tables (.parquet, .jsonl, .csv, .txt), or directories of tables or images",
     )
-    add("-o", "--output", required=True, metavar="FOLDER", help="where the parts go")
+    add("-o", "--output", required=True, metavar="DIR", help="output directory of the parts")
     add(
         "--column",
         action="append",
         default=[],
         metavar="COLUMN=INPUT",
-        help="the column that an input is read from; one an input",
+        help="map a column to an input",
     )
     add(
         "--keep-columns",
         metavar="NAMES",
-        help="the columns that are carried over, with commas between; otherwise all",
+        help="columns to copy to the output, comma-separated (default: all)",
     )
     add(
         "--raw",
         action="append",
         default=[],
         metavar="NAME",
-        help="give this output as numbers, beside what the spec's reading shows",
+        help="write this output as numbers, in addition to its display form",
     )
-    add("--output-format", choices=FORMATS, help="what is written; otherwise as what is read")
-    add("--graph", default="", metavar="ROLE", help="run this one of a package's graphs")
+    add("--output-format", choices=FORMATS, help="format of the parts (default: that of the input)")
+    add("--graph", default="", metavar="ROLE", help="select a graph of a package")
     add("--execution-provider", default="cpu", metavar="NAME", help=PROVIDER)
     _how(parser)
     add_generation_arguments(parser)
@@ -61,51 +61,53 @@ PART = f"rows per output file, the unit of work (default: {ROWS})"
 
 def _how(parser: ArgumentParser) -> None:
     """Options of how the work is done."""
-    group = parser.add_argument_group("how the work is done (docs/batch-inference.md)")
+    group = parser.add_argument_group("execution (docs/batch-inference.md)")
     add = group.add_argument
-    add("--workers", type=_count, default=0, metavar="N", help="processes; else all cores")
-    add("--engine", choices=ENGINES, default="local", help="who starts the workers")
-    add("--address", default="", metavar="ADDRESS", help="with --engine ray: the cluster")
-    add("--gpus", type=float, default=0, metavar="N", help="with --engine ray: GPUs of each worker")
+    add(
+        "--workers",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="number of processes (default: all cores)",
+    )
+    add("--engine", choices=ENGINES, default="local", help="execution engine")
+    add(
+        "--address", default="", metavar="ADDRESS", help="with --engine ray: address of the cluster"
+    )
+    add("--gpus", type=float, default=0, metavar="N", help="with --engine ray: GPUs per worker")
     add(
         "--rows-per-part",
         type=_count,
         default=ROWS,
         metavar="N",
-        help="rows that a worker takes at a time",
+        help="rows per block and output part",
     )
     _limits(add)
     add(
         "--max-errors",
         type=_none_or_some,
         metavar="N",
-        help="stop when more than N rows have failed; otherwise never",
+        help="stop when more than N rows have failed (default: never)",
     )
 
 
 def _limits(add: Callable[..., object]) -> None:
     """Options of how much is computed at once."""
     limits = BatchLimits()
-    add(
-        "--batch-size",
-        type=_count,
-        default=limits.cap,
-        metavar="N",
-        help="rows in a batch, at most",
-    )
+    add("--batch-size", type=_count, default=limits.cap, metavar="N", help="maximum rows per batch")
     add(
         "--max-batch-tokens",
         type=_count,
         default=limits.tokens,
         metavar="N",
-        help="tokens in a batch, padding counted, at most",
+        help="maximum tokens per batch, including padding",
     )
     add(
         "--max-batch-memory",
         type=_count,
         default=limits.memory >> 20,
         metavar="MB",
-        help="what a batch's largest values may take, at most",
+        help="maximum memory for the activations of a batch",
     )
 
 

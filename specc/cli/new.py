@@ -1,5 +1,5 @@
-"""Begin a spec of one's own: an instance of a shipped one, with comments; or a draft from
-the folder of a checkpoint.
+"""Start a spec: an instance of a built-in spec with comments, or a draft from a checkpoint
+directory.
 """
 
 import re
@@ -30,20 +30,20 @@ def add_new_arguments(parser: ArgumentParser) -> None:
         "words",
         nargs="+",
         metavar="SPEC FILE",
-        help="the shipped spec to begin with (see `specc list specs`), and the file to "
-        "write: .yaml or .specc; with --from-checkpoint the file alone",
+        help="a built-in spec to extend (see `specc list specs`), and the file to write, .yaml "
+        "or .specc; with --from-checkpoint the file only",
     )
     parser.add_argument(
         "--from-checkpoint",
         dest="folder",
         default="",
         metavar="DIR",
-        help="draft it from a checkpoint: its config.json and the names of its tensors",
+        help="draft a spec from the config.json and tensor names of a checkpoint",
     )
     parser.add_argument(
         "--no-schema",
         action="store_true",
-        help=f"without the line for editors, and without {SCHEMA} beside the file",
+        help=f"without the schema comment for editors and without {SCHEMA} next to the file",
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
 

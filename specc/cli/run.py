@@ -1,4 +1,6 @@
-"""Run a compiled model on images, text or arrays and show its results."""
+"""Run a compiled model on text, images, audio or arrays and display its outputs, or generate
+text.
+"""
 
 from argparse import Namespace
 from collections.abc import Mapping

@@ -83,16 +83,19 @@ def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
     parser.add_argument(
-        "--dims", default="", metavar="batch=8,seq=4096", help="put numbers in place of the lengths"
+        "--dims",
+        default="",
+        metavar="batch=8,seq=4096",
+        help="substitute numbers for symbolic dimensions",
     )
     parser.add_argument(
-        "--ir", action="store_true", help="print the graph itself as text, a line a node"
+        "--ir", action="store_true", help="print the graph in text form, one line per node"
     )
     parser.add_argument(
         "--print-after",
         default="",
         metavar="PASS",
-        help="the graph behind this pass of compile: "
+        help="the graph after this pass of compile: "
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     )
     add_drawing_arguments(parser)

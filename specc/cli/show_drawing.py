@@ -23,10 +23,10 @@ def add_drawing_arguments(parser: ArgumentParser) -> None:
         "--html",
         default="",
         metavar="OUT.html",
-        help="write a page: blocks, drawings, formulas, lines of the spec, cost",
+        help="write an interactive page: blocks, formulas, source lines, cost",
     )
     parser.add_argument(
-        "--svg", default="", metavar="OUT.svg", help="write a drawing of the blocks"
+        "--svg", default="", metavar="OUT.svg", help="write an architecture diagram"
     )
     parser.add_argument("--force", action="store_true", help=FORCE)
 

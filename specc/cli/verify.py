@@ -23,32 +23,36 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
     parser.add_argument(
-        "--graph", default="", metavar="NAME", help="only this one of a package's graphs"
+        "--graph", default="", metavar="NAME", help="verify only this graph of a package"
     )
     parser.add_argument(
         "--execution-provider",
         default="cpu",
         help="cpu, cuda, … (an execution provider of ONNX Runtime)",
     )
-    parser.add_argument("--seed", type=parse_seed, default=0, help="for the random inputs")
+    parser.add_argument("--seed", type=parse_seed, default=0, help="seed of the random inputs")
     parser.add_argument(
-        "--rounds", type=parse_rounds, default=3, metavar="N", help="how many sizes to try"
+        "--rounds",
+        type=parse_rounds,
+        default=3,
+        metavar="N",
+        help="number of rounds with different sizes",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="end with status 5 where a branch or loop body was executed in no round",
+        help="exit status 5 if a branch or loop body was executed in no round",
     )
     parser.add_argument(
         "--baseline",
         default="",
         metavar="MODEL.onnx|DIR",
-        help="the same model without rounded weights: say what the rounding lost",
+        help="the same model without quantization: measure the quantization error",
     )
     parser.add_argument(
         "--per-layer",
         action="store_true",
-        help="with --baseline: say it of each part with a rounded weight, too",
+        help="with --baseline: also for each block with quantized weights",
     )
     parser.add_argument(
         "--threshold",
@@ -56,7 +60,7 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
         default=[],
         type=parse_bound,
         metavar="MEASURE=NUMBER",
-        help=f"end with an error where it lost more: {', '.join(MEASURES)}",
+        help=f"maximum loss (exit status 4 above it): {', '.join(MEASURES)}",
     )
 
 

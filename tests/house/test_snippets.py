@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli.main import UsageError, build_command_parsers, main
+from specc.cli.main import COMMANDS, EXAMPLES, UsageError, build_command_parsers, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -71,6 +71,12 @@ def test_every_command_of_the_pages_is_taken(capsys: pytest.CaptureFixture[str])
         f"{page}: {why}" for page, line in lines if (why := refused(shlex.split(line), parsers))
     }
     assert not wrong, capsys.readouterr().err
+
+
+def test_every_command_has_an_example_that_its_parser_takes() -> None:
+    parsers = build_command_parsers()
+    assert EXAMPLES.keys() == COMMANDS.keys()
+    assert not [line for line in EXAMPLES.values() if refused(shlex.split(line), parsers)]
 
 
 def test_a_command_that_is_not_taken_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from specc.cli.main import build_command_parsers, build_parser
+
 ROOT = Path(__file__).parents[2]
 
 EVERYWHERE = {
@@ -158,6 +160,13 @@ def test_sources_use_the_terms_of_the_field() -> None:
         for line in describe_occurrences(path, path.read_text("utf-8"), EVERYWHERE)
     ]
     assert not found, "\n".join(found)
+
+
+def test_help_of_the_commands_uses_the_terms_of_the_field() -> None:
+    phrases = EVERYWHERE | PAGES_ONLY
+    texts = {"specc": build_parser(), **build_command_parsers()}
+    found = {name: find_phrases(parser.format_help(), phrases) for name, parser in texts.items()}
+    assert not {name: hits for name, hits in found.items() if hits}
 
 
 def test_exemptions_are_needed() -> None:
