@@ -36,7 +36,7 @@ MODEL_GROUPS = (
     ),
     (
         "Encoder-decoders",
-        "bart blenderbot encoder_decoder fsmt m2m_100 marian mbart numbers pegasus "
+        "bart blenderbot encoder_decoder fsmt led m2m_100 marian mbart numbers pegasus "
         "small_translator t5 transformer",
     ),
     (

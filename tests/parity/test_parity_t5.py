@@ -1,4 +1,4 @@
-"""`t5` matches transformers' T5, MT5 and UMT5 classes, in the original form and with the gated MLPs
+"""`t5` matches transformers' T5, MT5, UMT5 and LongT5 classes, in the original form and with the gated MLPs
 of version 1.1.
 """
 
@@ -34,7 +34,19 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "silu": ("T5", {"feed_forward_proj": "gated-silu", "num_decoder_layers": None}),
     "of many languages": ("MT5", {}),
     "a bias in every layer": ("UMT5", {}),
+    "local": ("LongT5", {"local_radius": 2}),
+    "transient-global": (
+        "LongT5",
+        {
+            "encoder_attention_type": "transient-global",
+            "local_radius": 2,
+            "global_block_size": 3,
+            "tie_word_embeddings": False,
+            "feed_forward_proj": "gated-gelu",
+        },
+    ),
 }
+LONG = ["local", "transient-global"]
 
 
 def case(
@@ -54,7 +66,7 @@ def case(
         results=results or {"logits": "tgt"},
         given=GIVEN,
         renamed=RENAMED,
-        sides=("left", "right"),
+        sides=("right",) if family == "LongT5" else ("left", "right"),
         softer={"Attention.q.weight": SMALL["d_kv"] ** -0.5},
         **more,
     )
@@ -89,14 +101,21 @@ ENCODERS = {
 ALONE = samples(SOURCE, {"src": (15, 1, 4)})
 
 
-@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
-@pytest.mark.parametrize("model", ENCODERS)
+@pytest.mark.parametrize(
+    ("form", "model"),
+    [
+        (form, model)
+        for form in ["as it was", "of many languages", "a bias in every layer", *LONG]
+        for model in ENCODERS
+        if form not in LONG or model == "EncoderModel"
+    ],
+)
 def test_encoders(model: str, form: str, tmp_path: Path) -> None:
     plain = case(form, model, ENCODERS[model])
     check_scores(replace(plain, given=ALONE), tmp_path)
 
 
-@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
+@pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer", *LONG])
 def test_states(form: str, tmp_path: Path) -> None:
     results = {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
     check_scores(case(form, "Model", results), tmp_path)

@@ -3,6 +3,7 @@ transformers saves.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,40 @@ def case(
     )
 
 
+LED = {
+    "attention_window": 4, "max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 32,
+}  # fmt: skip
+
+
+def led(model: str, results: Mapping[str, str], marked: bool, **more: Any) -> Case:
+    """The longest source is longer than a window; `marked`: its tokens may be global."""
+    case_ = case("LED", model, results, **{**LED, **more})
+    fields = dict(GIVEN.fields)
+    if marked:
+        fields["global_attention_mask"] = Ids("src", 2)
+    return replace(case_, given=samples(fields, {"src": (9, 1, 5), "tgt": (6, 2, 3)}))
+
+
+LED_CASES = {
+    "LEDModel": led("Model", {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}, True),
+    "LEDForConditionalGeneration": led("ForConditionalGeneration", {"logits": "tgt"}, True),
+    "LED, untied": led(
+        "ForConditionalGeneration", {"logits": "tgt"}, True,
+        tie_word_embeddings=False, attention_window=[4, 8], activation_function="relu",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LED_CASES.values(), ids=LED_CASES)
+def test_led(case: Case, tmp_path: Path) -> None:
+    """Sources are padded on the right alone."""
+    check_scores(case, tmp_path)
+
+
+def test_led_generates(tmp_path: Path) -> None:
+    check_translating(led("ForConditionalGeneration", {"logits": "tgt"}, False), tmp_path)
+
+
 CASES = {
     "bart": case("Bart"),
     "bart, scaled": case("Bart", scale_embedding=True, activation_function="relu"),
@@ -122,6 +157,14 @@ HEADS = {
     for family in ("Bart", "MBart")
     for head in ("ForSequenceClassification", "ForQuestionAnswering")
 }
+HEADS["LEDForQuestionAnswering"] = read_again(
+    "LEDConfig",
+    "LEDForQuestionAnswering",
+    SMALL | LED,
+    STOP,
+    fields={"global_attention_mask": Ids("src", 1)},
+    seed=1,
+)
 # a text of nothing but padding has no token that MBart could begin with
 HEADS |= {
     f"{family}{head}, whose padding is the end": read_again(

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import specc
-from support.padded import Ids, Keep, Samples, Side, samples
+from support.padded import Field, Ids, Keep, Samples, Side, samples
 from support.published import assert_published, loaded, of_sines, randomized
 from support.recorded import record
 from support.spec_models import opened
@@ -146,10 +146,15 @@ def read_again(
     tiny: Mapping[str, Any],
     end: int,
     lengths: tuple[int, ...] = (7, 1, 4),
+    fields: Mapping[str, Field] | None = None,
     **more: Any,
 ) -> Case:
-    """A case of `ReadAgain`, whose longer texts hold `end` twice and go on behind it."""
-    given = samples({"source": Ids("src", 29), "source_keep": Keep("src")}, {"src": lengths})
+    """A case of `ReadAgain`, whose longer texts hold `end` twice and go on behind it.
+
+    `fields` are further inputs of ours, which the published model is not given.
+    """
+    source = {"source": Ids("src", 29), "source_keep": Keep("src")}
+    given = samples({**source, **(fields or {})}, {"src": lengths})
     for row in given.rows:
         ids = row["source"]
         ids[ids == end] = 7

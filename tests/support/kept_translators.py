@@ -29,6 +29,12 @@ T5: dict[str, Any] = {
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6, "pad_token_id": 30,
     "decoder_start_token_id": 30,
 }  # fmt: skip
+LED: dict[str, Any] = {
+    "attention_window": 4, "max_encoder_position_embeddings": 20, "max_decoder_position_embeddings": 20,
+}  # fmt: skip
+MARKED = samples(
+    {**TOLD.fields, "global_attention_mask": Ids("src", 2)}, {"src": (9, 1, 5), "tgt": (4, 2, 3)}
+)
 
 
 def translator(family: str, head: str = "ForConditionalGeneration", **more: Any) -> Asked:
@@ -61,7 +67,18 @@ TRANSLATORS = {
     "fsmt": replace(
         translator("FSMT", **BOTH_SIDES, use_cache=False, num_beams=1), computed="embed_positions"
     ),
+    "led": replace(
+        translator("LED", **BOTH_SIDES, **LED),
+        case=replace(translator("LED", **BOTH_SIDES, **LED).case, given=MARKED),
+    ),
     "t5": translator("T5", **T5),
     "mt5": translator("MT5", **T5, feed_forward_proj="gated-gelu"),
     "umt5": translator("UMT5", **T5),
+    "longt5": translator(
+        "LongT5",
+        **T5,
+        encoder_attention_type="transient-global",
+        local_radius=2,
+        global_block_size=3,
+    ),
 }

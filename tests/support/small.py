@@ -121,6 +121,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     | {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "embedding_multiplier": 2.0},
     "gte": TRANSFORMER,
     "layoutlm": WORDS | {"coordinates": 20},
+    "led": PAIRED | {"context": 32, "source_context": 160, "attention_windows": [6]},
     "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": {
         **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
