@@ -1,8 +1,8 @@
-"""The documentation as a site: `make docs` puts pages and a gallery of every shipped spec
-into build/docs, has zensical make HTML of them in build/site, and looks at what came out.
+"""Build the documentation site (`make docs`).
 
-Pages stay plain Markdown that reads the same where the repository is shown. Here their
-links are turned to where pages lie in the site; the README becomes its first page.
+Pages and a gallery of every built-in spec are written to build/docs, zensical renders them to
+build/site, and the links of the result are checked. Pages are plain Markdown that renders the
+same on GitHub; their links are rewritten to the layout of the site, whose first page is the README.
 """
 
 import argparse
@@ -31,14 +31,11 @@ FIGURES = re.compile(r"^<!-- figures: (.+) -->$", re.MULTILINE)
 RESULTS = ROOT / "benchmarks" / "results.md"
 
 NAV = (
-    ("Start", ("index.md", "tutorial.md", "training.md")),
-    (
-        "The language",
-        ("language.md", "glossary.md", "ops.md", "builtins.md", "limits.md", "inputs.md"),
-    ),
+    ("Start", ("index.md", "tutorial.md", "training.md", "tasks.md")),
+    ("Language", ("language.md", "glossary.md", "ops.md", "builtins.md", "limits.md", "inputs.md")),
     ("Gallery", ("models.md", "gallery.md", "families.md", "seeds.md")),
     (
-        "How to",
+        "Guides",
         (
             "from-pytorch.md",
             "from-hugging-face.md",
@@ -46,6 +43,7 @@ NAV = (
             "packages.md",
             "standalone-generator.md",
             "quantization.md",
+            "streaming-inference.md",
             "gpu.md",
             "gpu-report.md",
             "browser.md",
@@ -58,9 +56,9 @@ NAV = (
         ),
     ),
     ("Reference", ("command-line.md", "api.md", "errors/README.md", "parity.md", "comparison.md")),
-    ("Inside", ("architecture.md", "derivation.md", "passes.md", "adding-an-op.md")),
+    ("Internals", ("architecture.md", "derivation.md", "passes.md", "adding-an-op.md")),
 )
-"""The pages by heading; one that is not there is left out, one that is not here is last."""
+"""The pages by heading; missing pages are omitted, other pages are listed last."""
 
 CONFIG = """site_name: specc
 docs_dir: build/docs
@@ -77,8 +75,8 @@ nav:
 """
 
 
-def staged(drawn: bool) -> None:
-    """Every page in build/docs, with its links turned."""
+def stage_pages(drawn: bool) -> None:
+    """Write every page to build/docs with rewritten links."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(
         DOCS, PAGES, ignore=shutil.ignore_patterns("*.py", "*.sh", "*.npz", "*.safetensors")
@@ -91,22 +89,20 @@ def staged(drawn: bool) -> None:
         ignore=shutil.ignore_patterns("*.py", "__pycache__"),
     )
     shutil.copy(ROOT / "README.md", PAGES / "index.md")
-    gallery(drawn)
+    write_gallery(drawn)
     for page in PAGES.rglob("*.md"):
-        page.write_text(_with_links_here(page), encoding="utf-8")
+        page.write_text(_rewrite_links(page), encoding="utf-8")
 
 
-def _with_links_here(page: Path) -> str:
-    """The text of a page, its links turned."""
-    home = _home(page)
-    text = FIGURES.sub(_figures, page.read_text(encoding="utf-8"))
-    return LINK.sub(lambda link: _turned(link, page, home), text)
+def _rewrite_links(page: Path) -> str:
+    """Return the text of a page with rewritten links."""
+    home = _find_source(page)
+    text = FIGURES.sub(_insert_results, page.read_text(encoding="utf-8"))
+    return LINK.sub(lambda link: _rewrite_link(link, page, home), text)
 
 
-def _figures(wanted: re.Match[str]) -> str:
-    """The section of the measured results whose heading begins so: pages repeat no
-    figures, so that none is older than the others.
-    """
+def _insert_results(wanted: re.Match[str]) -> str:
+    """Return the section of the benchmark results whose heading begins with the match."""
     sections = re.split(r"^(?=### )", RESULTS.read_text(encoding="utf-8"), flags=re.M)
     found = [s for s in sections if s.startswith(f"### {wanted[1]}")]
     if not found:
@@ -114,8 +110,8 @@ def _figures(wanted: re.Match[str]) -> str:
     return found[0].rstrip() if found else ""
 
 
-def _home(page: Path) -> Path:
-    """Where a page lies in the repository."""
+def _find_source(page: Path) -> Path:
+    """Return the path of a page in the repository."""
     if page == PAGES / "index.md":
         return ROOT / "README.md"
     below = page.relative_to(PAGES)
@@ -123,16 +119,14 @@ def _home(page: Path) -> Path:
     return beside if beside.exists() else DOCS / below
 
 
-def _turned(link: re.Match[str], page: Path, home: Path) -> str:
-    """A link to a file of the repository as one to its page here; its words alone where it
-    has none.
-    """
+def _rewrite_link(link: re.Match[str], page: Path, home: Path) -> str:
+    """Return a link to the page of a repository file, or only its text if there is no page."""
     picture, words, target = link.groups()
     parts = urlsplit(target)
     if parts.scheme or not parts.path or not home.exists():
         return link.group()
     aim = (home.parent / unquote(parts.path)).resolve()
-    found = _here(aim)
+    found = _find_page(aim)
     if found is None:
         return words if aim.exists() else link.group()
     up = Path(*[".."] * len(page.relative_to(PAGES).parent.parts))
@@ -140,8 +134,8 @@ def _turned(link: re.Match[str], page: Path, home: Path) -> str:
     return f"{picture}[{words}]({(up / found).as_posix()}{anchor})"
 
 
-def _here(aim: Path) -> Path | None:
-    """The page of a file, below build/docs; a spec's is its place in the gallery."""
+def _find_page(aim: Path) -> Path | None:
+    """Return the page of a file, relative to build/docs; that of a spec is in the gallery."""
     if aim == ROOT / "README.md":
         return Path("index.md")
     if aim.parent in (ROOT / "specs" / "models", ROOT / "specs" / "std"):
@@ -156,47 +150,47 @@ def _here(aim: Path) -> Path | None:
     return None
 
 
-def gallery(drawn: bool) -> None:
-    """A page for each shipped spec, with its drawing and its text, and one for all."""
+def write_gallery(drawn: bool) -> None:
+    """Write a page for each built-in spec, with diagram and source, and an index."""
     (PAGES / "specs").mkdir()
     lines = [
-        "# Every shipped spec",
+        "# Gallery of built-in models",
         "",
-        "Each page has the drawing that `specc show NAME --svg` makes, where the model looks,",
-        "and the whole text.",
+        "Each page has the diagram of `specc show NAME --svg`, attention plots,",
+        "and the source of the spec.",
         "",
     ]
-    models = _texts("models")
-    pictures = _pictures([path.stem for path in models]) if drawn else {}
+    models = _list_specs("models")
+    pictures = _render_all([path.stem for path in models]) if drawn else {}
     for path in models:
-        title = _title(path)
+        title = _read_title(path)
         lines.append(f"* [`{path.stem}`](specs/{path.stem}.md) {title}")
-        _spec_page(path, title, pictures.get(path.stem, ()))
-    for path in _texts("std"):
-        _spec_page(path, _title(path), ())
+        _write_spec_page(path, title, pictures.get(path.stem, ()))
+    for path in _list_specs("std"):
+        _write_spec_page(path, _read_title(path), ())
     (PAGES / "gallery.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _texts(folder: str) -> list[Path]:
-    """The specs of a folder."""
+def _list_specs(folder: str) -> list[Path]:
+    """Return the specs of a directory."""
     found = (ROOT / "specs" / folder).iterdir()
     return sorted(p for p in found if p.suffix in (".specc", ".yaml"))
 
 
-def _title(path: Path) -> str:
+def _read_title(path: Path) -> str:
     found = DOC.search(path.read_text(encoding="utf-8"))
     return next((part for part in (found.group(2), found.group(3)) if part), "") if found else ""
 
 
-def _pictures(names: list[str]) -> dict[str, list[str]]:
-    """The lines of each page that show its pictures, which are drawn by all processors."""
-    # a process of its own knows nothing of the threads that ONNX Runtime has here
+def _render_all(names: list[str]) -> dict[str, list[str]]:
+    """Return the image lines of each page, rendered in parallel."""
+    # spawn: ONNX Runtime's threads do not survive a fork
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        return dict(zip(names, pool.map(_drawn, names), strict=True))
+        return dict(zip(names, pool.map(_render_spec, names), strict=True))
 
 
-def _drawn(name: str) -> list[str]:
-    """Draw a spec, and where it looks; gives the lines that show both."""
+def _render_spec(name: str) -> list[str]:
+    """Render diagram and attention plot of a spec and return the lines that show them."""
     lines, folder = [], PAGES / "specs"
     heard = StringIO()
     with redirect_stdout(heard), redirect_stderr(heard):
@@ -209,8 +203,8 @@ def _drawn(name: str) -> list[str]:
     return lines
 
 
-def _spec_page(path: Path, title: str, pictures: Sequence[str]) -> None:
-    """The page of a spec: its pictures and its text."""
+def _write_spec_page(path: Path, title: str, pictures: Sequence[str]) -> None:
+    """Write the page of a spec: its images and its source."""
     text = path.read_text(encoding="utf-8").rstrip("\n")
     fence = "yaml" if path.suffix == ".yaml" else "text"
     lines = [f"# {path.stem}", "", title, "", *pictures]
@@ -218,8 +212,8 @@ def _spec_page(path: Path, title: str, pictures: Sequence[str]) -> None:
     (PAGES / "specs" / f"{path.stem}.md").write_text("\n".join(lines), encoding="utf-8")
 
 
-def configured() -> Path:
-    """The settings of the site, with every page in its list."""
+def write_config() -> Path:
+    """Write the configuration of the site, with every page in the navigation."""
     lines, seen = [CONFIG.rstrip()], set()
     for heading, pages in NAV:
         there = [page for page in pages if (PAGES / page).exists()]
@@ -234,7 +228,7 @@ def configured() -> Path:
 
 
 class _Links(HTMLParser):
-    """The links of a page, what it loads, and the places in it."""
+    """The links, loaded resources and anchors of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,8 +248,8 @@ class _Links(HTMLParser):
             self.loads.append(known.get("href") or "")
 
 
-def faults() -> Iterator[str]:
-    """Links to no page, and what would be loaded from elsewhere."""
+def find_broken_links() -> Iterator[str]:
+    """Yield broken links and resources from other hosts."""
     for page in sorted(SITE.rglob("*.html")):
         found = _Links()
         found.feed(page.read_text(encoding="utf-8"))
@@ -273,19 +267,19 @@ def faults() -> Iterator[str]:
 
 
 def main() -> None:
-    """Build, and end with 1 where a link leads nowhere."""
+    """Build the site; exit with 1 if a link is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zensical", default="zensical", help="the program")
     parser.add_argument("--undrawn", action="store_true", help="leave drawings out")
     given = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
-    staged(not given.undrawn)
-    config = configured()
+    stage_pages(not given.undrawn)
+    config = write_config()
     shutil.rmtree(SITE, ignore_errors=True)
     command = [given.zensical, "build", "--clean", "-f", str(config)]
     done = subprocess.run(command, check=False, cwd=config.parent)
-    wrong = list(faults())
-    print("\n".join(wrong) or f"no link of {len(list(SITE.rglob('*.html')))} pages leads nowhere")
+    wrong = list(find_broken_links())
+    print("\n".join(wrong) or f"no broken links on {len(list(SITE.rglob('*.html')))} pages")
     sys.exit(done.returncode or bool(wrong))
 
 
