@@ -51,7 +51,7 @@ def compiled(name: str, dtype: str, out: Path, *more: str) -> str:
 
 
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+    return json.dumps(value).replace(" ", "") if isinstance(value, bool | list) else str(value)
 
 
 def verified(path: Path, provider: str) -> dict[str, object]:

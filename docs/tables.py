@@ -23,11 +23,12 @@ CITATION = re.compile(r"\b(19|20)\d\d\b")
 MODEL_GROUPS = (
     (
         "Large language models",
-        "arcee bloom codegen cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 exaone4 "
-        "falcon gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_neo gpt_neox gpt_oss "
-        "gptj granite granitemoe helium llama mistral mixtral mpt nemotron olmo olmo2 "
-        "olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe seed_oss "
-        "smollm3 stablelm starcoder2",
+        "arcee bamba bloom codegen cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 "
+        "exaone4 falcon falcon_h1 flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 "
+        "gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid helium "
+        "hyperclovax jais2 jamba lfm2 llama minimax_m2 ministral ministral3 mistral mixtral "
+        "mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe qwen3 "
+        "qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2",
     ),
     (
         "Encoders",
@@ -53,7 +54,7 @@ MODEL_GROUPS = (
     (
         "Recurrent models and state space models",
         "autoencoder bilstm_tagger conv_lm dates elman gru_lm jordan "
-        "linear_attention_lm lstm_lm mamba rnn_attention rnn_encdec rnnsearch rwkv "
+        "linear_attention_lm lstm_lm mamba mamba2 rnn_attention rnn_encdec rnnsearch rwkv "
         "seq2seq textbook_decoder token_shift_lm",
     ),
     (

@@ -153,3 +153,18 @@ def test_a_pad_that_is_no_token_of_the_model_is_refused(tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "x", init=0, graphs="step")
     with pytest.raises(specc.Failed, match=r"E0732.*pad"):
         specc.load(tmp_path / "x").generate([[1]], pad=99)
+
+
+def test_strings_in_a_list_are_config_values(tmp_path: Path) -> None:
+    types = ["sliding_attention", "full_attention"]
+    small = {
+        "vocab": 17,
+        "d": 16,
+        "heads": 2,
+        "kv_heads": 1,
+        "layers": 2,
+        "hidden": 24,
+        "stop": [2],
+    }
+    made = specc.compile("qwen2", tmp_path / "m.onnx", init=0, set={**small, "layer_types": types})
+    assert made.model.config["layer_types"] == types

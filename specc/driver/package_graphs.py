@@ -85,17 +85,23 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         if ours:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
-    facts: Mapping[str, object] = {}
-    # our runtime drives steps that emit tokens
-    if ours and writes_tokens(job.model.graph, generation):
-        converted = job.convert_derived_dtype(derived)
-        facts = generation_facts(job, job.simplified, converted, buffers).dump()
+    facts = _build_runtime_metadata(job, derived, buffers) if ours else {}
     if "generate" in wanted:
         # other profiles need other logits, so their derived graphs are not those of `generate`
         source = build_generator(job, derived if ours else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
     return PackageContents(graphs, extras, facts)
+
+
+def _build_runtime_metadata(
+    job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
+) -> Mapping[str, object]:
+    """Return the metadata for our generation runtime; empty if the model emits no tokens."""
+    if not writes_tokens(job.model.graph, require_generation(job.model)):
+        return {}
+    converted = job.convert_derived_dtype(derived)
+    return generation_facts(job, job.simplified, converted, buffers).dump()
 
 
 def _add_streaming_graphs(

@@ -1,5 +1,6 @@
 """Check arguments of the Python API; open specs given as path, name or text."""
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,7 +251,8 @@ def _format_literal(value: object, path: str, depth: int = 0) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return value
+            # a string alone may be an expression; the items of a list are strings
+            return value if depth == 0 else json.dumps(value, ensure_ascii=False)
         case list() | tuple():
             return f"[{', '.join(_format_literal(item, path, depth + 1) for item in value)}]"
         case Integral():

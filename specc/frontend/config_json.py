@@ -180,7 +180,7 @@ class _JsonParser:
             raise_error("E0415", f"the config file {what}", self.scan.here(1), helps=helps)
         match self.scan.next:
             case "{":
-                return self.object(level)
+                return _decode_float_object(self.object(level))
             case "[":
                 return self.list(level)
             case '"':
@@ -273,6 +273,18 @@ class _JsonParser:
         return self.scan.refuse(
             f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
         )
+
+
+def _decode_float_object(value: JsonObject) -> JsonNode:
+    """Return the float that transformers writes as `{"__float__": "Infinity"}`, because
+    standard JSON has no such number; any other object as it is.
+    """
+    member = value.members.get("__float__")
+    if member is None or len(value.members) > 1 or not isinstance(member.value, JsonScalar):
+        return value
+    name = member.value.value
+    number = _WORDS.get(name) if isinstance(name, str) else None
+    return JsonScalar(number, value.span) if isinstance(number, float) else value
 
 
 def _convert_number(text: str, real: bool, span: Span) -> int | float:

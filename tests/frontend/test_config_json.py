@@ -3,6 +3,7 @@ refused at its place.
 """
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Source
 from specc.frontend.config_json import decode_config_source, parse_config_json
-from specc.frontend.json_nodes import JsonObject
+from specc.frontend.json_nodes import JsonList, JsonObject, JsonScalar
 from specc.library.spec_files import has_config_json, load_config_json
 
 TEXT = """{
@@ -245,3 +246,20 @@ def test_what_is_accepted_is_json(text: str) -> None:
     except Failed:
         return
     assert found == json.loads(text)
+
+
+@pytest.mark.parametrize(("text", "number"), [("Infinity", math.inf), ("-Infinity", -math.inf)])
+def test_a_float_that_transformers_writes_as_an_object(text: str, number: float) -> None:
+    for written in (text, f'{{"__float__": "{text}"}}'):
+        value = parse_config_json(Source("config.json", f'{{"limit": [0.0, {written}]}}'))
+        items = value.members["limit"].value
+        assert isinstance(items, JsonList)
+        assert [item.value for item in items.items if isinstance(item, JsonScalar)] == [0.0, number]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"__float__": "true"}', '{"__float__": 1}', '{"__float__": "Infinity", "a": 1}']
+)
+def test_other_objects_stay_objects(text: str) -> None:
+    value = parse_config_json(Source("config.json", f'{{"limit": {text}}}'))
+    assert isinstance(value.members["limit"].value, JsonObject)

@@ -37,6 +37,17 @@ FALCON_CASE = Case(
 RW = {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}
 GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2}
 
+TEMPERATURE = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 3,
+    "beta_fast": 8.0,
+    "beta_slow": 0.5,
+    "llama_4_scaling_beta": 0.3,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 CASES = {
     "falcon": FALCON_CASE,
     "gemma3_text": decoder("Gemma3Text", head_dim=16, sliding_window=3, num_hidden_layers=6),
@@ -52,6 +63,11 @@ CASES = {
     "glm": decoder("Glm", head_dim=16),
     "olmo3": decoder("Olmo3", sliding_window=3, num_hidden_layers=4),
     "exaone4": decoder("Exaone4", sliding_window=3, num_hidden_layers=4),
+    "ministral": decoder("Ministral", sliding_window=3, head_dim=8),
+    "ministral3": decoder("Ministral3", head_dim=8, rope_parameters=TEMPERATURE),
+    "cwm": decoder("Cwm", sliding_window=3, num_hidden_layers=4, head_dim=8),
+    "hyperclovax": decoder("HyperCLOVAX", residual_multiplier=0.4, embedding_multiplier=3.0, logits_scaling=0.5),
+    "jais2": decoder("Jais2", head_dim=8),
 }  # fmt: skip
 MORE = {
     "falcon, groups": replace(FALCON_CASE, tiny=FALCON | GROUPS),
@@ -105,6 +121,12 @@ MORE = {
         rope_parameters={"full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 77.0}},
     ),
     "exaone4, full attention alone": decoder("Exaone4", sliding_window=None, layer_types=["full_attention"] * 2),
+    "ministral, layers": decoder("Ministral", head_dim=12, sliding_window=2, layer_types=SLIDING[::-1], tie_word_embeddings=True),
+    "ministral3, window": decoder("Ministral3", head_dim=12, sliding_window=3, rope_parameters=TEMPERATURE),
+    "cwm, layers": decoder("Cwm", sliding_window=2, layer_types=SLIDING, head_dim=12, mlp_bias=True),
+    "hyperclovax, no post-norm": decoder("HyperCLOVAX", use_post_norm=False, attention_bias=True, mlp_bias=True,
+                                         attention_multiplier=0.2, head_dim=12, tie_word_embeddings=True),
+    "jais2, no biases": decoder("Jais2", head_dim=12, attention_bias=False, mlp_bias=False),
     "exaone4, layers": decoder("Exaone4", sliding_window=2, layer_types=SLIDING[::-1], tie_word_embeddings=True),
     "ernie4_5, biases": decoder(
         "Ernie4_5", use_bias=True, head_dim=None, num_key_value_heads=None, tie_word_embeddings=False,
@@ -158,11 +180,32 @@ HEADS = [
     *((f, "Model") for f in FAMILIES),
     *(
         (f, "ForTokenClassification")
-        for f in ("Falcon", "GPTNeo", "Mpt", "Glm4", "Arcee", "SeedOss", "Helium", "Glm", "Exaone4")
+        for f in (
+            "Falcon",
+            "GPTNeo",
+            "Mpt",
+            "Glm4",
+            "Arcee",
+            "SeedOss",
+            "Helium",
+            "Glm",
+            "Exaone4",
+            "Ministral",
+            "Ministral3",
+        )
     ),
     *(
         (f, "ForQuestionAnswering")
-        for f in ("Falcon", "GPTNeo", "Mpt", "Arcee", "SeedOss", "Exaone4")
+        for f in (
+            "Falcon",
+            "GPTNeo",
+            "Mpt",
+            "Arcee",
+            "SeedOss",
+            "Exaone4",
+            "Ministral",
+            "Ministral3",
+        )
     ),
 ]
 
@@ -185,6 +228,8 @@ CLASSIFIERS = [
     "Glm",
     "Olmo3",
     "Exaone4",
+    "Ministral",
+    "Ministral3",
 ]
 
 

@@ -61,6 +61,8 @@ FIRST = {
         "Qwen2Moe", QWEN2, moe_intermediate_size=24, shared_expert_intermediate_size=20
     ),
     "Olmoe": case("Olmoe", WITHOUT_HEAD_DIM),
+    "FlexOlmo": case("FlexOlmo", WITHOUT_HEAD_DIM),
+    "MiniMaxM2": case("MiniMaxM2", SMALL),
     "GraniteMoe": case(
         "GraniteMoe",
         WITHOUT_HEAD_DIM,
@@ -76,6 +78,11 @@ OTHERS = {
     "qwen2_moe, some layers dense": case(
         "Qwen2Moe", QWEN2, moe_intermediate_size=24, shared_expert_intermediate_size=20, norm_topk_prob=True,
         mlp_only_layers=[0], qkv_bias=False, use_sliding_window=True, sliding_window=3, layer_types=SLIDING,
+    ),
+    "flex_olmo, normalized": case("FlexOlmo", WITHOUT_HEAD_DIM, norm_topk_prob=True, attention_bias=True),
+    "minimax_m2, part of each head rotates": case(
+        "MiniMaxM2", SMALL, rope_parameters={"rope_theta": 50.0, "rope_type": "default", "partial_rotary_factor": 0.5},
+        num_key_value_heads=4, tie_word_embeddings=True,
     ),
     "olmoe, clipped": case(
         "Olmoe", WITHOUT_HEAD_DIM, clip_qkv=0.5, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True,
@@ -143,6 +150,8 @@ LAYOUTS = {
     "DeepseekV2": "model.layers.1.{}.experts.4.down_proj.weight",
     "DeepseekV3": "model.layers.1.{}.experts.4.down_proj.weight",
     "Qwen2Moe": "model.layers.1.{}.experts.4.down_proj.weight",
+    "FlexOlmo": "model.layers.1.{}.experts.4.down_proj.weight",
+    "MiniMaxM2": "model.layers.1.{}.experts.4.w2.weight",
     "Olmoe": "model.layers.1.{}.experts.4.down_proj.weight",
     "Glm4Moe": "model.layers.1.{}.experts.4.down_proj.weight",
 }
@@ -154,7 +163,7 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
     """As the classes of today hold them, which they write where they are told to."""
     usual, stacked = tmp_path / "usual", tmp_path / "stacked"
     FIRST[family].saved(usual)
-    scope = "block_sparse_moe" if family == "Mixtral" else "mlp"
+    scope = "block_sparse_moe" if family in ("Mixtral", "MiniMaxM2") else "mlp"
     assert LAYOUTS[family].format(scope) in _names(usual)
     case = replace(FIRST[family], written={"save_original_format": False})
     check_scores(case, stacked)
@@ -173,7 +182,9 @@ def test_writing(family: str, tmp_path: Path) -> None:
 
 
 ASKED = ("Mixtral", "Qwen3Moe", "Qwen2Moe")
-CLASSIFIERS = [f for f in FIRST if f not in ("Olmoe", "GraniteMoe", "Glm4Moe")]
+CLASSIFIERS = [
+    f for f in FIRST if f not in ("Olmoe", "GraniteMoe", "Glm4Moe", "FlexOlmo", "MiniMaxM2")
+]
 HEADS = [
     *((f, "Model") for f in FIRST),
     *((f, "ForTokenClassification") for f in CLASSIFIERS if f != "DeepseekV2"),

@@ -3,7 +3,7 @@ smallest checkpoint of each.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -239,6 +239,18 @@ def wider(case: Case) -> Asked:
     return Asked(case=case)
 
 
+MIXER = {
+    **SIZES, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 3, "mamba_expand": 2,
+    "mamba_chunk_size": 4,
+}  # fmt: skip
+
+
+def hybrid(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more: Any) -> Asked:
+    """A causal LM with state space layers, whose scan transformers computes in float32."""
+    case = decoder(family, **{**tiny, **more})
+    return Asked(case=replace(case, single=True, places=position_ids))
+
+
 GPT: dict[str, Any] = {
     "vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 20,
 }  # fmt: skip
@@ -275,6 +287,13 @@ DECODERS = {
     "helium": writer("Helium", head_dim=8),
     "olmo3": writer("Olmo3", sliding_window=3),
     "exaone4": writer("Exaone4", sliding_window=3),
+    "ministral": writer("Ministral", sliding_window=3, head_dim=8),
+    "ministral3": writer("Ministral3", head_dim=8),
+    "cwm": writer("Cwm", sliding_window=3, head_dim=8),
+    "hyperclovax": writer("HyperCLOVAX", residual_multiplier=0.4),
+    "jais2": writer("Jais2", head_dim=8),
+    "flex_olmo": writer("FlexOlmo", **{**EXPERTS, "num_experts": 4}),
+    "minimax_m2": writer("MiniMaxM2", **{**EXPERTS, "num_local_experts": 4, "head_dim": 8}),
     "ernie4_5": writer("Ernie4_5", head_dim=8),
     "gptj": wider(
         Case(
@@ -383,6 +402,26 @@ DECODERS = {
     "glm4_moe": writer("Glm4Moe", **{**LATENT, "head_dim": 8}),
     "deepseek_v2": writer("DeepseekV2", **{**LATENT, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": writer("DeepseekV3", **LATENT),
+    "mamba2": hybrid(
+        "Mamba2", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 4,
+                   "state_size": 3, "n_groups": 2, "expand": 2, "chunk_size": 4}, position_ids=False,
+    ),
+    "bamba": hybrid("Bamba", MIXER, attn_layer_indices=[1]),
+    "granitemoehybrid": hybrid(
+        "GraniteMoeHybrid", MIXER, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=10,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "falcon_h1": hybrid("FalconH1", MIXER, mamba_d_ssm=32, ssm_multipliers=[0.8, 1.1, 0.9, 1.2, 0.7]),
+    "jamba": hybrid(
+        "Jamba", SIZES, position_ids=False, num_experts=4, mamba_d_state=3, mamba_dt_rank=2, attn_layer_period=2,
+        attn_layer_offset=1, use_mamba_kernels=False,
+    ),
+    "qwen3_next": hybrid(
+        "Qwen3Next", SIZES, head_dim=8, linear_key_head_dim=3, linear_value_head_dim=4, linear_num_key_heads=1,
+        linear_num_value_heads=2, moe_intermediate_size=6, shared_expert_intermediate_size=5, num_experts=4,
+        num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"],
+    ),
+    "lfm2": hybrid("Lfm2", SIZES, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "mamba": wider(
         Case(
             config="MambaConfig",

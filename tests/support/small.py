@@ -19,6 +19,18 @@ PAIRED_SIZES: dict[str, object] = {
 }
 PAIRED = PAIRED_SIZES | {"pad": 16, "start": 15, "eos": 2}
 SPARSE = GROUPED | {"head_dim": 8, "experts": 4, "experts_per_token": 2, "stop": [2]}
+MIXER = {
+    "vocab": 17,
+    "d": 16,
+    "layers": 2,
+    "heads": 4,
+    "head_dim": 8,
+    "state_size": 4,
+    "groups": 2,
+    "kernel": 3,
+    "stop": [2],
+}
+HYBRID = {"mamba_heads": 4, "mamba_head_dim": 8, "groups": 2, "state_size": 4, "kernel": 3}
 LATENT = TRANSFORMER | {
     "expert_hidden": 12,
     "experts": 4,
@@ -100,6 +112,46 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gemma": GROUPED | {"head_dim": 8},
     "gemma2": GROUPED | {"head_dim": 8, "sliding_window": 3},
     "gemma3_text": GROUPED | {"head_dim": 8, "sliding_window": 3, "sliding_window_pattern": 2},
+    "mamba2": MIXER,
+    "bamba": GROUPED | HYBRID | {"attention_layers": [1], "stop": [2]},
+    "granitemoehybrid": GROUPED
+    | HYBRID
+    | {
+        "layer_types": ["linear_attention", "full_attention"],
+        "experts": 4,
+        "experts_per_token": 2,
+        "shared_hidden": 6,
+        "stop": [2],
+    },
+    "falcon_h1": GROUPED | HYBRID | {"ssm_size": 32, "stop": [2]},
+    "jamba": GROUPED
+    | {
+        "experts": 4,
+        "experts_per_token": 2,
+        "attention_period": 2,
+        "attention_offset": 1,
+        "state_size": 4,
+        "time_step_rank": 3,
+        "stop": [2],
+    },
+    "lfm2": GROUPED | {"attention_layers": [1], "hidden_multiple": 8, "stop": [2]},
+    "cwm": GROUPED | {"head_dim": 8, "sliding_window": 3, "stop": [2]},
+    "flex_olmo": GROUPED | {"experts": 4, "experts_per_token": 2, "stop": [2]},
+    "hyperclovax": GROUPED | {"head_dim": 8, "stop": [2]},
+    "jais2": GROUPED | {"head_dim": 8, "stop": [2]},
+    "minimax_m2": SPARSE,
+    "ministral": GROUPED | {"head_dim": 8, "sliding_window": 3, "stop": [2]},
+    "ministral3": GROUPED | {"head_dim": 8, "original_context": 4, "stop": [2]},
+    "qwen3_next": SPARSE
+    | {
+        "expert_hidden": 12,
+        "shared_hidden": 10,
+        "key_dim": 4,
+        "value_dim": 5,
+        "key_heads": 1,
+        "value_heads": 2,
+        "full_attention_interval": 2,
+    },
     "arcee": GROUPED | {"stop": [2]},
     "exaone4": GROUPED | {"sliding_window": 3, "stop": [2]},
     "glm": GROUPED | {"head_dim": 8, "stop": [2]},

@@ -5,6 +5,7 @@ Weights of norms and biases are random too: with the usual ones and zeros a norm
 wrong place, or a bias that is left out, would not show.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -84,6 +85,8 @@ def _made(
 
 
 def _text(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,125 @@
+"""Mamba-2, hybrids of state space layers and attention (Bamba, Granite 4, Falcon-H1, Jamba), and
+LFM2: scores, generation and heads as transformers computes them.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.decoders import LINEAR, SMALL, check_classes, check_head
+from support.families import Case, check_scores, check_writing
+
+pytestmark = pytest.mark.parity
+
+MAMBA2: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 8, "state_size": 5,
+    "n_groups": 2, "expand": 2, "chunk_size": 4, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+MIXER: dict[str, Any] = {
+    **SMALL, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 2, "mamba_d_state": 5, "mamba_expand": 2,
+    "mamba_chunk_size": 4,
+}  # fmt: skip
+TYPES = ["linear_attention", "full_attention"]
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 20}
+DELTA: dict[str, Any] = {
+    **SMALL, "head_dim": 16, "linear_key_head_dim": 5, "linear_value_head_dim": 6, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20, "num_experts": 4,
+    "num_experts_per_tok": 2, "layer_types": TYPES,
+}  # fmt: skip
+MULTIPLIERS = {
+    "lm_head_multiplier": 0.5, "embedding_multiplier": 3.0, "key_multiplier": 0.7, "attention_out_multiplier": 1.3,
+    "attention_in_multiplier": 0.6, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.8, "mlp_multipliers": [0.9, 1.4],
+    "ssm_multipliers": [0.8, 1.1, 0.9, 1.2, 0.7],
+}  # fmt: skip
+
+
+def case(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more: Any) -> Case:
+    """Return the case of a causal LM; the scans of transformers compute in float32."""
+    return Case(
+        config=f"{family}Config",
+        model=f"{family}ForCausalLM",
+        tiny={**tiny, **more},
+        sides=("left", "right"),
+        places=position_ids,
+        single=True,
+    )
+
+
+FIRST = {
+    "Mamba2": case("Mamba2", MAMBA2, position_ids=False),
+    "Bamba": case("Bamba", MIXER, attn_layer_indices=[1]),
+    "GraniteMoeHybrid": case("GraniteMoeHybrid", MIXER, **EXPERTS, layer_types=TYPES),
+    "FalconH1": case("FalconH1", MIXER, mamba_d_ssm=64, **MULTIPLIERS),
+    "Jamba": case(
+        "Jamba", SMALL, position_ids=False, num_experts=4, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
+        attn_layer_offset=1, num_hidden_layers=4, use_mamba_kernels=False,
+    ),
+    "Qwen3Next": case("Qwen3Next", DELTA),
+    "Lfm2": case("Lfm2", SMALL, layer_types=["conv", "full_attention"], block_multiple_of=8),
+}  # fmt: skip
+OTHERS = {
+    "mamba2, one group, untied": case(
+        "Mamba2", MAMBA2, position_ids=False, n_groups=1, use_conv_bias=False, hidden_act="gelu", conv_kernel=3,
+        tie_word_embeddings=True, time_step_limit=(0.3, 0.9),
+    ),
+    "bamba, biases": case(
+        "Bamba", MIXER, attn_layer_indices=[0], attention_bias=True, mlp_bias=True, mamba_conv_bias=False,
+        rope_parameters=LINEAR | {"partial_rotary_factor": 0.75}, mamba_n_groups=1,
+    ),
+    "granitemoehybrid, dense, with RoPE": case(
+        "GraniteMoeHybrid", MIXER, num_local_experts=0, shared_intermediate_size=20, layer_types=TYPES[::-1],
+        position_embedding_type="rope", residual_multiplier=0.5, logits_scaling=2.0, attention_multiplier=0.2,
+    ),
+    "falcon_h1, gated norm": case("FalconH1", MIXER, mamba_d_ssm=64, mamba_rms_norm=True, projectors_bias=True),
+    "falcon_h1, norm after the gate": case(
+        "FalconH1", MIXER, mamba_d_ssm=64, mamba_rms_norm=True, mamba_norm_before_gate=False, attention_bias=True,
+    ),
+    "jamba, dense": case(
+        "Jamba", SMALL, position_ids=False, num_experts=1, mamba_d_state=5, mamba_dt_rank=3, attn_layer_period=2,
+        attn_layer_offset=0, use_mamba_kernels=False, tie_word_embeddings=True,
+    ),
+    # a bias of in_proj makes padding of the published model nonzero for its convolution
+    "qwen3_next, one value head per key head": case(
+        "Qwen3Next", DELTA, linear_num_value_heads=2, norm_topk_prob=False, mlp_only_layers=[0], attention_bias=True,
+        layer_types=TYPES[::-1], linear_conv_kernel_dim=3,
+    ),
+    "lfm2, sizes as they are": replace(
+        case(
+            "Lfm2", SMALL, full_attn_idxs=[0], block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4,
+            tie_word_embeddings=False,
+        ),
+        sides=("right",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_scores(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_scores_of_further_configurations(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_generation(family: str, tmp_path: Path) -> None:
+    check_writing(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_base_model(family: str, tmp_path: Path) -> None:
+    check_head(FIRST[family], "Model", tmp_path)
+
+
+@pytest.mark.parametrize("family", ["Jamba", "Qwen3Next"])
+def test_classification(family: str, tmp_path: Path) -> None:
+    check_classes(FIRST[family], tmp_path)
+
+
+@pytest.mark.parametrize("head", ["ForTokenClassification", "ForQuestionAnswering"])
+def test_heads(head: str, tmp_path: Path) -> None:
+    check_head(FIRST["Qwen3Next"], head, tmp_path)
