@@ -32,8 +32,8 @@ MODEL_GROUPS = (
     ),
     (
         "Encoders",
-        "albert bert deberta_v2 distilbert electra ernie esm gte layoutlm lilt longformer "
-        "modernbert mpnet nomic_bert perceiver roberta roformer",
+        "albert bert deberta_v2 distilbert electra ernie esm gte layoutlm layoutlmv3 lilt "
+        "longformer modernbert mpnet nomic_bert perceiver roberta roformer",
     ),
     (
         "Encoder-decoders",

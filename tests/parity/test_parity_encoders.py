@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.families import VOCAB, Case, check_scores
-from support.padded import Boxes, Field, Ids, Keep, Samples, samples
+from support.padded import Boxes, Field, Ids, Keep, Numbers, Samples, samples
 from support.published import assert_published, loaded
 from support.spec_models import assert_agrees
 
@@ -288,6 +288,44 @@ def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
     rewrite_checkpoint(tmp_path, config, ("", ""))
     ours = loaded(str(tmp_path), tmp_path)
     assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+
+
+LAYOUT3 = {
+    **SMALL, "hidden_size": 32, "coordinate_size": 5, "shape_size": 6, "max_2d_position_embeddings": 1001,
+    "rel_pos_bins": 8, "max_rel_pos": 9, "rel_2d_pos_bins": 8, "max_rel_2d_pos": 40, "input_size": 12, "patch_size": 4,
+    "pad_token_id": 1,
+}  # fmt: skip
+PAGE = {"bbox": Boxes("seq", 1001), "pixel_values": Numbers((3, 12, 12))}
+
+
+@pytest.mark.parametrize("with_image", [True, False])
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        ("ForSequenceClassification", {}),
+        ("ForTokenClassification", {}),
+        ("ForTokenClassification", {"num_labels": 11, "has_spatial_attention_bias": False}),
+        (
+            "ForQuestionAnswering",
+            {"has_relative_attention_bias": False, "has_spatial_attention_bias": False},
+        ),
+        ("Model", {}),
+    ],
+)
+def test_layoutlmv3(head: str, more: Mapping[str, Any], with_image: bool, tmp_path: Path) -> None:
+    """The tokens of a page with its image, and without."""
+    family = Family("LayoutLMv3", LAYOUT3, more=PAGE)
+    case = case_of(family, head, HEADS[head])
+    case = replace(case, tiny={**case.tiny, **more})
+    theirs = case.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path, use_image=with_image)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        shown = {name: v for name, v in x.items() if with_image or name != "pixel_values"}
+        return case.published(theirs, shown)
+
+    assert_published(ours, case.given, published, case.results)
 
 
 SENTENCES = [

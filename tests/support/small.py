@@ -173,6 +173,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     | {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "embedding_multiplier": 2.0},
     "gte": TRANSFORMER,
     "layoutlm": WORDS | {"coordinates": 20},
+    "layoutlmv3": WORDS
+    | {"coordinates": 1001, "coordinate_size": 3, "image": 8, "patch": 4, "channels": 2},
     "led": PAIRED | {"context": 32, "source_context": 160, "attention_windows": [6]},
     "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": {
