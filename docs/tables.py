@@ -45,7 +45,11 @@ MODEL_GROUPS = (
         "beit convnext deit detr digits dinov2 dinov3_vit segformer swin vit vit_mae "
         "vit_segmenter yolos",
     ),
-    ("Audio", "ast conformer moonshine speech_to_text streaming_ctc wav2vec2 whisper"),
+    (
+        "Audio",
+        "ast conformer moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
+        "wav2vec2_bert whisper",
+    ),
     (
         "Multimodal",
         "clip clip_text clip_vision image_captioner llava siglip siglip_text "

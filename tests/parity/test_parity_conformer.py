@@ -1,4 +1,6 @@
-"""`conformer` matches transformers' Wav2Vec2Conformer classes, one recording at a time."""
+"""`conformer`, `wav2vec2_bert` and `parakeet_ctc` match transformers' Wav2Vec2Conformer,
+Wav2Vec2Bert and Parakeet classes, one recording at a time.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,7 +72,7 @@ def one_by_one(
     """What the published model gives for each recording alone, zeros behind it."""
     made = [
         theirs(sound[there][None])
-        for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
+        for sound, there in zip(next(iter(x.values())), x["attention_mask"], strict=True)
     ]
     return {
         name: torch.nn.utils.rnn.pad_sequence([one[name][0] for one in made], batch_first=True)
@@ -135,3 +137,94 @@ def test_what_the_spec_does_not_follow_is_refused(
     case.saved(tmp_path)
     with pytest.raises(Failed, match="E0405"):
         loaded(str(tmp_path), tmp_path)
+
+
+BERT: dict[str, Any] = {
+    "vocab_size": 13, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20,
+    "feature_projection_input_dim": 6, "conv_depthwise_kernel_size": 5, "left_max_position_embeddings": 4,
+    "right_max_position_embeddings": 2, "layer_norm_eps": 1e-3, "classifier_proj_size": 10, "num_labels": 3,
+}  # fmt: skip
+ADAPTER = {"add_adapter": True, "use_intermediate_ffn_before_adapter": True}
+FRAMES = (23, 9, 14)
+
+
+def half(length: int) -> int:
+    """Frames after a convolution with kernel 3, stride 2 and padding 1."""
+    return (length - 1) // 2 + 1
+
+
+BANKS = samples(
+    {"input_features": Sound("frames", 6), "attention_mask": Keep("frames")},
+    {"frames": FRAMES, "fewer": tuple(map(half, FRAMES))},
+)
+BERT_CASES = [
+    ("Wav2Vec2BertForCTC", {"logits": "frames"}, {}),
+    ("Wav2Vec2BertForCTC", {"logits": "fewer"}, ADAPTER),
+    (
+        "Wav2Vec2BertModel",
+        {"last_hidden_state": "frames"},
+        {"position_embeddings_type": "relative"},
+    ),
+    ("Wav2Vec2BertModel", {"last_hidden_state": "frames"}, {"position_embeddings_type": "rotary"}),
+    ("Wav2Vec2BertModel", {"last_hidden_state": "fewer"}, ADAPTER | {"output_hidden_size": 18}),
+    ("Wav2Vec2BertForSequenceClassification", {"logits": ""}, {"position_embeddings_type": None}),
+    ("Wav2Vec2BertForSequenceClassification", {"logits": ""}, {"use_weighted_layer_sum": True}),
+    ("Wav2Vec2BertForAudioFrameClassification", {"logits": "frames"}, {"hidden_act": "relu"}),
+    ("Wav2Vec2BertForXVector", {"logits": "", "embeddings": ""}, SPEAKER),
+]
+
+
+@pytest.mark.parametrize(("model", "results", "more"), BERT_CASES)
+def test_wav2vec2_bert(
+    model: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
+) -> None:
+    case = Case(config="Wav2Vec2BertConfig", model=model, tiny={**BERT, **more})
+    theirs = case.saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    assert_published(ours, BANKS, lambda x: one_by_one(theirs, x, results), results)
+
+
+FAST: dict[str, Any] = {
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "num_mel_bins": 8,
+    "subsampling_conv_channels": 4, "conv_kernel_size": 5,
+}  # fmt: skip
+MELS = samples(
+    {"input_features": Sound("frames", 8), "attention_mask": Keep("frames")},
+    {"frames": (61, 9, 30), "eighth": (8, 2, 4), "fourth": (16, 3, 8)},
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "results", "tiny"),
+    [
+        (
+            "ParakeetCTCConfig",
+            "ParakeetForCTC",
+            {"logits": "eighth"},
+            {"vocab_size": 13, "pad_token_id": 12, "encoder_config": FAST},
+        ),
+        ("ParakeetEncoderConfig", "ParakeetEncoder", {"last_hidden_state": "eighth"}, FAST),
+        (
+            "ParakeetEncoderConfig",
+            "ParakeetEncoder",
+            {"last_hidden_state": "fourth"},
+            FAST
+            | {
+                "subsampling_factor": 4,
+                "scale_input": False,
+                "attention_bias": False,
+                "convolution_bias": False,
+            },
+        ),
+    ],
+)
+def test_parakeet(
+    config: str, model: str, results: Mapping[str, str], tiny: Mapping[str, object], tmp_path: Path
+) -> None:
+    theirs = Case(config=config, model=model, tiny=tiny).saved(tmp_path)
+    statistics(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+    assert_published(ours, MELS, lambda x: one_by_one(theirs, x, results), results)

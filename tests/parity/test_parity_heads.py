@@ -68,6 +68,7 @@ OTHERWISE = {
     "FSMTModel": SCORES,  # its decoder ends with the table of words
     "CLIPModel": frozenset({"logits_per_image", "logits_per_text"}),
     "SiglipModel": frozenset({"logits_per_image", "logits_per_text"}),
+    "ParakeetForCTC": SCORES,  # also in the table of models without heads
     "TrOCRForCausalLM": SCORES,
     "VisionEncoderDecoderModel": SCORES,
 }

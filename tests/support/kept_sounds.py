@@ -83,6 +83,47 @@ SOUND = {
             results={"logits": "frames"},
         )
     ),
+    "wav2vec2_bert": Asked(
+        case=Case(
+            config="Wav2Vec2BertConfig",
+            model="Wav2Vec2BertForCTC",
+            tiny={
+                "vocab_size": 13,
+                **SIDE,
+                "feature_projection_input_dim": 6,
+                "conv_depthwise_kernel_size": 5,
+                "left_max_position_embeddings": 4,
+                "right_max_position_embeddings": 2,
+            },
+            given=samples(
+                {"input_features": Sound("frames", 6), "attention_mask": Keep("frames")},
+                {"frames": (13, 4, 9)},
+            ),
+            results={"logits": "frames"},
+        )
+    ),
+    "parakeet_ctc": Asked(
+        case=Case(
+            config="ParakeetCTCConfig",
+            model="ParakeetForCTC",
+            tiny={
+                "vocab_size": 13,
+                "pad_token_id": 12,
+                "encoder_config": {
+                    **SIDE,
+                    "num_mel_bins": 8,
+                    "subsampling_conv_channels": 3,
+                    "conv_kernel_size": 3,
+                    "subsampling_factor": 4,
+                },
+            },
+            given=samples(
+                {"input_features": Sound("frames", 8), "attention_mask": Keep("frames")},
+                {"frames": (17, 9, 12), "fourth": (5, 3, 3)},
+            ),
+            results={"logits": "fourth"},
+        )
+    ),
     "whisper": Asked(
         case=Case(
             config="WhisperConfig",

@@ -153,6 +153,23 @@ ENCODERS = {
             given=LAID_OUT,
         )
     ),
+    "layoutlmv3": Asked(
+        case=Case(
+            config="LayoutLMv3Config",
+            model="LayoutLMv3ForTokenClassification",
+            tiny={
+                **SMALL,
+                "coordinate_size": 2,
+                "shape_size": 4,
+                "input_size": 8,
+                "patch_size": 4,
+                "num_channels": 1,
+            },
+            given=samples(
+                {**LAID_OUT.fields, "pixel_values": Numbers((1, 8, 8))}, {"seq": (7, 1, 4)}
+            ),
+        )
+    ),
     "lilt": Asked(
         case=Case(
             config="LiltConfig",
