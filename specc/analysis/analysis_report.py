@@ -41,7 +41,7 @@ class AxisCausality:
     def line(self) -> str:
         """Return the line that `specc check` prints."""
         if self.causal is None:
-            return f"every result reads all of {self.symbol}"
+            return f"every output depends on all positions of {self.symbol}"
         if self.causal:
             return f"causal along {self.symbol}"
         return f"not causal along {self.symbol}: {self.why}"
@@ -127,20 +127,20 @@ class AnalysisReport:
             said += self._causal_lines()
         said += [each.line() for each in self.others]
         if self.batch and self.apart:
-            said.append(f"rows of {self.batch} stay apart")
+            said.append("batch elements are independent")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
             names = ", ".join(self.padded)
-            said.append(f"padding stays out of the results ({names}), {CONDITION}")
+            said.append(f"padding does not affect the outputs ({names}), {CONDITION}")
         return said
 
     def _causal_lines(self) -> list[str]:
         """Return the lines on causality and the receptive field of each output."""
-        by = f", in chunks of {self.chunk} rows" if self.chunk > 1 else ""
-        back = _format_reach if self.chunk == 1 else _format_reach_in_chunks
+        by = f", in chunks of {self.chunk} positions" if self.chunk > 1 else ""
+        format_field = _format_field if self.chunk == 1 else _format_chunked_field
         reaches = self.fields.items()
         return [
             f"causal along {self.growing}{by}",
-            *(f"  {name} reads {back(reach)}" for name, reach in reaches),
+            *(f"  {format_field(name, reach)}" for name, reach in reaches),
         ]
 
 
@@ -234,18 +234,18 @@ def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
     )
 
 
-def _format_reach_in_chunks(reach: Interval) -> str:
-    if reach.empty or reach.hi == float("inf"):
-        return "all rows before it"
-    # Up to the last row of the chunk that it stands for.
-    return f"the last {int(reach.hi) + 1} rows that came in"
+def _format_chunked_field(name: str, field: Interval) -> str:
+    if field.empty or field.hi == float("inf"):
+        return f"{name} depends on all previous input positions"
+    # up to the last position of its chunk
+    return f"{name} depends on the last {int(field.hi) + 1} input positions"
 
 
-def _format_reach(reach: Interval) -> str:
-    if reach.empty:
-        return "no rows"
-    if reach.hi == float("inf"):
-        return "all rows before it"
-    if reach.hi == 0:
-        return "its own row"
-    return f"its own row and {int(reach.hi)} before it"
+def _format_field(name: str, field: Interval) -> str:
+    if field.empty:
+        return f"{name} depends on no position"
+    if field.hi == float("inf"):
+        return f"{name}[t] depends on positions <= t"
+    if field.hi == 0:
+        return f"{name}[t] depends on position t"
+    return f"{name}[t] depends on positions t-{int(field.hi)} to t"

@@ -79,7 +79,7 @@ def _proved(model: ModelDefinition) -> AnalysisReport:
 
 def _tried(spec: OpenedSpec, found: CheckedSpec) -> list[str]:
     tried = _trials(found)
-    lines = ["shapes hold for every size" + (f" (tried {', '.join(tried)})" if tried else "")]
+    lines = ["shapes are valid for all sizes" + (f" (tried {', '.join(tried)})" if tried else "")]
     if (count := _parameters(spec, found)) is not None:
         lines.append(f"with this config: {count:,} parameters".replace(",", " "))
     for missing in found.missing:

@@ -227,17 +227,19 @@ def _run_encode(work: PassState) -> PassState:
 
 
 ALL_PASSES = (
-    CompilerPass("inline", "inputs that have a default are computed inside", _run_inline, True),
-    CompilerPass("fuse_scan", "a loop over a known cell becomes a recurrent layer", _run_fuse_scan),
-    CompilerPass("split_scan", "what no carry needs leaves its loop", _run_split_scan),
-    CompilerPass("quantize", "weights are rounded to few bits", _run_quantize, True),
-    CompilerPass("narrow", "what may be is computed in 16 bits", _run_narrow, True),
-    CompilerPass("chunk", "what is streamed is counted in chunks of its strides", _run_chunk),
+    CompilerPass("inline", "compute the defaults of inputs inside the graph", _run_inline, True),
     CompilerPass(
-        "prove", "no op lets a row see a later one; no graph is changed", _run_causality_check
+        "fuse_scan", "replace a loop over a known cell by a recurrent layer", _run_fuse_scan
     ),
-    CompilerPass("step", "one step of a text, with rows kept from before", _run_step),
-    CompilerPass("encode", "what is computed once for all steps", _run_encode),
+    CompilerPass(
+        "split_scan", "hoist what does not depend on carried values out of loops", _run_split_scan
+    ),
+    CompilerPass("quantize", "quantize weights", _run_quantize, True),
+    CompilerPass("narrow", "mixed precision", _run_narrow, True),
+    CompilerPass("chunk", "express the time axis in chunks of the strides", _run_chunk),
+    CompilerPass("prove", "prove causality; changes no graph", _run_causality_check),
+    CompilerPass("step", "derive the decode step", _run_step),
+    CompilerPass("encode", "derive the encoder", _run_encode),
 )
 """Every pass that changes graphs or decides whether one may, in the order of `compile`."""
 

@@ -27,7 +27,7 @@ def test_a_decoder_is_causal_whether_it_is_to_write_or_not() -> None:
 def test_what_a_writer_reads_beside() -> None:
     said = lines("transformer", growing="target", source="logits")
     assert "causal along tgt" in said
-    assert "every result reads all of src" in said
+    assert "every output depends on all positions of src" in said
 
 
 def test_a_picture_has_no_such_axis() -> None:

@@ -209,11 +209,11 @@ def _defaults(graphs: Graphs, words: Words) -> Iterable[str]:
 def _batch(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ batch SYMBOL`."""
     found = check_batch_independence(main(graphs), words[0])
-    return _titles(found, f"rows of {words[0]} stay apart")
+    return _titles(found, "batch elements are independent")
 
 
 def _padding(graphs: Graphs, words: Words) -> Iterable[str]:
-    return _titles(check_padding(main(graphs)), "padding stays out of the results")
+    return _titles(check_padding(main(graphs)), "padding does not affect the outputs")
 
 
 def _padded(graphs: Graphs, words: Words) -> Iterable[str]:

@@ -93,8 +93,8 @@ def test_the_report_puts_the_facts_together() -> None:
     graph = build.finish("main", {"y": build.one(ops.Delay(1, 2, 0.0), x)})
     assert analyze_graph(graph, "x", "y").lines() == [
         "causal along seq",
-        "  y reads its own row and 2 before it",
-        "rows of batch stay apart",
-        "padding stays out of the results (keep), if its values are finite and nothing "
+        "  y[t] depends on positions t-2 to t",
+        "batch elements are independent",
+        "padding does not affect the outputs (keep), if its values are finite and nothing "
         "computed from them overflows",
     ]
