@@ -32,7 +32,7 @@ MODEL_GROUPS = (
     ),
     (
         "Encoders",
-        "albert bert deberta_v2 distilbert electra ernie esm gte layoutlm layoutlmv3 lilt "
+        "albert bert big_bird deberta_v2 distilbert electra ernie esm gte layoutlm layoutlmv3 lilt "
         "longformer modernbert mpnet nomic_bert perceiver roberta roformer",
     ),
     (

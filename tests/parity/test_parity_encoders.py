@@ -17,6 +17,7 @@ from support.published import assert_published, loaded
 from support.spec_models import assert_agrees
 
 import specc
+from specc.diagnostics.diagnostic import Failed
 
 pytestmark = pytest.mark.parity
 
@@ -157,6 +158,19 @@ FAMILIES = [
         {**SMALL, "use_task_id": True, "hidden_act": "relu", "task_type_vocab_size": 4},
         more={"task_type_ids": Ids("seq", 4)},
     ),
+    Family("BigBird", {**SMALL, "sep_token_id": 30}),
+    Family(
+        "BigBird",
+        {
+            **SMALL,
+            "sep_token_id": 30,
+            "use_bias": False,
+            "rescale_embeddings": True,
+            "attention_type": "original_full",
+            "hidden_act": "relu",
+        },
+        further=True,
+    ),
     Family("LayoutLM", {**SMALL, "max_2d_position_embeddings": 50}, more=BOXES),
     Family("Lilt", {**SMALL, "hidden_size": 48, "pad_token_id": 1}, more=BOXES),
     Family("Lilt", {**SMALL, "channel_shrink_ratio": 2}, more=BOXES, further=True),
@@ -288,6 +302,36 @@ def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
     rewrite_checkpoint(tmp_path, config, ("", ""))
     ours = loaded(str(tmp_path), tmp_path)
     assert_published(ours, case.given, lambda x: case.published(theirs, x), case.results)
+
+
+def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
+    """Logits up to the first separator are lowered by 1e6; other texts have type 1."""
+    tiny = {**SMALL, "sep_token_id": 7}
+    case = case_of(Family("BigBird", tiny), "ForQuestionAnswering", {})
+    theirs = case.saved(tmp_path).double()
+    ours = loaded(str(tmp_path), tmp_path)
+    ids = np.array([[1, 3, 7, 9, 4, 7, 5], [1, 7, 8, 2, 9, 11, 3]])
+    keep = np.arange(7) < [[7], [5]]
+    with torch.no_grad():
+        wanted = theirs(torch.tensor(ids), attention_mask=torch.tensor(keep).long())
+    made = ours.compiled.run(input_ids=ids, attention_mask=keep)
+    for name in ("start_logits", "end_logits"):
+        expected = wanted[name].numpy()
+        answers = expected > -1e5
+        assert ((made[name] > -1e5) == answers).all()
+        assert answers.sum() < answers.size
+        valid = answers & keep
+        assert_agrees(made[name][valid], expected[valid], name, 1e-5)
+
+
+def test_big_bird_refuses_texts_of_block_sparse_attention(tmp_path: Path) -> None:
+    """Block-sparse attention begins above (5 + 2 * random blocks) * block size."""
+    tiny = {**SMALL, "block_size": 1, "num_random_blocks": 3}
+    case_of(Family("BigBird", tiny), "Model", {}).saved(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path).compiled
+    ours.run(input_ids=np.ones((1, 11), int))
+    with pytest.raises(Failed, match="E0924"):
+        ours.run(input_ids=np.ones((1, 12), int))
 
 
 LAYOUT3 = {

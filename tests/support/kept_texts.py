@@ -184,6 +184,7 @@ ENCODERS = {
             given=LAID_OUT,
         )
     ),
+    "big_bird": encoder("BigBirdForSequenceClassification", "BigBird", CLASSES, sep_token_id=30),
     "electra": encoder("ElectraForPreTraining", "Electra", WORDS, embedding_size=12),
     "albert": encoder("AlbertForQuestionAnswering", "Albert", SPANS, embedding_size=12),
     "mpnet": encoder("MPNetForMaskedLM", "MPNet", WORDS, typed=False),

@@ -93,6 +93,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "classes": 3,
     },
     "bart": PAIRED | {"context": 32},
+    "big_bird": WORDS,
     "blenderbot": PAIRED | {"context": 32},
     "clip": TOWERS | {"projection_dim": 6, "text.eos": 2},
     "clip_text": WORDS | {"projection_dim": 6, "eos": 2},
