@@ -56,7 +56,7 @@ def evaluate_length(dim: Dim, env: LengthValues) -> int:
 
 
 def check_indices(ids: Array, below: int, what: str) -> None:
-    """Fails with E0913 unless every id is a row number of a table of `below` rows."""
+    """Fails with E0913 unless every id is an index of a table of `below` rows."""
     if ids.size and (ids.min() < 0 or ids.max() >= below):
         wrong = ids.min() if ids.min() < 0 else ids.max()
         raise_error(

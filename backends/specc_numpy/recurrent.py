@@ -114,7 +114,7 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
     """
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
-    # Input and forget gate look at the old cell, the output gate at the new one (Gers
+    # Input and forget gate read the old cell state, the output gate the new one (Gers
     # and Schmidhuber 2000).
     new = _sigmoid(f + p_f * cell) * cell + _sigmoid(i + p_i * cell) * np.tanh(g)
     return _sigmoid(o + p_o * new) * np.tanh(new), new

@@ -70,7 +70,7 @@ def get_float_mode() -> FloatMode | None:
 
 
 def compute_half_min_normal() -> float:
-    """Half of the smallest normal number, worked out now: 0 where denormals are."""
+    """Half of the smallest normal number, computed now: 0 where denormals are."""
     return sys.float_info.min * float("0.5")
 
 

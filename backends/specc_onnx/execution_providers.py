@@ -219,7 +219,7 @@ def silence_provider_startup(provider: str) -> Iterator[None]:
 def check_node_placement(
     session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
 ) -> None:
-    """E0923 where a node that does more than reckon with lengths was left to the processor."""
+    """Raise E0923 if a node other than shape computations was assigned to the CPU."""
     places = session.get_provider_graph_assignment_info()
     left = [
         (n.op_type, n.name)

@@ -3,7 +3,7 @@
 That is what a card needs to record a run and play it again, without a word from the
 processor in between (a CUDA graph). ONNX Runtime does so where no node holds a graph of
 its own; elsewhere the places are the same all the same. Lengths that are known also
-fold whatever is reckoned with them.
+fold what is computed from them.
 """
 
 from collections.abc import Mapping

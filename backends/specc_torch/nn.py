@@ -55,8 +55,7 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
     """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient,
     where it shows nothing.
 
-    `sinks`, where given, has length 1 along `axis`: a score that takes weight and gives
-    nothing.
+    `sinks`, where given, has length 1 along `axis`: an attention sink.
     """
     if not scores.shape[axis]:
         return scores

@@ -68,7 +68,7 @@ class ForwardContext:
 
 
 def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
-    """Fails with E0913 unless every id is a row number of a table of `below` rows. Ids
+    """Fails with E0913 unless every id is an index of a table of `below` rows. Ids
     without values pass.
     """
     if not ids.numel() or ids.is_meta:

@@ -26,7 +26,7 @@ from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
-"""Element types that hold every row number as it is; f32 does so only below 2^24."""
+"""Element types that represent every position exactly; f32 does so only below 2^24."""
 
 ZERO, ONE = Fraction(0), Fraction(1)
 

@@ -203,12 +203,16 @@ class LocalAttention:
     def __str__(self) -> str:
         """Describe the block layout for users."""
         if self.band.empty:
-            return f"above {self.above} rows some queries alone, for no other sees a key"
-        seen = f"a query sees {self.window} keys"
+            return (
+                f"above {self.above} positions only global queries, since no other attends to a key"
+            )
+        seen = f"a query attends to {self.window} keys"
         if self.window is None:
-            seen = "a query sees those on one side"
-        beside = ", besides rows that stand apart" if self.parts.alone else ""
-        return f"above {self.above} rows in blocks of {self.block} queries: {seen}{beside}"
+            seen = "a query attends to one side"
+        beside = ", besides global tokens" if self.parts.alone else ""
+        return (
+            f"above {self.above} positions blocked: {self.block} queries per block, {seen}{beside}"
+        )
 
 
 def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAttention | None:

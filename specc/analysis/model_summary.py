@@ -156,7 +156,7 @@ def _merge_equal_parts(part: SummaryNode) -> None:
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}
     for inner in part.parts.values():
-        # Named parts stay apart, however equal: `query` and `key` are not layers.
+        # Named parts are not merged, however equal: `query` and `key` are not layers.
         kind = inner.shape_of_it() if inner.name.isdecimal() else inner.name
         alike.setdefault(kind, []).append(inner)
     part.parts = {}

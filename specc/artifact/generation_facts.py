@@ -43,8 +43,8 @@ class GenerationFacts:
 
     `first` names the result of `encode` that the first token of an empty text is drawn
     from. `bounds` say what other lengths may be. `in_place` are the states that are buffers,
-    which a step writes into (`specc.runtime.steppers`). With `apart` texts of unequal age may
-    stand beside each other in a step (`specc.runtime.batch_slots`).
+    which a step writes into (`specc.runtime.steppers`). With `apart` a step may
+    decode sequences of different lengths (`specc.runtime.batch_slots`).
     """
 
     generation: GenerateSection

@@ -255,7 +255,7 @@ def _best(record: LabelsOutput, value: Array) -> tuple[list[str], list[float]]:
 
 @dataclass(frozen=True)
 class GeneratedResults:
-    """The results of a model that writes."""
+    """The results of a generative model."""
 
     text: bool
     scores: bool = False

@@ -88,7 +88,7 @@ a name.
 def quantize_calibrated(
     open_part: Open, readers: WeightReaders, samples: Samples, folder: Path, round_one: Rounding
 ) -> dict[str, PrequantizedWeight]:
-    """The weights of `readers` by name, rounded by what meets them on the samples, in files
+    """The weights of `readers` by name, quantized with the activations of the samples, in files
     in `folder`. E0859 where one is not finite, E0810 to E0815 where files cannot be
     written.
     """

@@ -27,7 +27,7 @@ class CompletionChoice:
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
     """What a command takes: options with what each is and what may follow, or None for one
-    that stands alone; and what its arguments may be.
+    without a value; and what its arguments may be.
     """
 
     about: str

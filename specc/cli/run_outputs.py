@@ -35,7 +35,7 @@ MOST_NUMBERS = 100_000
 def array_as_json(array: Array) -> dict[str, object]:
     """An array with its type and shape; `values` is null where it is too large to print."""
     few = array.size <= MOST_NUMBERS
-    # what has few bits has no JSON of its own
+    # low-precision dtypes have no JSON form
     plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),

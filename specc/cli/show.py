@@ -240,7 +240,7 @@ of attention that is not done in blocks.
 
 def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     """What is printed of a graph: its inputs, the tree of its scopes, its results."""
-    rows = [("", "gives", "weights", "multiply-adds", "all at once")]
+    rows = [("", "gives", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, at)
     rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
     if not tree.all_spared().terms:

@@ -46,7 +46,7 @@ class DecodeStep:
 
 
 class DecodeObserver(Protocol):
-    """Who reads along and may end rows: stop strings, a user who has seen enough."""
+    """An observer that may end sequences: stop strings, a user who has seen enough."""
 
     def __call__(self, tokens: Ints, ended: Bools) -> Bools:
         """i64[rows] new tokens and bool[rows] which rows have ended with them or before

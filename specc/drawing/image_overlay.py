@@ -75,5 +75,5 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
 
 
 def reshape_to_grid(row: Doubles, grid: PatchGrid) -> Doubles:
-    """The weights of patches `f[lead + rows·columns]` as they lie in the picture."""
+    """The weights of patches `f[lead + rows·columns]` in image layout."""
     return np.asarray(row[grid.lead :]).reshape(grid.rows, grid.columns)

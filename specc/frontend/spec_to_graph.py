@@ -158,7 +158,7 @@ def evaluate_and_check_config(
         try:
             with context.collect_errors():
                 check_requirement(context, item, env, given)
-        # it hangs on symbols: then it is taken as a fact about them
+        # it depends on symbols: then it is taken as a fact about them
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:

@@ -57,7 +57,8 @@ class StepBudget:
                 span,
                 label,
                 notes=[
-                    "what is used twice by something used twice is worked out four times, and so on"
+                    "a definition that is used twice by a definition that is used twice is "
+                    "evaluated four times, and so on"
                 ],
                 helps=[
                     "use fewer turns of `repeat` inside `repeat`, or bind to a name "

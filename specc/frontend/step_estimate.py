@@ -31,7 +31,7 @@ STEP_LIMIT = MAX_STEPS + 1
 
 @dataclass
 class StepEstimator:
-    """Sums of steps, each worked out once. `known` also keeps what its keys are about."""
+    """Sums of steps, each computed once. `known` also keeps what its keys are about."""
 
     library: "Library"
     known: dict[tuple[int, int], tuple[int, "tuple[SpecItem, Mapping[str, SpecValue]]"]] = field(

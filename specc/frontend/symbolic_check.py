@@ -55,7 +55,7 @@ def check_spec_symbolically(
 
 @dataclass(frozen=True, slots=True)
 class _BuiltinCheckKey:
-    """A check of a shipped spec. `asked` is all that its answer hangs on."""
+    """A check of a shipped spec. `asked` is all that its answer depends on."""
 
     asked: Hashable
     program: Program = field(compare=False)
@@ -260,7 +260,7 @@ class _TrialRunner:
             try:
                 return self._read(fixed)
             except NeedsValue as need:
-                # the config values behind the symbols: `d / heads` hangs on two of them
+                # the config values behind the symbols: `d / heads` depends on two of them
                 behind = [p for s in need.symbols for p in _list_symbol_fields(s)]
                 found = {p: fields[p] for p in behind if p in fields and p not in fixed}
                 # a length that only an input tells: no trial would decide that

@@ -43,7 +43,7 @@ _READ = frozenset(
     }
 )  # fmt: skip
 _BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
-"""Ways to begin that leave the checkpoint's own weights alone."""
+"""Initializations that do not change the base weights."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
 
 

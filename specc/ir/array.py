@@ -1,7 +1,6 @@
 """The type `Array` for annotations: a NumPy array of any element type and shape.
 
-It stands apart from the rest of `ir`, which needs no NumPy: whoever annotates with it
-has arrays in hand.
+The rest of `ir` does not import NumPy; modules that use this type work with arrays.
 """
 
 from typing import Any, TypeAlias

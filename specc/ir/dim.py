@@ -183,7 +183,7 @@ class Dim:
                 if isinstance(atom, str):
                     value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
                 else:
-                    # A quotient is worked out again, not replaced inside: with numbers
+                    # A quotient is computed again, not replaced inside: with numbers
                     # in it, it may have a value, or turn out to leave a remainder.
                     value = DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
                 factor = factor * value**power
@@ -243,7 +243,7 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
             # `(x // m + r) // n` is `(x + r · m) // (m · n)`: behind several strides a
-            # length has one form, whichever way it is reckoned.
+            # length has one form, whichever way it is computed.
             case ((DimFunction("//", (x, m)), 1),) if c == 1 and (m.number or 0) > 0:
                 rest = p - Dim({monomial: 1})
                 return floor_divide_dims(x + rest * m, m * q)

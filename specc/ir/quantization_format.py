@@ -15,7 +15,7 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationFormat:
-    """Numbers of `bits` bits, `block` of them to a scale; 0: one scale a result.
+    """Numbers of `bits` bits, `block` of them to a scale; 0: one scale per channel.
 
     `turned` weights lie as `[in, out]` in the checkpoint. `rounding` is what becomes of
     the numbers that meet the weights; `layer`: what `lstm_q` makes of them, which reads

@@ -121,7 +121,7 @@ def _broadcast_spread(
 def _broadcast_length(
     name: str, joined: list[tuple[Dim, int]], place: int, given: tuple[Dim, int], fixed: bool
 ) -> None:
-    """Put a length of an operand in the place of a 1, which gives way to any length
+    """Put a length of an operand in the place of a 1, which broadcasts to any length
     once; two lengths that are no 1 clash, as do any two where the axes are decided.
     """
     known, first = joined[place]

@@ -5,7 +5,7 @@ positions come first, and how many positions each chunk adds.
     3 + seq        head 3: three learned rows before it
     m + 2 + seq    head m + 2: a memory of `m` rows, two more, the text
 
-Row number `r` of such an axis is *time* `r - h`. Rows of the head have times below 0.
+Position `r` of such an axis is *time* `r - h`. Rows of the head have times below 0.
 Everything that is said of rows along `g` is said in time, so that a head needs no rule
 of its own: what is put in front of an axis moves no row of it.
 

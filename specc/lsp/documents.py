@@ -11,7 +11,7 @@ from specc.lsp.fix_placement import FixEdit
 from specc.lsp.quick_fixes import find_quick_fixes
 
 MOST_MENDED = 20
-"""Messages of one text whose mends are tried."""
+"""Messages of one text whose quick fixes are tried."""
 
 Mended = tuple[Diagnostic, tuple[FixEdit, ...]]
 

@@ -23,7 +23,7 @@ OPENING = {"LPAR", "LSQB", "LBRACE"}
 CLOSING = {"RPAR", "RSQB", "RBRACE"}
 MAY_BE_VALUES = {"NUMBER", "NAME"}
 
-ROWS = (("i", "row number of the query"), ("j", "row number of the key"))
+ROWS = (("i", "position of the query"), ("j", "position of the key"))
 ABOUT = {"MASK": ROWS, "BIAS": ROWS, "SCORE": (("q", "the query"), ("k", "the key"))}
 """The names that stand in a definition without being given there."""
 
@@ -220,7 +220,7 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
     """What a word, a block or a definition takes, by name."""
     module = known.module
     found = (module.found(called) if module else None) or known.library.standard(called)
-    # a block of std gives way to the word of its name, one of the user does not
+    # a built-in function hides the std block of its name, not a block of the user
     if found is not None and not (found[1].standard and called in BUILTINS):
         for param in found[0].params or ():
             kind = print_type(param.type) if param.type else ""

@@ -140,7 +140,7 @@ class RequestHandlers:
         ]
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """The mends of messages in a part of a text, each of which was tried."""
+        """The quick fixes of messages in a part of a text, each of which was tried."""
         document = await self._read(params.text_document.uri, settled=True)
         if document is None or document.known is None:
             return []

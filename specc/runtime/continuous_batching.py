@@ -105,7 +105,7 @@ class BatchSlot(Generic[T]):
 
 
 def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
-    """Whether texts of unequal age are written together; otherwise each batch ends with
+    """Return whether sequences of different lengths are decoded together; otherwise each batch ends with
     its last text.
     """
     return not explain_waiting(writer, settings)
@@ -120,7 +120,7 @@ def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> st
     if settings.strategy == "beam":
         return "the beams of a text are counted from its beginning"
     if writer.apart is None:
-        return "it has no step, or none that is known to bear texts of unequal age"
+        return "it has no step that is proved to support sequences of different lengths"
     return ""
 
 
@@ -200,7 +200,7 @@ class ContinuousBatch(Generic[T]):
     def _read(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
         """The prompts of some texts, read → f32[texts vocab]."""
         facts, entrance = self.writer.apart, self.writer.entrance
-        assert facts is not None, "texts of unequal age need a step that bears them"
+        assert facts is not None, "sequences of different lengths need a step that supports them"
         asked = self.ask(fresh)
         self._count(asked)
         prepared = prepend_spare_columns(entrance, asked.prepared, spare_columns(facts.states))

@@ -31,7 +31,7 @@ class GenerativeModel:
     `stepper` begins one that is driven from here; `itself` runs one that decodes by
     itself, `compiled` as it says. Tokens are `drawn` from so many. A text `begins` by
     itself where rows stand before it, of which its first token is drawn. `apart` are the
-    facts of a step in which texts of unequal age may stand beside each other.
+    facts of a step in which sequences of different lengths may share a batch.
     """
 
     entrance: ModelInputs

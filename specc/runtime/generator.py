@@ -38,7 +38,7 @@ from specc.runtime.steppers import FullForwardStepper, KVCacheStepper, infer_len
 
 @dataclass(kw_only=True)
 class Generator(GenerativeModel):
-    """A model that writes: `generate` starts a text."""
+    """A generative model: `generate` starts a sequence."""
 
     def __repr__(self) -> str:
         made = self.generation

@@ -1,7 +1,7 @@
 """Compute in fp16 or bf16 where rounding does no harm, and in fp32 elsewhere.
 
 Products gather thousands of terms, which a device adds in 32 bits whatever it reads and
-writes. Norms are told to reckon in 32 bits by the operators they become. What sums,
+writes. Norms compute in 32 bits by the operators they become. What sums,
 exponentiates or divides stays in 32: softmax, means, recurrences, positions.
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))

@@ -1,7 +1,7 @@
 """Choose the quantization format of each weight.
 
 `int8`: whole numbers on both sides, each row of the other side by a scale of its own,
-so that a row's answer does not depend on its neighbors. `int8-weights`: weights alone,
+so that a row's answer does not depend on its neighbors. `int8-weights`: weight-only,
 in blocks. `int4`: so with 4 bits, and 8 where it matters: tables and heads, what the
 first attention reads, maps that are small, and what is in a loop. `int8-tensor`: as
 `int8`, but in recurrent layers and loops all rows that meet a weight share a scale.

@@ -152,7 +152,7 @@ class _Walk:
 
 def _joins(node: Node, sources: Values) -> bool:
     """Return whether an operation is drawn by itself: a number added to a tensor, or a
-    factor of it, is not, nor is what is computed from weights alone.
+    factor of it, is not, nor is what is computed from weights only.
     """
     return len(sources) > (1 if isinstance(node.op, ops.Arith) else 0)
 

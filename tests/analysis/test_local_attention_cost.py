@@ -41,12 +41,12 @@ def test_a_length_that_is_told_decides() -> None:
 def test_show_has_both_columns_only_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1"]
     assert main(["show", "gpt2", *small]) == 0
-    assert "all at once" in capsys.readouterr().out
+    assert "if dense" in capsys.readouterr().out
     assert main(["show", "gpt2", *small, "--dims", "batch=1,seq=100"]) == 0
-    assert "all at once" not in capsys.readouterr().out
+    assert "if dense" not in capsys.readouterr().out
     # its table of positions has too few rows
     assert main(["show", "gpt2", *small, "--set", "context=512"]) == 0
-    assert "all at once" not in capsys.readouterr().out
+    assert "if dense" not in capsys.readouterr().out
 
 
 def test_explain_says_the_form_of_each_attention_and_why(
@@ -57,8 +57,8 @@ def test_explain_says_the_form_of_each_attention_and_why(
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0
     out = capsys.readouterr().out
     assert (
-        "decoder: h.0.attn … h.2.attn: all at once, above 512 rows in blocks of 128 "
-        "queries: a query sees those on one side\n"
+        "decoder: h.0.attn … h.2.attn: dense, above 512 positions blocked: 128 queries per block, "
+        "a query attends to one side\n"
     ) in out
     small += ["--set", "context=512"]
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0

@@ -3,7 +3,7 @@
 The bookkeeping is that of the published generators, where it goes back to Wu et al.
 2016, arXiv:1609.08144, sec. 7: of the continuations of `beams` hypotheses the best are
 looked at, more of them than beams, so that enough remain when some have ended. Ended
-ones are kept apart under scores divided by a power of their length.
+ones are stored separately, with scores divided by a power of their length.
 
 Shapes: `s` sentences, `n` beams, `c` candidates, `t` tokens written so far. Everything
 grows by one token a step.
@@ -110,7 +110,7 @@ def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamSta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
-    """One step of a search: what it goes on from, the number of tokens with this one,
+    """One step of a search: the state that it resumes from, the number of tokens with this one,
     `made` i64[], of at most `limit` i64[], and whether they are so many, `last` bool[].
     """
 

@@ -2,7 +2,7 @@
 
 ONNX Runtime's `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` of whole numbers go through
 floats or through 32 bits, `Mod` of the least number by -1 ends the process, and a cast of
-what is too large hangs on the machine. What is promised stands in docs/language.md.
+what is too large depends on the machine. What is promised stands in docs/language.md.
 """
 
 from collections.abc import Callable

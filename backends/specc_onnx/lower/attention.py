@@ -42,9 +42,9 @@ def attend(
     local = _plan_attention_blocks(g, parts)
     if isinstance(local, LocalAttention):
         made = emit_local_attention(op, g, parts, local)
-        how = f"all at once, {local}"
+        how = f"dense, {local}"
     else:
-        made, how = emit_dense_attention(op, g, parts), f"all at once: {local}"
+        made, how = emit_dense_attention(op, g, parts), f"dense: {local}"
     record_attention_note(g, query.type.dtype, {**made.told, ATTENTION_FORM: how})
     return emit_result_per_head(g, made, query.type.shape[1], values.type.shape[3]), made.weights
 

@@ -46,7 +46,7 @@ BLOCKS_SCOPE = "blocks"
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokens:
-    """The numbers of keys and of queries that stand apart, i64[n]; "" for none."""
+    """The positions of global keys and queries, i64[n]; "" for none."""
 
     keys: str = ""
     queries: str = ""

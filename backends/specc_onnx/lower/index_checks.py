@@ -86,7 +86,7 @@ class SignAnalysis:
 
     def _as_operands(self, node: Node) -> bool:
         """Of a node that is as its operands are. Sums and products may wrap around at
-        2**63, which no row number comes near.
+        2**63, which no index comes near.
         """
         match node:
             case Node(ops.Cast(), (Value() as x,)):

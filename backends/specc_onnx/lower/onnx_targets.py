@@ -9,7 +9,7 @@ checkpoint stores it in, so that it need not be copied or turned over when a mod
 loaded. On BERT-base the form of `ort-cpu` was 2 to 7 % faster than `Gemm` (ONNX Runtime
 1.31, 2 cores, best of 7, batch 1 and 8), hardly more than the noise.
 
-Sums stay apart from the norms behind them. 24 sums with their norms over 128 rows of 768,
+Additions are not fused with the norms after them. 24 sums with their norms over 128 rows of 768,
 milliseconds of one processor (ONNX Runtime 1.31, median of 8): `Add` and
 `LayerNormalization` 1.6, `SkipLayerNormalization` 12.3; `Add` and `RMSNormalization` 1.0,
 `SkipSimplifiedLayerNormalization` 2.1. Over a single row the latter are alike.

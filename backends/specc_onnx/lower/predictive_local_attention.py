@@ -160,7 +160,7 @@ def emit_near_weights(
     """
     type = g.site.types[0]
     keys = type.shape[-1]
-    # Known outside of the branches, where it is worked out once.
+    # Known outside of the branches, where it is computed once.
     with g.outside("lengths"):
         many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
     number = Type("i64", (Dim.of(1),))

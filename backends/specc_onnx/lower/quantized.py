@@ -1,11 +1,10 @@
 """Lower layers with quantized weights.
 
-Rows of 8 bits are multiplied as whole numbers, each row of the other side rounded by
-its own scale: by ONNX Runtime's `QGemm`, which reads weights as they lie, or by the
-standard's `MatMulInteger`. Its `MatMulIntegerToFloat` is never written: with a bias and
-a scale a row it multiplies the bias by the scale, and its optimizer makes one of a
-product that is scaled by both at once (1.31). So scales are multiplied one after the
-other. Weights in blocks are ONNX Runtime's `MatMulNBits`, or numbers again first.
+int8 is W8A8 with per-token activation scales: ONNX Runtime's `QGemm`, which reads weights in
+place, or the standard `MatMulInteger`. `MatMulIntegerToFloat` is avoided: with a bias and
+per-token scales it multiplies the bias by the scale, and the optimizer of ONNX Runtime 1.31
+creates it from a product with both scales. So scales are applied one after the other.
+Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 
 from specc.ir import ops

@@ -1,6 +1,6 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-All of it is made of weights alone, so a runtime does it once, when it loads the model.
+All of it is computed from weights only, so a runtime folds it, when it loads the model.
 
 Those operators want time in front, gates in an order of their own
 (`specc_onnx.lower.recurrent`), and padding on the right (`specc_onnx.lower.packed_sequences`). So

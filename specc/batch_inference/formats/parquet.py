@@ -117,7 +117,7 @@ def _read(name: str, column: Any) -> list[object]:
 
 def _finer(type: Any) -> bool:
     """Whether times are counted in steps that Python has not; what pyarrow makes of
-    them hangs on which other packages there are.
+    them depends on which other packages there are.
     """
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)

@@ -25,7 +25,7 @@ FORMATS: dict[str, type[FileFormat]] = {
 
 
 def find_format(path: Path) -> FileFormat:
-    """Who reads this file or folder. E0873 for an ending that nobody reads."""
+    """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory()
     made = FORMATS.get(path.suffix.lower())

@@ -31,7 +31,7 @@ class Sliding:
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """How far neighbors in a window stand apart."""
+        """The dilation: the distance of adjacent elements in a window."""
         return (1,) * len(self.kernel)
 
     @property
@@ -166,7 +166,7 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """How far neighbors in a window stand apart."""
+        """The dilation: the distance of adjacent elements in a window."""
         return self.dilation
 
     def rule(self) -> Signature:
@@ -300,7 +300,7 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """How far neighbors in a window stand apart."""
+        """The dilation: the distance of adjacent elements in a window."""
         return self.dilation
 
     def rule(self) -> Signature:

@@ -4,7 +4,7 @@
 of so many numbers, the last one filled up, each with a scale of its own, packed into
 bytes: a byte is a number of 8 bits plus 128, or two of 4 bits plus 8, the earlier one
 in its lower half. `columns`: a column a result, numbers that are signed and not packed.
-Without a block there is one scale a result.
+Without a group size there is one scale per channel.
 """
 
 from typing import Literal, TypeAlias

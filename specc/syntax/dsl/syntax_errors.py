@@ -319,7 +319,7 @@ def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
 
 
 def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
-    """Help for slips that people bring from other languages."""
+    """Return help for syntax of other languages."""
     token = here.token
     before = here.before or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in here.expected:
