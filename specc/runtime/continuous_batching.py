@@ -105,9 +105,7 @@ class BatchSlot(Generic[T]):
 
 
 def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
-    """Return whether sequences of different lengths are decoded together; otherwise each batch ends with
-    its last text.
-    """
+    """Return whether sequences of different lengths can be decoded in one batch."""
     return not explain_waiting(writer, settings)
 
 
