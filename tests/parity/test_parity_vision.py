@@ -61,6 +61,20 @@ CONVNEXT: dict[str, Any] = {
     "id2label": {0: "a", 1: "b", 2: "c"},
 }
 
+CLASSES: dict[str, Any] = {"id2label": {0: "a", 1: "b", 2: "c"}}
+RESNET: dict[str, Any] = {
+    "depths": [1, 2, 1, 1],
+    "hidden_sizes": [8, 12, 12, 16],
+    "embedding_size": 6,
+}
+REGNET: dict[str, Any] = {
+    "embedding_size": 6,
+    "hidden_sizes": [8, 20, 16],
+    "depths": [2, 1, 2],
+    "groups_width": 4,
+}
+POOLED: dict[str, Any] = {"depths": [1, 2, 1, 1], "hidden_sizes": [8, 12, 12, 16], "mlp_ratio": 2.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
@@ -163,6 +177,27 @@ CASES = {
         config="ConvNextConfig", model="ConvNextForImageClassification", size=(16, 16),
         settings=CONVNEXT | {"image_size": [16, 16]}),
     "convnext base": Seen(config="ConvNextConfig", model="ConvNextModel", settings=CONVNEXT, size=(16, 16), results=BASE),
+    "convnextv2": Seen(config="ConvNextV2Config", model="ConvNextV2ForImageClassification", settings=CONVNEXT, size=(16, 16)),
+    "convnextv2 base": Seen(config="ConvNextV2Config", model="ConvNextV2Model", settings=CONVNEXT | {"hidden_act": "relu"},
+                            size=(16, 16), results=BASE),
+    "resnet": Seen(config="ResNetConfig", model="ResNetForImageClassification", settings=RESNET | CLASSES, size=(40, 40),
+                   given={"image": 40}),
+    "resnet, strided by 1x1 convolutions": Seen(
+        config="ResNetConfig", model="ResNetModel", size=(48, 40), given={"image": [48, 40]}, results=BASE,
+        settings=RESNET | {"downsample_in_bottleneck": True, "downsample_in_first_stage": True, "hidden_act": "gelu"}),
+    "resnet, basic layers": Seen(
+        config="ResNetConfig", model="ResNetForImageClassification", size=(32, 32), given={"image": 32},
+        settings={**CLASSES, "layer_type": "basic", "depths": [2, 1], "hidden_sizes": [6, 10], "embedding_size": 6}),
+    "regnet": Seen(config="RegNetConfig", model="RegNetForImageClassification", size=(33, 40), given={"image": [33, 40]},
+                   settings={**CLASSES, **REGNET}),
+    "regnet, x": Seen(config="RegNetConfig", model="RegNetModel", size=(32, 32), given={"image": 32}, results=BASE,
+                      settings={**REGNET, "layer_type": "x", "downsample_in_first_stage": False}),
+    "poolformer": Seen(config="PoolFormerConfig", model="PoolFormerForImageClassification", size=(36, 40),
+                       given={"image": [36, 40]}, settings={**CLASSES, **POOLED}),
+    "poolformer base": Seen(config="PoolFormerConfig", model="PoolFormerModel", size=(32, 32), given={"image": 32},
+                            settings={**POOLED, "use_layer_scale": False, "pool_size": 5}, results=("last_hidden_state",)),
+    "ijepa": vit("IJepaConfig", "IJepaForImageClassification", settings=OBLONG, size=(8, 12)),
+    "ijepa base": vit("IJepaConfig", "IJepaModel", settings={"qkv_bias": False}, results=("last_hidden_state",)),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
@@ -199,7 +234,6 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
     assert_published(ours, case.samples, published, named)
 
 
-RESNET = {"depths": [1, 2, 1, 1], "hidden_sizes": [8, 12, 12, 16], "embedding_size": 6}
 DETR: dict[str, Any] = {
     "d_model": 16,
     "encoder_layers": 2,

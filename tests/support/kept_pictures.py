@@ -21,6 +21,21 @@ STAGES: dict[str, Any] = {
     "num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 12], "sr_ratios": [2, 1], "patch_sizes": [7, 3],
     "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 10, "num_labels": 3,
 }  # fmt: skip
+RESNET: dict[str, Any] = {
+    "embedding_size": 4,
+    "hidden_sizes": [8, 12],
+    "depths": [1, 1],
+    "num_labels": 3,
+}
+
+
+def coarse(given: Samples) -> Samples:
+    """Round pixels to multiples of 0.5, which compress well, and mark every pixel as valid."""
+    for row in given.rows:
+        row["pixel_values"] = np.round(2 * row["pixel_values"]) / np.float32(2)
+        if "pixel_mask" in row:
+            row["pixel_mask"] = np.ones(row["pixel_mask"].shape, bool)
+    return given
 
 
 def seeing(
@@ -37,7 +52,7 @@ def seeing(
         model=f"{family}{head}",
         tiny=more,
         results={"logits": "", "pred_boxes": ""} if boxes else {"logits": ""},
-        given=samples({"pixel_values": Numbers((3, size, size))}, {}),
+        given=coarse(samples({"pixel_values": Numbers((3, size, size))}, {})),
     )
     return Asked(case=case)
 
@@ -101,14 +116,6 @@ def among_words(at: Sequence[Sequence[int]], picture: int) -> Samples:
     return made
 
 
-def coarse(given: Samples) -> Samples:
-    """Whole pictures of few kinds of numbers, which take less room."""
-    for row in given.rows:
-        row["pixel_values"] = np.round(2 * row["pixel_values"]) / np.float32(2)
-        row["pixel_mask"] = np.ones(row["pixel_mask"].shape, bool)
-    return given
-
-
 PAINTED: dict[str, Any] = {
     "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 8, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 12, "decoder_ffn_dim": 10, "num_queries": 2, "use_timm_backbone": False,
@@ -143,6 +150,17 @@ VISION = {
         "ConvNext", size=16, image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
         num_stages=2, num_labels=3,
     ),
+    "convnextv2": seeing(
+        "ConvNextV2", size=16, image_size=16, patch_size=2, hidden_sizes=[6, 8], depths=[1, 1],
+        num_stages=2, num_labels=3,
+    ),
+    "resnet": replace(seeing("ResNet", size=24, **RESNET), sets={"image": 24}),
+    "regnet": replace(seeing("RegNet", size=16, **RESNET, groups_width=4), sets={"image": 16}),
+    "poolformer": replace(
+        seeing("PoolFormer", size=16, hidden_sizes=[6, 8], depths=[1, 1], num_encoder_blocks=2, num_labels=3),
+        sets={"image": 16},
+    ),
+    "ijepa": seeing("IJepa", **SEEN),
     "beit, places": seeing(
         "Beit", "ForSemanticSegmentation", size=16, use_relative_position_bias=True, out_indices=[1, 2, 3, 4],
         pool_scales=[1, 2], use_auxiliary_head=False, **SEEN | {"image_size": 16, "num_hidden_layers": 4},
