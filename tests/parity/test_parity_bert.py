@@ -1,7 +1,9 @@
 """`bert` matches all of transformers' Bert classes, loaded from `save_pretrained`."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +38,7 @@ def model(act: str) -> BertForPreTraining:
     return randomized(BertForPreTraining(config))
 
 
-TINY = {
+TINY: dict[str, Any] = {
     "vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "max_position_embeddings": 12,
 }  # fmt: skip
@@ -91,6 +93,60 @@ def test_bert(act: str, tmp_path: Path) -> None:
         return {name: made[name] for name in RESULTS}
 
     assert_matches(ours, GIVEN, published, RESULTS)
+
+
+def attend_with_relative_keys(attention: Any, table: torch.Tensor, with_query: bool) -> Any:
+    """Return the forward of self-attention in transformers 4 with relative positions
+    (arXiv:1803.02155, eq. 4, and arXiv:2009.13658, sec. 3.3, method 4).
+    """
+
+    def forward(
+        x: torch.Tensor, attention_mask: torch.Tensor | None = None, *_: Any, **__: Any
+    ) -> Any:
+        heads = attention.num_attention_heads
+        q, k, v = (
+            layer(x).unflatten(2, (heads, -1)).transpose(1, 2)
+            for layer in (attention.query, attention.key, attention.value)
+        )
+        index = torch.arange(x.shape[1])
+        distance = table[index[:, None] - index + len(table) // 2]
+        scores = q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, distance)
+        if with_query:
+            scores = scores + torch.einsum("bhrd,lrd->bhlr", k, distance)
+        scores = scores / q.shape[-1] ** 0.5
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), None
+
+    return forward
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_positions(kind: str, tmp_path: Path) -> None:
+    """Checkpoints of transformers 4; the current class has absolute positions alone."""
+    case = Case(
+        config="BertConfig",
+        model="BertForMaskedLM",
+        tiny=TINY,
+        results={"logits": "seq"},
+        given=GIVEN,
+    )
+    theirs = case.saved(tmp_path).double()
+    torch.nn.init.zeros_(theirs.bert.embeddings.position_embeddings.weight)
+    tensors = load_file(tmp_path / "model.safetensors")
+    source = torch.Generator().manual_seed(3)
+    for n, layer in enumerate(theirs.bert.encoder.layer):
+        table = torch.randn((2 * TINY["max_position_embeddings"] - 1, 6), generator=source)
+        tensors[f"bert.encoder.layer.{n}.attention.self.distance_embedding.weight"] = table
+        attention = layer.attention.self
+        attention.forward = attend_with_relative_keys(
+            attention, table.double(), kind == "relative_key_query"
+        )
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"position_embedding_type": kind}))
+    ours = loaded(str(tmp_path), tmp_path)
+    assert_matches(ours, GIVEN, lambda x: case.published(theirs, x), case.results)
 
 
 def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:
