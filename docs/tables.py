@@ -42,8 +42,8 @@ MODEL_GROUPS = (
     ),
     (
         "Vision",
-        "beit convnext deit detr digits dinov2 dinov3_vit ijepa poolformer regnet resnet "
-        "segformer swin vit vit_mae vit_segmenter yolos",
+        "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer "
+        "regnet resnet segformer swin vit vit_mae vit_segmenter yolos",
     ),
     (
         "Audio",

@@ -75,6 +75,35 @@ REGNET: dict[str, Any] = {
 }
 POOLED: dict[str, Any] = {"depths": [1, 2, 1, 1], "hidden_sizes": [8, 12, 12, 16], "mlp_ratio": 2.0}
 
+DEPTH = ("predicted_depth",)
+DENSE: dict[str, Any] = {
+    "image_size": 16,
+    "num_hidden_layers": 5,
+    "backbone_out_indices": [0, 1, 3],
+    "reassemble_factors": [2, 1, 0.5],
+    "neck_hidden_sizes": [6, 8, 10],
+    "fusion_hidden_size": 8,
+}
+DEPTHS: dict[str, Any] = {
+    "backbone_config": {
+        "model_type": "dinov2",
+        "hidden_size": 16,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "mlp_ratio": 2,
+        "image_size": 16,
+        "patch_size": 4,
+        "out_indices": [1, 2, 3],
+        "reshape_hidden_states": False,
+    },
+    "patch_size": 4,
+    "reassemble_hidden_size": 16,
+    "reassemble_factors": [2, 1, 0.5],
+    "neck_hidden_sizes": [6, 8, 10],
+    "fusion_hidden_size": 8,
+    "head_hidden_size": 6,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
@@ -198,6 +227,18 @@ CASES = {
                             settings={**POOLED, "use_layer_scale": False, "pool_size": 5}, results=("last_hidden_state",)),
     "ijepa": vit("IJepaConfig", "IJepaForImageClassification", settings=OBLONG, size=(8, 12)),
     "ijepa base": vit("IJepaConfig", "IJepaModel", settings={"qkv_bias": False}, results=("last_hidden_state",)),
+    "dpt": vit("DPTConfig", "DPTForDepthEstimation", settings=DENSE, size=(16, 16), results=DEPTH),
+    "dpt, other size": vit("DPTConfig", "DPTForDepthEstimation", size=(32, 32), given={"image": 32}, results=DEPTH,
+                           settings=DENSE | {"readout_type": "add", "use_batch_norm_in_fusion_residual": True}),
+    "dpt, places": vit("DPTConfig", "DPTForSemanticSegmentation", size=(16, 16),
+                       settings=DENSE | {"readout_type": "ignore", "use_batch_norm_in_fusion_residual": True,
+                                         "use_bias_in_fusion_residual": True}),
+    "dpt base": vit("DPTConfig", "DPTModel", results=BASE, settings={"pooler_output_size": 10, "pooler_act": "relu"}),
+    "depth_anything": Seen(config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", settings=DEPTHS,
+                           size=(16, 16), results=DEPTH),
+    "depth_anything, metric": Seen(
+        config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", size=(24, 20), results=DEPTH,
+        settings=DEPTHS | {"depth_estimation_type": "metric", "max_depth": 20}, given={"backbone__image": [24, 20]}),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",

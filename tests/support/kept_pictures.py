@@ -21,6 +21,11 @@ STAGES: dict[str, Any] = {
     "num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 12], "sr_ratios": [2, 1], "patch_sizes": [7, 3],
     "strides": [4, 2], "num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "decoder_hidden_size": 10, "num_labels": 3,
 }  # fmt: skip
+NECK: dict[str, Any] = {
+    "reassemble_factors": [2, 1],
+    "neck_hidden_sizes": [4, 6],
+    "fusion_hidden_size": 4,
+}
 RESNET: dict[str, Any] = {
     "embedding_size": 4,
     "hidden_sizes": [8, 12],
@@ -44,6 +49,7 @@ def seeing(
     *,
     size: int = 8,
     boxes: bool = False,
+    results: str = "logits",
     **more: Any,
 ) -> Asked:
     """A class that sees pictures."""
@@ -51,7 +57,7 @@ def seeing(
         config=f"{family}Config",
         model=f"{family}{head}",
         tiny=more,
-        results={"logits": "", "pred_boxes": ""} if boxes else {"logits": ""},
+        results={"logits": "", "pred_boxes": ""} if boxes else {results: ""},
         given=coarse(samples({"pixel_values": Numbers((3, size, size))}, {})),
     )
     return Asked(case=case)
@@ -161,6 +167,12 @@ VISION = {
         sets={"image": 16},
     ),
     "ijepa": seeing("IJepa", **SEEN),
+    "dpt, places": seeing("DPT", "ForSemanticSegmentation", **SEEN, **NECK, backbone_out_indices=[0, 1]),
+    "depth_anything": seeing(
+        "DepthAnything", "ForDepthEstimation", results="predicted_depth", **NECK, patch_size=4, head_hidden_size=4, reassemble_hidden_size=16,
+        backbone_config={"model_type": "dinov2", **SEEN, "mlp_ratio": 2, "out_indices": [1, 2],
+                         "reshape_hidden_states": False},
+    ),
     "beit, places": seeing(
         "Beit", "ForSemanticSegmentation", size=16, use_relative_position_bias=True, out_indices=[1, 2, 3, 4],
         pool_scales=[1, 2], use_auxiliary_head=False, **SEEN | {"image_size": 16, "num_hidden_layers": 4},
