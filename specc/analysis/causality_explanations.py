@@ -100,7 +100,7 @@ def describe_row_op(op: Op, reads: str) -> LeakMessage:
         case ops.Pad():
             return LeakMessage(
                 "E0711",
-                "rows put beside those of a growing axis would move with every new one",
+                "rows put beside those of a time axis would move with every new one",
                 helps=("to shift a sequence by one use `delay(x, by=1)`",),
             )
         case ops.Resize():
@@ -133,7 +133,7 @@ def describe_window(
     if not every:
         return f"this {called} reads {ahead}", mend
     if isinstance(op, ops.ConvTranspose):
-        return "a growing axis cannot be made longer", ()
+        return "a time axis cannot be made longer", ()
     if op.stride[0] > 1 and chunk > 1:
         # Whole chunks would give fewer rows than the strides say, or more.
         what = f"this {called} does not make one row of every {op.stride[0]}"

@@ -35,7 +35,7 @@ NORM_MESSAGE = LeakMessage(
 NEAREST_HELP = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
 INDEX_MESSAGE = LeakMessage(
     "E0711",
-    "of the rows of a growing axis none but the first can be picked by number",
+    "of the rows of a time axis none but the first can be picked by number",
     ("row 0 would read the others, which are not there when it is made",),
     (
         NEAREST_HELP,
@@ -43,7 +43,7 @@ INDEX_MESSAGE = LeakMessage(
         "mask such as `j < 4 & j <= i`",
     ),
 )
-RESHAPE_MESSAGE = LeakMessage("E0711", "a growing axis can be neither split nor merged")
+RESHAPE_MESSAGE = LeakMessage("E0711", "a time axis can be neither split nor merged")
 SELECTION_MESSAGE = LeakMessage(
     "E0711", "this picks among every position", helps=("weigh them with `attend(...)`",)
 )
@@ -157,13 +157,13 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
                 helps=("use `last(x)`, or a running sum, `cumsum(x)`",),
             )
         case ops.Scan(reverse=True):
-            forward = "scan forward along a growing axis"
+            forward = "scan forward along a time axis"
             return LeakMessage("E0715", "this scan runs backwards", helps=(forward,))
         case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
             return LeakMessage(
                 "E0715",
                 "this layer runs backwards",
-                helps=("use `direction=forward` along a growing axis",),
+                helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
             words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk)

@@ -12,9 +12,9 @@ from specc.ir.time_axis import TimeAxis
 
 POSITION_IDS_REASON = "row numbers are made inside this loop; they would begin anew in every step"
 PREFIX_REASON = "inside a loop over another axis fixed rows are picked from those before a text"
-MISSING_AXES_REASON = "what this loop keeps of the growing axis has fewer axes than it runs along"
+MISSING_AXES_REASON = "what this loop keeps of the time axis has fewer axes than it runs along"
 UNSUPPORTED_LOOP_HELPS = (
-    "loop along the growing axis itself, or let attention bring the two axes together",
+    "loop along the time axis itself, or let attention bring the two axes together",
     "where the number of turns is a number, `repeat n in 6 { … }` does the same",
 )
 STATE_SIZE_REASON = "it goes on from a state that would have a row for every position"

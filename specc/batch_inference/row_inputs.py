@@ -49,7 +49,7 @@ class RowReader:
 
     @cached_property
     def padded(self) -> tuple[str, ...]:
-        """The inputs whose rows may have unequal lengths in one batch."""
+        """The inputs whose rows may have different lengths in one batch."""
         graph = self.entrance.graph
         return tuple(n for n in self.columns if find_mask_input(graph, n) or self._prompt(n))
 

@@ -84,7 +84,7 @@ class NameDocumentation:
 
 
 def _of_spec(name: str) -> NameDocumentation:
-    """The whole text of a shipped spec."""
+    """The whole text of a built-in spec."""
     text = list_builtin_specs()[name].read_text(encoding="utf-8")
     return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
 
@@ -122,6 +122,6 @@ def _unknown(name: str, library: SpecLibrary) -> NoReturn:
 
 
 def _spec_alone(name: str, library: SpecLibrary) -> bool:
-    """Whether a shipped spec is called so, and nothing that a spec can call."""
+    """Whether a built-in spec is called so, and nothing that a spec can call."""
     other = name in BUILTINS or name in library.standard_names()
     return name in list_builtin_specs() and not other

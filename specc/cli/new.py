@@ -139,7 +139,7 @@ def _tell(draft: SpecDraft) -> None:
 
 
 def _wrong_words(drafting: bool) -> None:
-    wanted = "one file beside --from-checkpoint" if drafting else "a shipped spec and a file"
+    wanted = "one file beside --from-checkpoint" if drafting else "a built-in spec and a file"
     raise_error(
         "E0407",
         f"`specc new` takes {wanted}",

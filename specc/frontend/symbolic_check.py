@@ -55,7 +55,7 @@ def check_spec_symbolically(
 
 @dataclass(frozen=True, slots=True)
 class _BuiltinCheckKey:
-    """A check of a shipped spec. `asked` is all that its answer depends on."""
+    """A check of a built-in spec. `asked` is all that its answer depends on."""
 
     asked: Hashable
     program: Program = field(compare=False)
@@ -66,7 +66,7 @@ class _BuiltinCheckKey:
 
 @lru_cache(maxsize=512)
 def _check_builtin_model(question: _BuiltinCheckKey) -> list[SymbolicTrial]:
-    """The readings of a shipped spec, made once: its files and those it uses stay as they
+    """The readings of a built-in spec, made once: its files and those it uses stay as they
     are, and who compiles one twice in a process waits for them once.
     """
     program, library = question.program, question.library

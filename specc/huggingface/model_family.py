@@ -25,7 +25,7 @@ ENOUGH = 0.8
 
 
 def find_spec_for_checkpoint(folder: str) -> str:
-    """The shipped spec that reads checkpoints of the type that a folder's config.json
+    """The built-in spec that reads checkpoints of the type that a folder's config.json
     names.
 
     Fails with E0419 where it names none, or one that no spec reads.
@@ -59,7 +59,7 @@ def find_spec_for_checkpoint(folder: str) -> str:
 
 
 def supported_model_types() -> dict[str, str]:
-    """Every type of checkpoint that a shipped spec reads, with the name of the spec that
+    """Every type of checkpoint that a built-in spec reads, with the name of the spec that
     reads it: of several, the first, as in `find_spec_for_checkpoint`.
     """
     specs: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _nearest_type(kind: str, data: JsonObject) -> str:
 
 
 def count_known_keys(data: JsonObject, among: Iterable[str] = ()) -> dict[str, int]:
-    """Return how many keys of a config.json each shipped spec reads, the one that reads
+    """Return how many keys of a config.json each built-in spec reads, the one that reads
     most first, and of several the one that reads the fewest others.
     """
     keys = set(data.members)
@@ -117,7 +117,7 @@ def _sources(path: Path) -> set[str]:
 
 
 def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
-    """Each shipped spec that reads published checkpoints, with the types it reads; only
+    """Each built-in spec that reads published checkpoints, with the types it reads; only
     those whose text has `named` in it.
     """
     mark = f'expect "{MODEL_TYPE_KEY}" in'

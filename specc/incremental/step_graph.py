@@ -240,9 +240,7 @@ class StepGraphBuilder:
             loop = CrossAxisLoop.of(self.plan.setting, node)
             inner = StepGraphBuilder(self.plan.within(loop.body), self.names)
             return build_loop_step(self, inner, loop, asked, results)
-        assert not isinstance(node.op, ops.Scan), (
-            "a loop along the growing axis goes on from a state"
-        )
+        assert not isinstance(node.op, ops.Scan), "a loop along the time axis goes on from a state"
         op = resize_op(self.plan, node, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 

@@ -50,7 +50,7 @@ class StepPlan:
     """The decisions for one graph that grows along `symbol`.
 
     `needs` says how many rows before the new ones each value has
-    (`specc.incremental.position_demand`), `whole` which inputs along the growing axis are
+    (`specc.incremental.position_demand`), `whole` which inputs along the time axis are
     given with all their rows. `new` is how many chunks of rows a step is given, `base`
     how many there are from before: all, or where no more are ever kept, at most `most`.
     A chunk is one row where nothing moves by a stride. `batch` is the length of the

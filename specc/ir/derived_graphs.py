@@ -41,7 +41,7 @@ class DerivedGraphs:
 
     `encode` is computed once; None where there is nothing to compute. `step` takes the
     new rows of `growing`, what `handed` names (results of `encode`, or inputs of the
-    spec, the same at every step), inputs along the growing axis (those in `whole` with
+    spec, the same at every step), inputs along the time axis (those in `whole` with
     the rows of before and the new ones, others with the new rows), and the states.
     `first` names the result of `encode` that the first token of an empty text is drawn
     from, `[batch, vocabulary]` or with one row between; empty, a text begins with a

@@ -124,13 +124,13 @@ def _raise_missing_config(folder: str) -> NoReturn:
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     """A name that is no spec's and no folder's."""
-    helps = suggest_similar_name(spec, models, f"shipped specs: {', '.join(models)}")
+    helps = suggest_similar_name(spec, models, f"built-in specs: {', '.join(models)}")
     if len(Path(spec).parts) > 1:
         # a path; no spec that comes with specc has such a name
         helps = ["check the path; it is taken relative to the folder you are in"]
     if fetched := hub_cache.suggest_for_hub_name(spec):
         helps.append(fetched)
-    raise_error("E0222", f"there is no spec file and no shipped spec called `{spec}`", helps=helps)
+    raise_error("E0222", f"there is no spec file and no built-in spec called `{spec}`", helps=helps)
 
 
 def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
@@ -222,7 +222,7 @@ class SpecLibrary:
         return self.modules[key]
 
     def used(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:
-        """The file that `use` or `extends` names: a shipped spec's name, or a path
+        """The file that `use` or `extends` names: a built-in spec's name, or a path
         below the user's folder.
         """
         models = list_builtin_specs()
@@ -234,13 +234,13 @@ class SpecLibrary:
             # by the order of the endings.
             found = [f"{path}{s}" for s in SPEC_SUFFIXES if (user.folder / f"{path}{s}").is_file()]
             if not found:
-                helps = suggest_similar_name(path, models, f"shipped specs: {', '.join(models)}")
+                helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
                 raise_error("E0222", f"there is no spec called `{path}`", span, helps=helps)
             path, target = found[0], Path(found[0])
         inside = _resolve_spec_path(user.folder / target, path, span)
         # links are followed first: one could lead out of the folder
         if target.is_absolute() or not inside.is_relative_to(user.folder):
-            helps = ["put it into that folder or below it, or use a shipped spec by its name"]
+            helps = ["put it into that folder or below it, or use a built-in spec by its name"]
             raise_error(
                 "E0803",
                 f"`{path}` lies outside the folder of the spec that uses it",

@@ -70,7 +70,7 @@ def expected_terminals(
             CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
         ]
     elif last == "EXTENDS":
-        found += [CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs()]
+        found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in here.fits:
         found += _entries(known, here.before)
     # words last: where a name may stand one is meant more often
@@ -109,10 +109,12 @@ def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
 
 
 def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
-    """Inside quotes behind `use`: shipped specs."""
+    """Inside quotes behind `use`: built-in specs."""
     line = text[text.rfind("\n", 0, offset) + 1 : offset].lstrip()
     if line.startswith(('use "', 'extends "')):
-        yield from (CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs())
+        yield from (
+            CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
+        )
 
 
 def _options(

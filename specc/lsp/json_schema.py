@@ -74,7 +74,7 @@ def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _extends_rule(name: str, definition: str) -> Schema:
-    """An instance of a shipped spec has that one's config values."""
+    """An instance of a built-in spec has that one's config values."""
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
         "then": {"properties": {"config": schema_ref(definition)}},
@@ -100,7 +100,7 @@ def _only(listed: Schema) -> Schema:
 
 
 def _definitions() -> Definitions:
-    """What a spec is made of, apart from the config of shipped specs."""
+    """What a spec is made of, apart from the config of built-in specs."""
     return {
         "expression": _expression(),
         "call": {
@@ -277,7 +277,7 @@ TOP_DOCS = {
     "specc": "the version of the language: 1",
     "model": "what the model is called",
     "doc": "what it is",
-    "extends": "the spec whose config gets values here: a shipped one by name, or a file",
+    "extends": "the spec whose config gets values here: a built-in one by name, or a file",
     **keyword_docs(
         [
             ("use", ast.Use),

@@ -74,7 +74,9 @@ def _keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
 def _words(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
     """The words that a value at a path may be."""
     if tuple(path) == ("extends",):
-        yield from (CompletionItem(name, "file", "a shipped spec") for name in list_builtin_specs())
+        yield from (
+            CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()
+        )
     for made in _at(text, path):
         words = made.get("enum", ())
         for word in words if isinstance(words, list) else ():

@@ -54,7 +54,7 @@ def batch_texts(
     either, a text that grows is padded on the left, so that all end where the next
     token comes, and any other on the right. Zeros stand there, which most models know
     as padding by themselves: one that decodes by itself may lack the keep input. Fails
-    with E0912 for texts of unequal length where the model has no input that says what
+    with E0912 for texts of different length where the model has no input that says what
     is padding.
     """
     record = reading.of_input(name)

@@ -133,7 +133,7 @@ def token_label(number: int, record: TextReading) -> str:
 def pad_rows(
     rows: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Texts or sounds of unequal lengths as one array, `[batch, longest]`, and which of
+    """Texts or sounds of different lengths as one array, `[batch, longest]`, and which of
     its places exist.
     """
     longest = max((len(row) for row in rows), default=0)

@@ -135,7 +135,7 @@ class _Joint:
         self, state: DecodeState, heads: list[Array], made: list[Array], buffered: bool
     ) -> Array:
         """Heads and columns of all texts, [rows columns …], as one state. Heads of
-        unequal length are padded where the inputs are that they come from.
+        different length are padded where the inputs are that they come from.
         """
         assert state.batch is not None, "a text has a state of its own"
         assert state.rows is not None, "columns have an axis"

@@ -110,9 +110,7 @@ def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
 
 
 def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> str:
-    """Why each batch waits for its last text, as the end of a sentence; empty where it
-    does not.
-    """
+    """Return why sequences of different lengths cannot be decoded in one batch; "" if they can."""
     if writer.itself is not None:
         return "the model decodes by itself, and begins all texts of a batch at once"
     if settings.strategy == "beam":

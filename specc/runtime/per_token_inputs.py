@@ -25,7 +25,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(kw_only=True)
 class PerTokenInputs:
-    """The inputs along the growing axis beside the growing one, as the text grows.
+    """The inputs along the time axis beside the growing one, as the text grows.
 
     What a caller gives is for the prompt. For what is written, an input with a default
     is computed, from all that is there. One that says which rows exist is true where it
@@ -154,7 +154,7 @@ class PerTokenInputs:
 
     @cached_property
     def _growing(self) -> list[tuple[str, list[int]]]:
-        """The inputs with the growing axis, each behind those that it follows from, and
+        """The inputs with the time axis, each behind those that it follows from, and
         which of its axes grow.
         """
         inputs = self.entrance.graph.inputs

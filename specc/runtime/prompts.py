@@ -71,12 +71,12 @@ def _started(
 
 
 def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> dict[str, Array]:
-    """Prompts of unequal length, of which tokens exist that would in each alone."""
+    """Prompts of different length, of which tokens exist that would in each alone."""
     defaults, growing = entrance.defaults, entrance.growing
     if defaults is None or keep not in defaults.outputs:
         return prepared
     if find_default_sources(defaults, keep) != {growing}:
-        title = f"the prompts are of unequal length, and `{keep}` hangs on more"
+        title = f"the prompts are of different length, and `{keep}` hangs on more"
         raise_error("E0912", title, helps=[f"give `{keep}` beside the prompts"])
     alone, exist = resolve_absent_inputs(defaults, (keep,)), prepared[keep].copy()
     for row, tokens in enumerate(prepared[growing]):
@@ -87,7 +87,7 @@ def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> d
 
 
 def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
-    """Prompts of unequal length, lists of ids, padded on the left, with what says so."""
+    """Prompts of different length, lists of ids, padded on the left, with what says so."""
     growing = entrance.growing
     rows = _listed(given)
     if not rows:

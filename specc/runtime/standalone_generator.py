@@ -161,7 +161,7 @@ def _computed(name: str, entrance: ModelInputs) -> NoReturn:
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
     if name == find_mask_input(entrance.graph, entrance.growing):
-        note += "; prompts of unequal length are padded with 0"
+        note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
         "this model finds out by itself which tokens exist, and comes to something else",

@@ -128,7 +128,7 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
         "E0711",
         lambda b, x: b.add(ops.TopK(1, Dim.of(2)), x)[0],
     ),
-    "of the rows of a growing axis none but the first can be picked by number": (
+    "of the rows of a time axis none but the first can be picked by number": (
         "E0711",
         lambda b, x: b.one(ops.Index(1, Dim.of(1)), x),
     ),

@@ -42,7 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts of unequal length; the one of row 7 is nothing."""
+    """Texts of different length; the one of row 7 is nothing."""
     rng = np.random.default_rng(3)
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
     rows = [{"id": n, "text": "x" * int(rng.integers(1, 30))} for n in range(ROWS)]

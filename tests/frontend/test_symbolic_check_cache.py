@@ -1,4 +1,4 @@
-"""A shipped spec is checked with symbols once in a process, and whatever could make the
+"""A built-in spec is checked with symbols once in a process, and whatever could make the
 answer another one is checked anew.
 """
 

@@ -1,4 +1,4 @@
-"""docs/providers.md says what its record says, of every runtime and every shipped spec."""
+"""docs/providers.md says what its record says, of every runtime and every built-in spec."""
 
 import json
 

@@ -103,4 +103,4 @@ def test_other_folders_of_the_cache_say_which_to_give(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
     assert "`hf download me/tiny`" in advice("me/tiny")
     assert "hf download" not in advice("/me/tiny")
-    assert "shipped specs" in advice("tinyy-model")
+    assert "built-in specs" in advice("tinyy-model")

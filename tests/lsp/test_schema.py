@@ -1,4 +1,4 @@
-"""The schema for editors is what the generator writes, takes every shipped spec, and
+"""The schema for editors is what the generator writes, takes every built-in spec, and
 refuses what a key or a type alone can say.
 """
 

@@ -1,4 +1,4 @@
-"""`Model.attention()` gives the weights of every attention of every shipped spec, loops
+"""`Model.attention()` gives the weights of every attention of every built-in spec, loops
 and any score included.
 """
 

@@ -1,4 +1,4 @@
-"""Every attention of every shipped spec is drawn, as a page, an SVG and a PNG, with what
+"""Every attention of every built-in spec is drawn, as a page, an SVG and a PNG, with what
 its mask hides.
 """
 

@@ -1,4 +1,4 @@
-"""Every shipped spec that generates, as a package in ONNX Runtime: its tokens are those
+"""Every built-in spec that generates, as a package in ONNX Runtime: its tokens are those
 of the float64 reference.
 
 Greedy tokens are compared with full passes of the reference wherever its two best

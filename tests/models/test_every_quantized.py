@@ -1,4 +1,4 @@
-"""Every shipped spec with its weights rounded: what is computed is what the weights
+"""Every built-in spec with its weights rounded: what is computed is what the weights
 stand for, and each product that of whole numbers. A few in the default suite, all of
 them, in every form and for both targets, under `slow`.
 """

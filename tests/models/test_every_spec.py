@@ -1,4 +1,4 @@
-"""Every shipped spec compiles at the oldest, the usual and the newest opset, for both
+"""Every built-in spec compiles at the oldest, the usual and the newest opset, for both
 CPU targets, and agrees: each for both targets at two opsets (a family for one), of
 which every second case runs with `make parity`; at all of them under `slow`.
 

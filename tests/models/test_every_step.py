@@ -1,4 +1,4 @@
-"""STEP, BATCH, REUSE and REACH for every shipped spec that generates, against the
+"""STEP, BATCH, REUSE and REACH for every built-in spec that generates, against the
 float64 reference.
 
 STEP: a full pass equals prefill and steps, for every split and for steps of 1, 2 and 5.

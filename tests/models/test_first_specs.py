@@ -1,4 +1,4 @@
-"""Every shipped spec of the first slice: it elaborates, runs, and no sample feels its
+"""Every built-in spec of the first slice: it elaborates, runs, and no sample feels its
 neighbors or its padding.
 
 Each is small here and has random weights, those of norms and biases too. What the

@@ -1,4 +1,4 @@
-"""An input of one kind has one name in every shipped spec: who knows what to give to one
+"""An input of one kind has one name in every built-in spec: who knows what to give to one
 model knows it of the next.
 """
 

@@ -1,4 +1,4 @@
-"""Instances in YAML: a few values given to a shipped spec, and nothing else."""
+"""Instances in YAML: a few values given to a built-in spec, and nothing else."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 """Texts behind fixed rows, written by a package and by one file: greedily, by sampling and
-by beams, with prompts of unequal length and with none, as full passes of the reference
+by beams, with prompts of different length and with none, as full passes of the reference
 write them.
 """
 

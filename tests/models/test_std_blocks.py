@@ -1,4 +1,4 @@
-"""Blocks of the standard library that the shipped specs share, each beside the formula
+"""Blocks of the standard library that the built-in specs share, each beside the formula
 it stands for.
 """
 

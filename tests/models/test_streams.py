@@ -1,4 +1,4 @@
-"""Every shipped spec that is streamed: rows that come in any chunks give what they give
+"""Every built-in spec that is streamed: rows that come in any chunks give what they give
 all at once, by the float64 reference and compiled.
 """
 

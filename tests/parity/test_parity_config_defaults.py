@@ -1,6 +1,6 @@
 """A key that a config.json leaves out means what the published class takes for it.
 
-For every shipped spec that reads a published type, whichever there are: the config of a
+For every built-in spec that reads a published type, whichever there are: the config of a
 file that says nothing but its type is that of a file in which the class has written all
 of its defaults.
 """

@@ -84,7 +84,7 @@ def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
         for _, text, scope in found
         if scope.startswith(("keyword", "support.type"))
     }
-    # no shipped spec says these
+    # no built-in spec says these
     assert words - colored <= {
         "reverse",
         "where",

@@ -94,7 +94,7 @@ OFFERED = list(offered())
 
 @functools.cache
 def program(spec: str) -> Program:
-    """A shipped spec, read once."""
+    """A built-in spec, read once."""
     library = SpecLibrary()
     return build_program(library.module(list_builtin_specs()[spec], spec), library)
 

@@ -295,7 +295,7 @@ def closest(logits: list[torch.Tensor]) -> float:
 def ours(
     model: Model, name: str, texts: list[list[int]], tokens: int = TOKENS, **settings: Any
 ) -> list[Text]:
-    """What the package writes. Prompts of unequal length are padded by it, sources by
+    """What the package writes. Prompts of different length are padded by it, sources by
     whoever has them.
     """
     given = padded(name, texts)[0] if FAMILIES[name].source else texts
@@ -377,7 +377,7 @@ def test_drawing_from_the_best_alone_is_greedy(
 def test_one_file_in_the_runtime_alone(
     name: str, strategy: str, target: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Sources of unequal length, prompts of one: such a model knows of padding by itself alone."""
+    """Sources of different length, prompts of one: such a model knows of padding by itself alone."""
     family, path = FAMILIES[name], tmp_path / "one.onnx"
     beam = strategy == "beam"
     settled = {

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parity
 
 
 def heard(width: int) -> Any:
-    """Three recordings and what is said in them, of unequal lengths."""
+    """Three recordings and what is said in them, of different lengths."""
     return samples(
         {
             "input_features": Sound("frames", width),

@@ -1,4 +1,4 @@
-"""Every config value of every shipped spec counts: another one changes the model, or is
+"""Every config value of every built-in spec counts: another one changes the model, or is
 refused.
 
 The fields are found by asking the spec, those of records too. What counts is the graph,

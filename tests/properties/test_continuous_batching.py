@@ -1,4 +1,4 @@
-"""Texts of unequal age in one batch go on as each would alone: for every shipped spec that
+"""Texts of unequal age in one batch go on as each would alone: for every built-in spec that
 generates, and for random ones, to 1e-9 of a full pass in float64.
 
 Which may stand beside each other is proved (`specc.driver.generation_graphs`); of those that may
@@ -45,7 +45,7 @@ FEW = [
     "token_shift_lm",
     "dates",  # nothing says what is padding
     "small_translator",
-    "prefix_lm",  # rows before the text, of unequal lengths
+    "prefix_lm",  # rows before the text, of different lengths
     "universal_transformer",  # states of loops
     *NOT,
 ]

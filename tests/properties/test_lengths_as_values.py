@@ -103,7 +103,7 @@ def test_the_evaluator_is_right_about_some_numbers() -> None:
 
 
 def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """A shipped spec gives the same whether the input tells its lengths or they were
+    """A built-in spec gives the same whether the input tells its lengths or they were
     known while compiling.
     """
     found = opened(spec, **SMALL[spec])

@@ -1,7 +1,7 @@
 """The shape gate: what it says of a model is so, it knows every value, and it finds a
 number that was changed.
 
-Mutants are made of every shipped spec for both targets of the processor at four opsets,
+Mutants are made of every built-in spec for both targets of the processor at four opsets,
 and of every graph of its package: `score`, `encode`, `step`, a step with buffers for
 caches, and the model that decodes by itself, by every strategy.
 Those whose lengths change must be found: every one in a result, and at least 95 of 100

@@ -9,7 +9,7 @@ from specc.syntax import ast
 
 
 def families() -> list[str]:
-    """Return the names of shipped specs whose graphs are for published classes."""
+    """Return the names of built-in specs whose graphs are for published classes."""
     library = SpecLibrary()
     return [
         name

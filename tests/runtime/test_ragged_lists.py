@@ -1,4 +1,4 @@
-"""Lists of unequal lengths: the message shows them padded on the side that the input is."""
+"""Lists of different lengths: the message shows them padded on the side that the input is."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ from support.spec_models import Arrays, Opened, by_reference
 
 class FullPass:
     """A `specc.decode.stepper_protocol.Stepper`. `others` are inputs that stay; `beside` those
-    along the growing axis.
+    along the time axis.
     """
 
     def __init__(

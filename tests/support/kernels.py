@@ -99,7 +99,7 @@ def _typed(
 
 
 def of_spec(name: str, width: Literal["f32"] | HalfDtype) -> Iterator[tuple[str, ModelProto]]:
-    """The models of a shipped spec, small, in a width: whole, and taken apart."""
+    """The models of a built-in spec, small, in a width: whole, and taken apart."""
     sets = {key.replace(".", "__"): value for key, value in SMALL[name].items()}
     model = opened(name, **sets).model
     graph = pass_pipeline.simplify_graph(model.graph)

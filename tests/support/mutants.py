@@ -54,7 +54,7 @@ def library() -> SpecLibrary:
 
 @cache
 def trees() -> tuple[tuple[str, ast.File], ...]:
-    """Every shipped spec, by the name of its file."""
+    """Every built-in spec, by the name of its file."""
     paths = sorted(
         p
         for d in ("models", "std")
@@ -66,7 +66,7 @@ def trees() -> tuple[tuple[str, ast.File], ...]:
 
 @cache
 def corpus() -> tuple[tuple[str, str], ...]:
-    """Every shipped spec in both syntaxes: file name and text."""
+    """Every built-in spec in both syntaxes: file name and text."""
     found = [(f"{name}.specc", print_dsl(file)) for name, file in trees()]
     return (*found, *((f"{name}.yaml", print_yaml(file)) for name, file in trees()))
 
@@ -155,7 +155,7 @@ def family(node: Any) -> Any:
 
 @cache
 def pool() -> dict[Any, list[Any]]:
-    """Every part of every shipped spec, by family."""
+    """Every part of every built-in spec, by family."""
     found: dict[Any, list[Any]] = {}
     for _, file in trees():
         for node in parts(file):

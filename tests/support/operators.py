@@ -36,7 +36,7 @@ class OperatorList:
     operators: Mapping[str, int]
 
     def lacks(self, spec: str) -> list[str]:
-        """The operators of a shipped spec, small, that it does not name, or not as new."""
+        """The operators of a built-in spec, small, that it does not name, or not as new."""
         return sorted(
             kind
             for kind, version in used(spec, self.opset)
@@ -59,7 +59,7 @@ def lists() -> dict[str, OperatorList]:
 
 @cache
 def used(spec: str, opset: int) -> frozenset[tuple[str, int]]:
-    """The operators of a shipped spec for the target `onnx`, each with the opset that
+    """The operators of a built-in spec for the target `onnx`, each with the opset that
     defined it last.
     """
     sets = {name.replace(".", "__"): value for name, value in SMALL[spec].items()}

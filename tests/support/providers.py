@@ -1,6 +1,6 @@
 """docs/providers.md: what was run where, and what was only read. `make providers`.
 
-Every shipped spec, small, is run by each runtime that is found, and compared with the
+Every built-in spec, small, is run by each runtime that is found, and compared with the
 float64 reference; its operators are compared with the published lists. The record stands
 in docs/providers.json, the page's tables are made of it alone.
 """

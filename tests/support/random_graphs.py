@@ -1,4 +1,4 @@
-"""Random small graphs over a growing axis: some causal, some not, most with a mask or a loop."""
+"""Random small graphs over a time axis: some causal, some not, most with a mask or a loop."""
 
 import random
 from dataclasses import dataclass, field

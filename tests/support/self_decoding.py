@@ -1,4 +1,4 @@
-"""Models that decode themselves in the tests: made from a shipped spec, run, and
+"""Models that decode themselves in the tests: made from a built-in spec, run, and
 compared with `FullPass`.
 """
 
@@ -28,7 +28,7 @@ PROMPT = np.array([[3, 5, 7], [1, 2, 8], [4, 4, 9]])
 
 
 def small(name: str) -> Opened:
-    """A shipped spec in its smallest form."""
+    """A built-in spec in its smallest form."""
     return opened(name, **{key.replace(".", "__"): value for key, value in SMALL[name].items()})
 
 
@@ -68,7 +68,7 @@ def filled(built: BuiltModel, weights: Arrays) -> ModelProto:
 @dataclass
 class Case:
     """A spec, its weights and inputs, and how to decode; `keep` is given where prompts
-    are of unequal length.
+    are of different length.
     """
 
     spec: Opened

@@ -1,4 +1,4 @@
-"""What every shipped spec needs besides its defaults, to be small. A spec that is
+"""What every built-in spec needs besides its defaults, to be small. A spec that is
 missing in SMALL fails a test.
 """
 

@@ -14,7 +14,7 @@ TURNS = (([0, 1, 2], 0), ([2, 0, 0], 1), ([1, 1, 0, 2], 3), ([3], 1))
 
 def steps_apart(folder: Path, prompts: list[list[int]]) -> float:
     """The greatest difference of any logits, as a share of the largest of its step, of a
-    model that reads `ids` and a `memory` of width 8. Prompts of unequal length are
+    model that reads `ids` and a `memory` of width 8. Prompts of different length are
     padded on the left.
     """
     model = specc.load(folder, threads=1)

@@ -60,7 +60,7 @@ def begun(
 
 
 def along(graph: Graph, derived: DerivedGraphs) -> list[str]:
-    """The inputs that have the growing axis."""
+    """The inputs that have the time axis."""
     symbol = graph.inputs[derived.growing].type.shape[1]
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
 

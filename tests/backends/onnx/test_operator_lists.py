@@ -1,4 +1,4 @@
-"""The operators of shipped specs beside the published lists of providers that were not
+"""The operators of built-in specs beside the published lists of providers that were not
 run: what docs/providers.md says is missing is missing, and nothing else.
 
 Some specs here; all of them under `slow`, and in `make providers`.

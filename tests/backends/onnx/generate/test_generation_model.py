@@ -111,7 +111,7 @@ def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rules_over_runs_of_tokens(seed: int) -> None:
-    """Prompts of unequal length, padded on either side, with tokens that come again."""
+    """Prompts of different length, padded on either side, with tokens that come again."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(3, 7, (BATCH, 6))
     keep = np.ones(prompt.shape, bool)

@@ -31,7 +31,7 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
     "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in WIDTHS]
 )
 def test_every_op_has_kernels(width: HalfDtype) -> None:
-    """Also those that no shipped spec uses, or not in this width."""
+    """Also those that no built-in spec uses, or not in this width."""
     found = {name: lack for name, model in of_ops(width) if (lack := lacking(model))}
     assert not found
 
