@@ -49,7 +49,7 @@ def prepend_spare_columns(
 
 
 def stack_prompts(entrance: ModelInputs, texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Inputs of several texts, each prepared alone, as one batch. Where they have unequal
+    """Inputs of several texts, each prepared alone, as one batch. Where they have different
     lengths they are padded on the side that their keep inputs say.
     """
     graph = entrance.graph
