@@ -50,6 +50,7 @@ MODEL_GROUPS = (
         "ast conformer moonshine parakeet_ctc speech_to_text streaming_ctc wav2vec2 "
         "wav2vec2_bert whisper",
     ),
+    ("Time series", "patchtst"),
     (
         "Multimodal",
         "clip clip_text clip_vision image_captioner llava siglip siglip_text "

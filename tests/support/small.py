@@ -221,6 +221,17 @@ FAMILIES: dict[str, dict[str, object]] = {
         "left": 3,
         "right": 2,
     },
+    "patchtst": {
+        "channels": 2,
+        "context": 9,
+        "patch": 3,
+        "stride": 2,
+        "d": 8,
+        "heads": 2,
+        "layers": 2,
+        "hidden": 12,
+        "prediction_length": 4,
+    },
     "parakeet_ctc": {
         "vocab": 11,
         "mel_bins": 8,

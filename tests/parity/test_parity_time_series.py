@@ -1,0 +1,71 @@
+"""`patchtst` matches transformers' PatchTST classes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.families import Case
+from support.padded import Numbers, Samples
+from support.published import assert_published, loaded
+
+pytestmark = pytest.mark.parity
+
+TINY: dict[str, Any] = {
+    "num_input_channels": 3, "context_length": 13, "patch_length": 4, "patch_stride": 3, "num_hidden_layers": 2,
+    "d_model": 8, "num_attention_heads": 2, "ffn_dim": 12, "prediction_length": 5, "num_targets": 4,
+}  # fmt: skip
+
+
+def time_series() -> Samples:
+    """Three series of three channels; some values are not observed."""
+    rng = np.random.default_rng(0)
+    rows = tuple(
+        {
+            "past_values": (rng.standard_normal((13, 3)) * 3 + 5).astype(np.float32),
+            "past_observed_mask": rng.random((13, 3)) > 0.2,
+        }
+        for _ in range(3)
+    )
+    shapes = {"past_values": Numbers((13, 3)), "past_observed_mask": Numbers((13, 3))}
+    return Samples(shapes, rows, ({}, {}, {}), seed=0)
+
+
+CASES = [
+    ("PatchTSTModel", "last_hidden_state", {}),
+    ("PatchTSTModel", "last_hidden_state", {"use_cls_token": True, "norm_type": "layernorm"}),
+    ("PatchTSTForPrediction", "prediction_outputs", {"pre_norm": False}),
+    ("PatchTSTForPrediction", "prediction_outputs", {"pooling_type": None, "scaling": None}),
+    ("PatchTSTForPrediction", "prediction_outputs", {"use_cls_token": True, "bias": False}),
+    ("PatchTSTForClassification", "prediction_logits", {"pooling_type": "max"}),
+    ("PatchTSTForRegression", "regression_outputs", {"output_range": [-1.0, 3.0]}),
+    ("PatchTSTForRegression", "regression_outputs", {"activation_function": "relu"}),
+]
+
+
+def randomize_statistics(theirs: Any) -> None:
+    """Set the running statistics of batch norms as training would."""
+    source = torch.Generator().manual_seed(9)
+    for name, buffer in theirs.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.copy_(torch.randn(buffer.shape, generator=source))
+        if name.endswith("running_var"):
+            buffer.copy_(torch.rand(buffer.shape, generator=source) + 0.5)
+
+
+@pytest.mark.parametrize(("model", "result", "more"), CASES)
+def test_patchtst(model: str, result: str, more: Mapping[str, Any], tmp_path: Path) -> None:
+    # weights as small as in training: float32 loses 1e-5 where a softmax of drawn scores is sharp
+    case = Case(config="PatchTSTConfig", model=model, tiny={**TINY, **more}, louder=0.5)
+    theirs = case.saved(tmp_path)
+    randomize_statistics(theirs)
+    theirs.save_pretrained(tmp_path)
+    ours = loaded(str(tmp_path), tmp_path)
+    theirs.double()
+
+    def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return theirs(x["past_values"], past_observed_mask=x["past_observed_mask"])
+
+    assert_published(ours, time_series(), published, {result: ""})
