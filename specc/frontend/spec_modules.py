@@ -239,7 +239,7 @@ def _reject_path_pattern(use: ast.Use) -> None:
             "the weights of a used spec stand under one plain path",
             use.under.span,
             "this is a pattern",
-            helps=["write a path without indices: `decoder.model`"],
+            helps=["write a path without indices: `under decoder.model`"],
         )
 
 

@@ -378,7 +378,7 @@ DONE: dict[str, list[tuple[str, str, str]]] = {
     "E0711-stream-ahead": [("padding=causal", "padding=same", "padding=causal")],
     "E0711-stream-of-fewer-rows": [("padding=causal", "padding=1", "padding=causal")],
     "E0712-stream-of-two-paces": [("x[:, 1::2]", "attention(slow, x,", "attention(slow, x[:, 1::2],")],
-    "E0711-stride": [("stride=", "stride=2, ", "")],
+    "E0711-stride": [("stride=1", "stride=2", "stride=1")],
     "E0712-no-mask": [("mask=causal", "mask=all", "mask=causal")],
     "E0712-one-place-many-turns": [("mask=causal", "mask=all", "mask=causal")],
     "E0713-newest-added-back": [("last(...)", "insert(last(x, axis=1), axis=1)", "delay(x, by=1)")],
