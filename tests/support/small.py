@@ -333,6 +333,7 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "depth_anything": {
         **{f"backbone.{k}": v for k, v in IMAGE.items() if k not in ("image", "hidden")},
         "backbone.pretrained_image": 8,
+        "backbone.image": 12,
         "patch": 4,
         "out_indices": [1, 2],
         "factors": [2.0, 1.0],
