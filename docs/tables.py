@@ -43,7 +43,7 @@ MODEL_GROUPS = (
     (
         "Vision",
         "beit convnext deit depth_anything detr digits dinov2 dinov3_vit dpt ijepa poolformer "
-        "regnet resnet segformer swin vit vit_mae vit_segmenter yolos",
+        "regnet resnet segformer swin videomae vit vit_mae vit_segmenter vitpose yolos",
     ),
     (
         "Audio",

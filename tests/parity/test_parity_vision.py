@@ -75,6 +75,26 @@ REGNET: dict[str, Any] = {
 }
 POOLED: dict[str, Any] = {"depths": [1, 2, 1, 1], "hidden_sizes": [8, 12, 12, 16], "mlp_ratio": 2.0}
 
+POSE: dict[str, Any] = {
+    "backbone_config": {
+        "model_type": "vitpose_backbone",
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "mlp_ratio": 2,
+        "image_size": [32, 24],
+        "patch_size": [8, 8],
+        "out_indices": [2],
+    },
+    "id2label": {0: "a", 1: "b", 2: "c"},
+}
+VIDEO: dict[str, Any] = {
+    "num_frames": 4,
+    "decoder_hidden_size": 12,
+    "decoder_num_hidden_layers": 2,
+    "decoder_num_attention_heads": 3,
+    "decoder_intermediate_size": 20,
+}
 DEPTH = ("predicted_depth",)
 DENSE: dict[str, Any] = {
     "image_size": 16,
@@ -116,15 +136,21 @@ class Seen:
     results: tuple[str, ...] = ("logits",)
     given: Mapping[str, object] = field(default_factory=dict)
     squares: int = 0
+    masked: int | None = None
+    frames: int = 0
 
     @property
     def samples(self) -> Samples:
-        fields = {"pixel_values": Numbers((3, *self.size))}
+        pixels = (self.frames, 3, *self.size) if self.frames else (3, *self.size)
+        fields = {"pixel_values": Numbers(pixels)}
         if self.squares:
             fields["bool_masked_pos"] = Numbers((self.squares,), uniform=True)
         made = samples(fields, {})
         for row in made.rows if self.squares else ():
-            row["bool_masked_pos"] = row["bool_masked_pos"] > 0.5
+            noise = row["bool_masked_pos"]
+            row["bool_masked_pos"] = (
+                noise > 0.5 if self.masked is None else np.argsort(np.argsort(noise)) < self.masked
+            )
         return made
 
 
@@ -239,6 +265,16 @@ CASES = {
     "depth_anything, metric": Seen(
         config="DepthAnythingConfig", model="DepthAnythingForDepthEstimation", size=(24, 20), results=DEPTH,
         settings=DEPTHS | {"depth_estimation_type": "metric", "max_depth": 20}, given={"backbone__image": [24, 20]}),
+    "vitpose": Seen(config="VitPoseConfig", model="VitPoseForPoseEstimation", settings=POSE, size=(32, 24),
+                    results=("heatmaps",)),
+    "vitpose, classic": Seen(config="VitPoseConfig", model="VitPoseForPoseEstimation", size=(32, 24), results=("heatmaps",),
+                             settings=POSE | {"use_simple_decoder": False}),
+    "videomae": vit("VideoMAEConfig", "VideoMAEForVideoClassification", settings=VIDEO, frames=4),
+    "videomae, first token": vit("VideoMAEConfig", "VideoMAEForVideoClassification", frames=4, size=(8, 12),
+                                 settings=VIDEO | OBLONG | {"use_mean_pooling": False, "qv_bias": False}),
+    "videomae base": vit("VideoMAEConfig", "VideoMAEModel", settings=VIDEO, frames=4, results=("last_hidden_state",)),
+    "videomae paints": vit("VideoMAEConfig", "VideoMAEForPreTraining", settings=VIDEO, frames=4, squares=18, masked=5,
+                           given={"num_masked": 5}),
     "segformer": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",
                       settings=STAGES, size=(32, 48), given={"image": [32, 48]}),
     "segformer, odd": Seen(config="SegformerConfig", model="SegformerForSemanticSegmentation",

@@ -50,15 +50,17 @@ def seeing(
     size: int = 8,
     boxes: bool = False,
     results: str = "logits",
+    frames: int = 0,
     **more: Any,
 ) -> Asked:
-    """A class that sees pictures."""
+    """Return the case of a class whose input is an image, or a video of `frames` frames."""
+    pixels = (frames, 3, size, size) if frames else (3, size, size)
     case = Case(
         config=f"{family}Config",
         model=f"{family}{head}",
         tiny=more,
         results={"logits": "", "pred_boxes": ""} if boxes else {results: ""},
-        given=coarse(samples({"pixel_values": Numbers((3, size, size))}, {})),
+        given=coarse(samples({"pixel_values": Numbers(pixels)}, {})),
     )
     return Asked(case=case)
 
@@ -167,7 +169,13 @@ VISION = {
         sets={"image": 16},
     ),
     "ijepa": seeing("IJepa", **SEEN),
-    "dpt, places": seeing("DPT", "ForSemanticSegmentation", **SEEN, **NECK, backbone_out_indices=[0, 1]),
+    "vitpose": seeing(
+        "VitPose", "ForPoseEstimation", results="heatmaps", size=16, num_labels=2,
+        backbone_config={"model_type": "vitpose_backbone", **SEEN, "image_size": [16, 16], "patch_size": [8, 8],
+                         "out_indices": [2]},
+    ),
+    "videomae": seeing("VideoMAE", "ForVideoClassification", frames=2, **SEEN, num_frames=2),
+    "dpt": seeing("DPT", "ForDepthEstimation", results="predicted_depth", **SEEN, **NECK, backbone_out_indices=[0, 1]),
     "depth_anything": seeing(
         "DepthAnything", "ForDepthEstimation", results="predicted_depth", **NECK, patch_size=4, head_hidden_size=4, reassemble_hidden_size=16,
         backbone_config={"model_type": "dinov2", **SEEN, "mlp_ratio": 2, "out_indices": [1, 2],
@@ -175,7 +183,7 @@ VISION = {
     ),
     "beit, places": seeing(
         "Beit", "ForSemanticSegmentation", size=16, use_relative_position_bias=True, out_indices=[1, 2, 3, 4],
-        pool_scales=[1, 2], use_auxiliary_head=False, **SEEN | {"image_size": 16, "num_hidden_layers": 4},
+        pool_scales=[1, 2], **SEEN | {"image_size": 16, "num_hidden_layers": 4},
     ),
     "detr, masks": Asked(
         case=Case(

@@ -341,6 +341,16 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
         "fusion_width": 4,
         "head_width": 4,
     },
+    "vitpose": {k: v for k, v in IMAGE.items() if k != "hidden"} | {"image": 16, "patch": 8},
+    "videomae": IMAGE
+    | {
+        "frames": 4,
+        "decoder_d": 8,
+        "decoder_layers": 1,
+        "decoder_heads": 2,
+        "decoder_hidden": 12,
+        "num_masked": 3,
+    },
     "coverage_pointer": {"vocab": 13, "extra": 4, "embed_dim": 5, "hidden": 6},
     "dates": {},
     "decomposable": {"vocab": 13, "embed_dim": 5, "hidden": 6},
