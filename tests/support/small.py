@@ -175,7 +175,14 @@ FAMILIES: dict[str, dict[str, object]] = {
     "gte": TRANSFORMER,
     "layoutlm": WORDS | {"coordinates": 20},
     "layoutlmv3": WORDS
-    | {"coordinates": 1001, "coordinate_size": 3, "image": 8, "patch": 4, "channels": 2},
+    | {
+        "coordinates": 1001,
+        "coordinate_size": 3,
+        "shape_size": 2,
+        "image": 8,
+        "patch": 4,
+        "channels": 2,
+    },
     "led": PAIRED | {"context": 32, "source_context": 160, "attention_windows": [6]},
     "lilt": WORDS | {"d": 24, "coordinates": 20},
     "llava": {
