@@ -19,8 +19,8 @@ keys do not change.
 
 from collections.abc import Iterable
 
+from specc.analysis.grid_constants import MaskedValues
 from specc.analysis.mask_bands import intersect_bands
-from specc.analysis.masked_value_arithmetic import MaskedValues
 from specc.analysis.masked_values import bound_visible_ranks, find_masked_values, is_sorted_last
 from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
 from specc.analysis.value_ranges import find_value_range

@@ -38,10 +38,21 @@ from math import inf, isinf
 from typing import TypeAlias
 
 from specc.analysis.grid_constants import (
+    ARITHMETIC_FUNCTIONS,
+    COMPARISON_FUNCTIONS,
+    EXACT_UNARY_FUNCTIONS,
     MAX_GRIDS,
+    NO_MASKED_VALUES,
+    MaskedValues,
+    combine_masked_values,
+    find_common_values,
     find_uniform_value,
+    intersect_masked_values,
     is_finite_grid,
+    is_reduction_fixed_point,
+    map_masked_values,
     split_product_factors,
+    truncate_masked_value,
 )
 from specc.analysis.mask_bands import (
     ATTENTION_GRID_AXES,
@@ -50,19 +61,6 @@ from specc.analysis.mask_bands import (
     find_side_band,
     intersect_bands,
     merge_side_bands,
-)
-from specc.analysis.masked_value_arithmetic import (
-    ARITHMETIC_FUNCTIONS,
-    COMPARISON_FUNCTIONS,
-    EXACT_UNARY_FUNCTIONS,
-    NO_MASKED_VALUES,
-    MaskedValues,
-    combine_masked_values,
-    find_common_values,
-    intersect_masked_values,
-    is_reduction_fixed_point,
-    map_masked_values,
-    truncate_masked_value,
 )
 from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
 from specc.analysis.query_key_grids import (

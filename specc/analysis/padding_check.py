@@ -30,8 +30,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from specc.analysis.masked_scores import is_where_always_taken
-from specc.analysis.padded_link import PaddedRead
-from specc.analysis.padded_windows import can_keep_padding_facts
 from specc.analysis.padding_constants import (
     find_rank_counting_operands,
     has_mixed_ranks,
@@ -46,9 +44,12 @@ from specc.analysis.padding_facts import (
     join_padding_facts,
     shift_fact_axes,
 )
-from specc.analysis.padding_invariance import is_unaffected_by_padding
-from specc.analysis.padding_leak import PaddingLeak
-from specc.analysis.padding_messages import make_padding_diagnostic
+from specc.analysis.padding_invariance import (
+    PaddedRead,
+    can_keep_padding_facts,
+    is_unaffected_by_padding,
+)
+from specc.analysis.padding_messages import PaddingLeak, make_padding_diagnostic
 from specc.analysis.padding_offsets import (
     PaddingOffsets,
     find_padding_offsets,

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, isinf
 
-from specc.analysis.grid_constants import find_uniform_value
-from specc.analysis.masked_value_arithmetic import (
+from specc.analysis.grid_constants import (
     ARITHMETIC_FUNCTIONS,
     COMPARISON_FUNCTIONS,
     EXACT_UNARY_FUNCTIONS,
     MaskedValues,
     combine_masked_values,
+    find_uniform_value,
     intersect_masked_values,
     map_masked_values,
     truncate_masked_value,

@@ -11,7 +11,7 @@ from specc.ir.graph import Graph, Node, Value
 from specc.ir.op_dependence import Dependence
 
 if TYPE_CHECKING:
-    from specc.analysis.padded_link import PaddedRead
+    from specc.analysis.padding_invariance import PaddedRead
 
 
 @dataclass(frozen=True, slots=True)

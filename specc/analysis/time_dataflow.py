@@ -42,7 +42,6 @@ from math import inf
 
 from specc.analysis.masked_reductions import iterate_neutral_reads
 from specc.analysis.masked_values import find_masked_values, find_nonzero_interval
-from specc.analysis.time_axis_lengths import find_length_use, has_time_axis_length
 from specc.analysis.time_axis_strides import (
     FIRST_POSITION_READ,
     PREFIX_READ,
@@ -56,7 +55,9 @@ from specc.analysis.time_dataflow_facts import (
     LeakReason,
     TimeFlow,
     TimeState,
+    find_length_use,
     has_prefix_leak,
+    has_time_axis_length,
     inline_loop_captures,
     is_time_loop,
     iterate_capture_leaks,

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specc.analysis.branch_thresholds import find_position_constants
 from specc.analysis.length_limits import (
     find_attention_thresholds,
     find_length_limits,
     find_min_lengths,
+    find_position_constants,
 )
 from specc.backend import Computation, Session, Subgraphs, TensorSlot
 from specc.io.memory_check import get_free_memory

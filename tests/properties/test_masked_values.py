@@ -12,8 +12,8 @@ from support.random_grids import KEY, QUERY, over_keys
 from support.turns import in_two
 
 import specc_numpy
+from specc.analysis import grid_constants
 from specc.analysis import masked_reductions as skipping
-from specc.analysis import masked_value_arithmetic
 from specc.analysis import masked_values as module
 from specc.analysis.masked_reductions import iterate_neutral_reads
 from specc.analysis.masked_values import find_masked_values
@@ -137,11 +137,7 @@ def test_much_is_seen() -> None:
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "infinity absorbs all": (module, "compute_absorbed_result", lambda fn, n, least, turned: n),
-    "an exponential leaves numbers": (
-        masked_value_arithmetic.EXACT_UNARY_FUNCTIONS,
-        "exp",
-        lambda x: x,
-    ),
+    "an exponential leaves numbers": (grid_constants.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
     "a rank is a key": (module, "bound_visible_ranks", lambda reach: reach),
     "either side hides": (

@@ -7,9 +7,9 @@ from support.random_padding import compare_with_padding
 from support.turns import in_two
 
 from specc.analysis import (
-    padded_windows,
     padding_check,
     padding_constants,
+    padding_invariance,
     padding_nonfinite,
     padding_offsets,
     padding_values,
@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         lambda standing, axis, number: True,
     ),
     "zero times NaN is zero": (padding_values, "can_be_nan_at_padding", lambda standing: False),
-    "the ends of a window are zero": (padded_windows, "_is_same_at_ends", lambda reading: True),
+    "the ends of a window are zero": (padding_invariance, "_is_same_at_ends", lambda reading: True),
 }
 
 

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import specc_numpy
-from specc.analysis import padded_link, padding_invariance
 from specc.analysis import padding_check as proof
+from specc.analysis import padding_invariance
 from specc.diagnostics.diagnostic import Failed
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -128,7 +128,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             first = lambda graph, places: frozenset({places.rows})
             monkeypatch.setattr(proof, "find_padded_lengths", first)
         case "nothing is shifted":
-            monkeypatch.setattr(padded_link.PaddedRead, "shifted", property(lambda self: False))
+            monkeypatch.setattr(
+                padding_invariance.PaddedRead, "shifted", property(lambda self: False)
+            )
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
                 padding_invariance, "is_window_unaffected", lambda r: r.zero or r.read.floor
