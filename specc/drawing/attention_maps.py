@@ -6,9 +6,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.drawing.colormap import Bytes
-
-Doubles: TypeAlias = NDArray[np.float64]
+from specc.drawing.colormap import Bytes, Doubles
 
 Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
 """What the rows of an axis are: tokens of the text that grows or of one that is given,

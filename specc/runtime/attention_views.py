@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.attention_html import render_attention_html
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps
 from specc.drawing.attention_sheet import draw_attention_maps
+from specc.drawing.html_page import render_attention_html
 from specc.drawing.png import find_missing_glyphs, render_png
 from specc.drawing.svg import render_svg
 from specc.io.safe_read import escape_text

@@ -15,9 +15,8 @@ from specc.io.safe_read import escape_text as printable
 from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, SpecLine, build_block_tree
+from specc.visualize.block_tree import Block, SpecLine, build_block_tree, expand_blocks
 from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
-from specc.visualize.expanded_blocks import expand_blocks
 
 MOST_ITEMS = 60
 """Boxes in one drawing: more are closed."""

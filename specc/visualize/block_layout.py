@@ -12,12 +12,11 @@ from specc.drawing.drawing_marks import (
     Mark,
     TextMark,
     estimate_text_width,
+    move_mark,
     printable_label,
 )
-from specc.drawing.panel_layout import move_mark
 from specc.visualize.block_dataflow import BlockFlow, FlowItem
-from specc.visualize.block_tree import Block
-from specc.visualize.expanded_blocks import Opens
+from specc.visualize.block_tree import Block, Opens
 
 FILL: Mapping[str, str] = {
     "attention": "#ffe3c9",

@@ -1,6 +1,6 @@
-"""Build the tree of blocks of a graph: shapes, parameters, cost, spec lines."""
+"""The tree of blocks of a graph: shapes, parameters, cost, spec lines, expanded blocks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from specc.analysis.cost import format_dim_formula
@@ -12,8 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.model import ModelDefinition
-from specc.visualize.block_dataflow import BlockFlow, build_flow
-from specc.visualize.node_scopes import find_node_scopes, is_inside
+from specc.visualize.block_dataflow import BlockFlow, build_flow, find_node_scopes, is_inside
 
 MOST_LINES = 24
 """Lines of a spec that are shown for a block."""
@@ -229,3 +228,50 @@ def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
             found["encode"] = derived.encode
         found["step"] = derived.step
     return found
+
+
+Opens = Callable[[Block], bool]
+
+
+def expand_blocks(block: Block, most: int) -> Opens:
+    """Opens blocks from the outside in as long as no more than `most` items are drawn."""
+    chosen: set[str] = set()
+    for depth in range(1, 8):
+        trial = {b.path for b in _within(block, depth) if _is_composed(b)}
+        shown = len(block.flow.items) + sum(
+            len(b.flow.items) for b in block.all() if b.path in trial
+        )
+        if shown > most:
+            break
+        chosen = trial
+    # residual connections are what an architecture is recognized by
+    while more := {
+        inner.path
+        for outer in block.all()
+        if outer is block or outer.path in chosen
+        for inner in outer.inner.values()
+        if inner.path not in chosen and _has_residual(inner)
+    }:
+        chosen |= more
+    return lambda b: b.path in chosen
+
+
+def _has_residual(block: Block) -> bool:
+    """Return whether a block adds what it reads to what it computes."""
+    items = block.flow.items
+    reads = {b for a, b in block.flow.edges if items[a].role == "port"}
+    return _is_composed(block) and any(items[n].name == "+" for n in reads)
+
+
+def _is_composed(block: Block) -> bool:
+    """Return whether a block consists of several blocks and operations."""
+    parts = [i for i in block.flow.items if i.role in ("block", "op")]
+    return bool(block.inner) and len(parts) > 1
+
+
+def _within(block: Block, depth: int) -> list[Block]:
+    """The blocks that lie at most so deep inside one."""
+    inner = list(block.inner.values())
+    if depth <= 1:
+        return inner
+    return inner + [b for child in inner for b in _within(child, depth - 1)]

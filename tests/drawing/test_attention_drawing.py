@@ -13,7 +13,7 @@ from support.looks import HOSTILE, attention, axis, looks, over
 
 from specc.drawing.attention_maps import max_pool_map
 from specc.drawing.attention_sheet import MOST_LEGIBLE, draw_attention_maps
-from specc.drawing.color_scale import HIDDEN, ColorScale
+from specc.drawing.colormap import HIDDEN, ColorScale
 from specc.drawing.drawing_marks import CellsMark, Drawing, TextMark, printable_label
 from specc.drawing.png import DENSITY, find_missing_glyphs, render_png
 from specc.drawing.svg import MOST_PATHS, render_svg

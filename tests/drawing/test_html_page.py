@@ -8,9 +8,8 @@ import pytest
 from support.looks import HOSTILE, attention, axis, looks, over
 from support.pages import Read, data_of, page_is_sound
 
-from specc.drawing.attention_html import MOST_CELLS, render_attention_html
 from specc.drawing.drawing_marks import printable_label
-from specc.drawing.html_page import escape_json
+from specc.drawing.html_page import MOST_CELLS, escape_json, render_attention_html
 
 
 def test_a_page_is_sound_whatever_the_tokens_are():

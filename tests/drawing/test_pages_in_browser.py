@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.looks import HOSTILE, attention, axis, looks, over
 
-from specc.drawing.attention_html import render_attention_html
+from specc.drawing.html_page import render_attention_html
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.visualize.architecture_page import ArchitectureView, render_architecture_page
 from specc.visualize.block_tree import list_model_graphs

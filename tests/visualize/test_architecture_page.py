@@ -14,8 +14,7 @@ from specc.visualize.architecture_page import (
     render_architecture_svg,
 )
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import build_block_tree, list_model_graphs
-from specc.visualize.expanded_blocks import expand_blocks
+from specc.visualize.block_tree import build_block_tree, expand_blocks, list_model_graphs
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
 

@@ -15,11 +15,16 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.library.spec_files import list_builtin_specs
-from specc.visualize.block_dataflow import LENGTHS, THROUGH, FlowItem, is_float_value
+from specc.visualize.block_dataflow import (
+    LENGTHS,
+    THROUGH,
+    FlowItem,
+    find_node_scopes,
+    is_float_value,
+    is_inside,
+)
 from specc.visualize.block_layout import draw_block
-from specc.visualize.block_tree import Block, build_block_tree
-from specc.visualize.expanded_blocks import expand_blocks
-from specc.visualize.node_scopes import find_node_scopes, is_inside
+from specc.visualize.block_tree import Block, build_block_tree, expand_blocks
 
 SOME = ("bert", "t5", "rnnsearch", "transformer", "llava", "perceiver")
 ALL = [
