@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specc.batch_inference.crash_journal import CrashJournal
-from specc.batch_inference.formats.file_format import FileFormat, Rows, translate_os_errors
-from specc.batch_inference.formats.registry import find_format
+from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
+from specc.batch_inference.format_registry import find_format
 from specc.batch_inference.length_batches import count_padding, make_batches
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics, write_part
 from specc.batch_inference.plan import FOLDER, BatchLimits, JobPlan, PlannedFile, describe_file

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specc.batch_inference.block import BlockRunner
-from specc.batch_inference.engines.local import BlockProgress, LocalEngine
+from specc.batch_inference.engines import BlockProgress, LocalEngine, RayEngine
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics
 from specc.batch_inference.plan import FOLDER, JobPlan, check_same, read_plan
 from specc.batch_inference.planning import JobRequest, make_plan
@@ -20,10 +19,6 @@ from specc.diagnostics.object_repr import format_repr
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
-
-if TYPE_CHECKING:
-    from specc.batch_inference.engines.ray import RayEngine
-
 
 ENGINES = ("local", "serial", "ray")
 ERRORS = f"{FOLDER}/errors.jsonl"
@@ -149,9 +144,7 @@ def _check_engine(job: JobRequest, out: Path) -> None:
         _ray(job, out).check()
 
 
-def _ray(job: JobRequest, out: Path) -> "RayEngine":
-    from specc.batch_inference.engines.ray import RayEngine  # a second, where nobody asks for it
-
+def _ray(job: JobRequest, out: Path) -> RayEngine:
     return RayEngine(out, job.workers, job.address, job.gpus)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specc.batch_inference.column_types import TableColumn, plain_value
-from specc.batch_inference.formats.file_format import BadRow, Rows
-from specc.batch_inference.formats.parquet import encode_parquet
+from specc.batch_inference.file_format import BadRow, Rows, TableColumn, plain_value
+from specc.batch_inference.parquet import encode_parquet
 from specc.batch_inference.plan import FOLDER, JobPlan
 from specc.io.atomic_write import write_file_atomically
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.artifact.package_index import NAME, is_package_directory
-from specc.batch_inference.column_types import ColumnType, TableColumn
-from specc.batch_inference.formats.file_format import RowBlock, find_images
+from specc.batch_inference.file_format import ColumnType, RowBlock, TableColumn
+from specc.batch_inference.format_registry import find_images
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import InvalidJson, parse_strict_json, to_json_value

@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.batch_inference.column_types import NULL, ColumnType, TableColumn
-from specc.batch_inference.formats.file_format import RowBlock, translate_os_errors
-from specc.batch_inference.formats.parquet import import_pyarrow
-from specc.batch_inference.formats.registry import find_files, find_format
-from specc.batch_inference.formats.text_lines import JsonLinesFile
+from specc.batch_inference.file_format import (
+    NULL,
+    ColumnType,
+    RowBlock,
+    TableColumn,
+    translate_os_errors,
+)
+from specc.batch_inference.format_registry import find_files, find_format
+from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.plan import (
     FILE,
     FOLDER,
@@ -23,6 +27,7 @@ from specc.batch_inference.plan import (
 )
 from specc.batch_inference.result_columns import ERROR
 from specc.batch_inference.row_model import RowModel, find_text_inputs
+from specc.batch_inference.text_lines import JsonLinesFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.preprocessing.text_batches import find_mask_input

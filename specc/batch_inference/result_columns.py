@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from specc.batch_inference.column_types import ColumnType, TableColumn, cast_to_column_type
+from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_column_type
 from specc.batch_inference.row_inputs import InputRow
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text

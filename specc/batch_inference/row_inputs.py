@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from specc.batch_inference.formats.file_format import BadRow, Rows
+from specc.batch_inference.file_format import BadRow, Rows
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, nested_array

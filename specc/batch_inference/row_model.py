@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specc.batch_inference.column_types import TableColumn
+from specc.batch_inference.file_format import TableColumn
 from specc.batch_inference.length_batches import CostFormulas
 from specc.batch_inference.result_columns import (
     ATTENTION,

@@ -9,11 +9,10 @@ import numpy as np
 
 from specc.calibration.gram_matrices import Sample
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.array_files import load_strict_json, read_arrays
-from specc.preprocessing.bounded_read import MAX_ARRAY_BYTES, read_bytes
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 from specc.runtime.open_model import open_compiled

@@ -6,7 +6,7 @@ from typing import Any
 from specc.cli.common_options import FORCE
 from specc.decode.setting_table import STRATEGIES
 from specc.io.safe_read import escape_text
-from specc.preprocessing.entity_spans import AGGREGATION_STRATEGIES
+from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.task_kinds import FUNCTIONS
 
 HELP = {

@@ -13,12 +13,11 @@ from specc.cli.standard_input import STDIN
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
 from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
-from specc.preprocessing.bounded_read import MAX_TEXT_BYTES, read_bytes
 from specc.preprocessing.image_sets import is_multi_image_input, merge_images
 from specc.preprocessing.images import read_image
 from specc.preprocessing.records import TEXT, ImageRecord, TextReading

@@ -8,9 +8,8 @@ from specc.cli.run_input_errors import fail_missing_file, fail_too_many_argument
 from specc.cli.standard_input import STDIN, read_standard_input
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
-from specc.preprocessing.bounded_read import MAX_TEXT_BYTES, read_bytes
 from specc.preprocessing.task_kinds import Task, TaskSlot
 
 MOST_TEXT = 2**20

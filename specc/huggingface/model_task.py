@@ -18,10 +18,10 @@ from specc.huggingface.processor_files import (
     read_json_object,
 )
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.encodings import TOKEN_TYPES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TEXT, TextReading
 from specc.preprocessing.task_kinds import TASKS, Task, find_task
+from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import TextTokenizer
 
 Config: TypeAlias = Mapping[str, Any]

@@ -11,8 +11,13 @@ from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_words
 from specc.library.spec_files import list_builtin_specs
-from specc.lsp.ast_positions import bindings_at, config_fields, enclosing_item
-from specc.lsp.document_analysis import DocumentAnalysis, resolve_used_file
+from specc.lsp.document_analysis import (
+    DocumentAnalysis,
+    bindings_at,
+    config_fields,
+    enclosing_item,
+    resolve_used_file,
+)
 from specc.syntax import ast
 from specc.syntax.dsl.expected_tokens import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import print_type

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specc.diagnostics.source import Span
-from specc.lsp.ast_positions import enclosing_item, nodes_at
-from specc.lsp.document_analysis import DocumentAnalysis
+from specc.lsp.document_analysis import DocumentAnalysis, enclosing_item, nodes_at
 from specc.syntax import ast
 from specc.syntax.ast_walk import walk_tree
 

@@ -9,8 +9,14 @@ from specc.diagnostics.source import Span
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS
-from specc.lsp.ast_positions import bindings_at, config_fields, enclosing_item, nodes_at
-from specc.lsp.document_analysis import DocumentAnalysis, resolve_used_file
+from specc.lsp.document_analysis import (
+    DocumentAnalysis,
+    bindings_at,
+    config_fields,
+    enclosing_item,
+    nodes_at,
+    resolve_used_file,
+)
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import layout_definition, layout_header, print_statement
 from specc.syntax.dsl.expression_printer import print_type

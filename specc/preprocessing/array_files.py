@@ -18,9 +18,8 @@ from specc.io.json_io import (
     NonFiniteNumber,
     parse_strict_json,
 )
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_ARRAY_BYTES, MAX_RANK, MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
-from specc.preprocessing.bounded_read import MAX_ARRAY_BYTES, MAX_RANK, MAX_TEXT_BYTES, read_bytes
 from specc.preprocessing.npy import NPY, ZIP, fail_bad_array, parse_npy, parse_npz, to_native_order
 
 

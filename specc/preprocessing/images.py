@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_IMAGE_BYTES, escape_text, fail_too_large, read_bytes
 from specc.ir.array import Array
-from specc.preprocessing.bounded_read import MAX_IMAGE_BYTES, fail_too_large, read_bytes
 from specc.preprocessing.records import ImageRecord, Resize
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import MAX_ARRAY_BYTES, MAX_RANK, escape_text, fail_too_large
 from specc.ir.array import Array
-from specc.preprocessing.bounded_read import MAX_ARRAY_BYTES, MAX_RANK, fail_too_large
 
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # how a .npz begins; the second is an empty one
 MAX_HEADER = 10_000  # bytes

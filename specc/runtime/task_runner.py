@@ -10,19 +10,23 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.encodings import (
+from specc.preprocessing.predictions import (
+    AGGREGATION_STRATEGIES,
+    Prediction,
+    TaskResults,
+    make_predictions,
+)
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import convert_input
+from specc.preprocessing.records import TEXT, ImageRecord, TextReading
+from specc.preprocessing.task_kinds import FUNCTIONS, Options, Task
+from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,
     context_windows,
     encode_text,
     truncate_encoding,
 )
-from specc.preprocessing.entity_spans import AGGREGATION_STRATEGIES
-from specc.preprocessing.predictions import Prediction, TaskResults, make_predictions
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import convert_input
-from specc.preprocessing.records import TEXT, ImageRecord, TextReading
-from specc.preprocessing.task_kinds import FUNCTIONS, Options, Task
 from specc.preprocessing.text_codec import pad_rows
 from specc.runtime.loaded_model import LoadedModel
 

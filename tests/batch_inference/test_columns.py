@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference.column_types import ColumnType, TableColumn
-from specc.batch_inference.formats import parquet
+from specc.batch_inference import parquet
+from specc.batch_inference.file_format import ColumnType, TableColumn
 from specc.batch_inference.part_files import encode_part
 from specc.batch_inference.row_inputs import InputRow
 from specc.batch_inference.row_model import RowModel

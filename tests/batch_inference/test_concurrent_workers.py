@@ -12,7 +12,7 @@ import pytest
 
 from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.crash_journal import CrashJournal
-from specc.batch_inference.formats.registry import find_files
+from specc.batch_inference.format_registry import find_files
 from specc.batch_inference.job import run_job
 from specc.batch_inference.plan import read_plan
 from specc.batch_inference.planning import JobRequest, make_plan
@@ -111,8 +111,8 @@ def test_a_file_that_the_system_refuses(
 
     blocks = BlockRunner.open(plan, out)
     (out / "_specc").mkdir(parents=True)
-    monkeypatch.setattr("specc.batch_inference.formats.text_lines.read_lines", refused)
-    monkeypatch.setattr("specc.batch_inference.formats.text_lines.read_block_bytes", refused)
+    monkeypatch.setattr("specc.batch_inference.text_lines.read_lines", refused)
+    monkeypatch.setattr("specc.batch_inference.text_lines.read_block_bytes", refused)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
         make_plan(job_of(small, data, out)) if where == "plan" else blocks.do(0)
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference.formats import text_lines
-from specc.batch_inference.formats.file_format import BadRow
-from specc.batch_inference.formats.registry import find_files, find_format
+from specc.batch_inference import text_lines
+from specc.batch_inference.file_format import BadRow
+from specc.batch_inference.format_registry import find_files, find_format
 from specc.diagnostics.diagnostic import Failed
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=9)

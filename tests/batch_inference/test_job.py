@@ -19,7 +19,7 @@ import specc
 import specc.batch_inference.crash_journal
 import specc.batch_inference.part_files
 from specc.batch_inference.block import BlockRunner
-from specc.batch_inference.engines.local import LocalEngine
+from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
 from specc.batch_inference.plan import BatchLimits
 from specc.batch_inference.planning import make_plan
@@ -196,7 +196,7 @@ def workers_on(out: Path) -> Iterator[int]:
             words = (entry / "cmdline").read_bytes().decode()
         except OSError:
             continue
-        if "specc.batch_inference.worker" in words and str(out) in words:
+        if "specc.batch_inference.engines" in words and str(out) in words:
             yield int(entry.name)
 
 

@@ -5,9 +5,8 @@ import pytest
 from support.spec_models import assert_agrees
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
-from specc.preprocessing.audio import audio_features
+from specc.preprocessing.audio import AudioRecording, audio_features
 from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
-from specc.preprocessing.wav import AudioRecording
 
 pytestmark = pytest.mark.parity
 

@@ -14,7 +14,12 @@ from specc.huggingface.processor_files import (
     ctc_transcript_options,
     unused_preprocessor_keys,
 )
-from specc.preprocessing.audio import audio_features, log_mel_spectrogram, slaney_filters
+from specc.preprocessing.audio import (
+    AudioRecording,
+    audio_features,
+    log_mel_spectrogram,
+    slaney_filters,
+)
 from specc.preprocessing.audio_records import (
     CtcTranscript,
     FilterBanks,
@@ -29,7 +34,6 @@ from specc.preprocessing.preprocessing_config import (
     parse_output_record,
 )
 from specc.preprocessing.show_results import show_results
-from specc.preprocessing.wav import AudioRecording
 
 RNG = np.random.default_rng(3)
 SMALL = LogMel(bins=3, frames=5, window=8, hop=4, rate=16_000)

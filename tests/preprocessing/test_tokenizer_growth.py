@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.tokenizer_growth import MOST_GROWTH, max_text_growth
-from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.tokenizer_library import MOST_GROWTH, check_tokenizer_file, max_text_growth
 
 
 def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.wav import parse_wav
+from specc.preprocessing.audio import parse_wav
 
 SAMPLES = np.array([[0.5, -0.25], [-1.0, 0.75], [0.0, 0.125]])
 EXACT = SAMPLES.mean(axis=1)

@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from specc.batch_inference.column_types import ColumnType, TableColumn, plain_value
-from specc.batch_inference.formats.file_format import BadRow, RowBlock, Rows
+from specc.batch_inference.file_format import (
+    BadRow,
+    ColumnType,
+    RowBlock,
+    Rows,
+    TableColumn,
+    plain_value,
+)
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array

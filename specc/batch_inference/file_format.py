@@ -1,10 +1,17 @@
-"""Types of columns and their values."""
+"""Types of columns and their values; the interface of a data set format."""
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.output_paths import describe_os_error
+from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
 from specc.ir.array import Array
 
 NUMBERS = ("f32", "f64", "i64", "u64", "i32", "bool")
@@ -81,3 +88,72 @@ def cast_to_column_type(value: Array, of: str) -> Array:
     """Numbers of a kind's own type."""
     types = {"f32": "float32", "f64": "float64", "i64": "int64", "i32": "int32"}
     return value.astype(types.get(of, of), copy=False)
+
+
+Rows: TypeAlias = Mapping[str, Sequence[object]]
+"""Columns by name, each with a value a row. A value that cannot be read is a `BadRow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Why a row cannot be read."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBlock:
+    """Some neighboring rows of a file: `rows` of them behind `start`.
+
+    `at` and `bytes` are where they stand in a file of text, `group` which group of a
+    columnar one they are in.
+    """
+
+    file: int
+    start: int
+    rows: int
+    at: int = 0
+    bytes: int = 0
+    group: int = 0
+
+
+class FileFormat(Protocol):
+    """Reads one kind of file."""
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The columns of a file. E0870 to E0873 for one that is damaged."""
+        ...
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """The blocks of a file, of at most `rows` rows."""
+        ...
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """Some columns of a block."""
+        ...
+
+
+@contextmanager
+def translate_os_errors(path: Path) -> Iterator[None]:
+    """Turns what the system says of a file or a folder into E0802, whatever it says."""
+    try:
+        yield
+    except OSError as error:
+        _unreadable(path, describe_os_error(error))
+
+
+def check_readable(path: Path) -> None:
+    """E0802 for what is no file that can be read from its beginning as often as it takes."""
+    try:
+        descriptor = open_regular_file(path)
+    except UnreadableFile as fault:
+        _unreadable(path, fault.reason)
+    os.close(descriptor)
+
+
+def _unreadable(path: Path, why: str) -> NoReturn:
+    raise_error(
+        "E0802",
+        f"cannot read `{escape_text(str(path))}`: {why}",
+        helps=["give a regular file that you may read, or a folder of such files"],
+    )

@@ -1,19 +1,54 @@
-"""Formats by file extension."""
+"""Formats by file extension; image directories."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from specc.batch_inference.formats.file_format import (
+from specc.batch_inference.file_format import (
+    ColumnType,
     FileFormat,
-    ImageDirectory,
+    RowBlock,
+    Rows,
+    TableColumn,
     check_readable,
-    find_images,
     translate_os_errors,
 )
-from specc.batch_inference.formats.parquet import ParquetFile
-from specc.batch_inference.formats.text_lines import CsvFile, JsonLinesFile, TextLinesFile
+from specc.batch_inference.parquet import ParquetFile
+from specc.batch_inference.text_lines import CsvFile, JsonLinesFile, TextLinesFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+def find_images(folder: Path) -> list[Path]:
+    """The pictures in a folder and those below it, sorted by path."""
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS)
+    return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
+
+
+class ImageDirectory:
+    """`image` is the file to be read, `path` its path below the folder."""
+
+    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+        """The two columns."""
+        return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
+
+    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+        """Blocks of neighboring pictures."""
+        count = len(find_images(path))
+        return [
+            RowBlock(file=file, start=start, rows=min(rows, count - start))
+            for start in range(0, count, rows)
+        ]
+
+    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+        """The paths of a block."""
+        some = find_images(path)[block.start : block.start + block.rows]
+        return {
+            "image": [str(p) for p in some],
+            "path": [p.relative_to(path).as_posix() for p in some],
+        }
+
 
 FORMATS: dict[str, type[FileFormat]] = {
     ".parquet": ParquetFile,

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from specc.batch_inference.column_types import (
+from specc.batch_inference.file_format import (
     NULL,
+    BadRow,
     ColumnType,
+    RowBlock,
+    Rows,
     TableColumn,
     infer_column_type,
     merge_column_types,
 )
-from specc.batch_inference.formats.file_format import BadRow, RowBlock, Rows
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text

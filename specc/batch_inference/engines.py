@@ -1,0 +1,393 @@
+"""Worker processes that run blocks: on this machine, or as Ray Data actors (extra [ray])."""
+
+import json
+import logging
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO, Any, NoReturn, TextIO
+
+from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.part_files import BlockStatistics
+from specc.batch_inference.plan import FOLDER, read_plan
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.io.safe_read import escape_text
+from specc.version import __version__
+
+ENDED = -1
+
+PAUSE = 0.1
+"""Seconds between two messages of how many rows are done."""
+
+
+def run_worker(folder: str) -> None:
+    """Does the blocks it is told."""
+    # What libraries print must not stand between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    out = Path(folder)
+    plan = read_plan(out)
+    assert plan is not None, "the one who starts a worker has written the plan"
+    try:
+        blocks = BlockRunner.open(plan, out)
+        _say(answers, ready=True)
+        for number in _asked():
+            counted = _Told(answers)
+            done = blocks.do(number, counted.count)
+            counted.now()
+            _say(answers, done=done.as_json())
+    except Failed as failed:
+        first = failed.diagnostics[0]
+        told = [first.code, first.title, list(first.notes), list(first.helps)]
+        _say(answers, failed=told)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)  # the thread that listens would hold up an orderly end
+
+
+@dataclass
+class _Told:
+    """Counts rows, and says now and then how many: to be told of each costs more than many
+    a row does.
+    """
+
+    answers: TextIO
+    rows: int = 0
+    last: float = field(default_factory=time.monotonic)
+
+    def count(self, rows: int) -> None:
+        """So many rows more are done."""
+        self.rows += rows
+        if time.monotonic() - self.last >= PAUSE:
+            self.now()
+
+    def now(self) -> None:
+        """Says what was not said yet."""
+        if self.rows:
+            _say(self.answers, rows=self.rows)
+        self.rows, self.last = 0, time.monotonic()
+
+
+def _asked() -> Iterator[int]:
+    """The numbers that are asked for. The process ends at once when nobody asks any
+    more: what it was doing will be done again.
+    """
+    numbers: SimpleQueue[int] = SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            if int(line) == ENDED:
+                return numbers.put(ENDED)
+            numbers.put(int(line))
+        os._exit(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (number := numbers.get()) != ENDED:
+        yield number
+
+
+def _say(answers: TextIO, **what: object) -> None:
+    answers.write(json.dumps(what) + "\n")
+    answers.flush()
+
+
+MOST_DEATHS = 3
+"""So often a process may die without a row that it has begun with; then it is no row's
+fault.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProgress:
+    """So many rows more, or a block that is done, or someone who is `ready` to begin."""
+
+    rows: int = 0
+    done: BlockStatistics | None = None
+    ready: bool = False
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    """A process, and the block that it does."""
+
+    process: subprocess.Popen[bytes]
+    block: int | None = None
+    ready: bool = False
+    rest: bytes = b""
+    reported: int = 0
+    journal: bytes = b""
+    """What the journal of the block was when it was given."""
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """What it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def end(self) -> int:
+        """Waits for its end, and gives its status."""
+        status = self.process.wait()
+        self.answers.close()
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+        return status
+
+    def ask(self, number: int) -> None:
+        """Has it do a block, or end."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead, which its answers will tell
+            self.process.stdin.write(f"{number}\n".encode())
+            self.process.stdin.flush()
+
+
+@dataclass
+class LocalEngine:
+    """Some processes at work on the blocks of a plan."""
+
+    out: Path
+    workers: int
+    waiting: deque[int] = field(default_factory=deque)
+    alive: list[_Worker] = field(default_factory=list)
+    deaths: int = 0
+
+    def run(self, numbers: Iterable[int]) -> Iterator[BlockProgress]:
+        """Does blocks, in any order. Fails with what a process could not do."""
+        self.waiting.extend(numbers)
+        with selectors.DefaultSelector() as answers:
+            try:
+                for _ in range(min(self.workers, len(self.waiting))):
+                    self._start(answers)
+                while self.alive:
+                    for key, _ in answers.select():
+                        worker: _Worker = key.data
+                        yield from self._hear(worker, answers)
+            finally:
+                self._stop()
+
+    def _start(self, answers: selectors.BaseSelector) -> None:
+        # found where we were, even by someone who only changed `sys.path`
+        paths = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specc.batch_inference.engines", str(self.out)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        worker = _Worker(process=process)
+        self.alive.append(worker)
+        answers.register(worker.answers, selectors.EVENT_READ, worker)
+        self._next(worker)
+
+    def _next(self, worker: _Worker) -> None:
+        """Gives a process its next block, or lets it end."""
+        worker.block = self.waiting.popleft() if self.waiting else None
+        worker.reported, worker.journal = 0, self._journal(worker.block)
+        worker.ask(ENDED if worker.block is None else worker.block)
+
+    def _journal(self, block: int | None) -> bytes:
+        """What is written down of a block that is being done."""
+        with suppress(OSError):
+            return (self.out / FOLDER / f"{block or 0:06}.now").read_bytes()
+        return b""
+
+    def _hear(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
+        """What a process says; nothing more is its end."""
+        data = os.read(worker.answers.fileno(), 1 << 16)
+        *lines, worker.rest = (worker.rest + data).split(b"\n")
+        for line in lines:
+            yield from self._take(worker, json.loads(line))
+        if not data:
+            answers.unregister(worker.answers)
+            yield from self._ended(worker, answers)
+
+    def _take(self, worker: _Worker, said: dict[str, object]) -> Iterator[BlockProgress]:
+        match said:
+            case {"ready": True}:
+                worker.ready = True
+                yield BlockProgress(ready=True)
+            case {"rows": int() as rows}:
+                worker.reported += rows
+                yield BlockProgress(rows=rows)
+            case {"done": dict() as done}:
+                self.deaths = 0
+                yield BlockProgress(done=BlockStatistics.read(done))
+                self._next(worker)
+            case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
+                fault = Diagnostic(code, title, notes=tuple(n), helps=tuple(h))
+                raise Failed(fault)
+
+    def _ended(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
+        """A process is gone. What it had not done, another one does."""
+        status = worker.end()
+        self.alive.remove(worker)
+        if worker.block is None:
+            return
+        yield BlockProgress(rows=-worker.reported)
+        self.waiting.appendleft(worker.block)
+        blamed = worker.ready and self._journal(worker.block) != worker.journal
+        self.deaths = 0 if blamed else self.deaths + 1
+        if self.deaths >= MOST_DEATHS:
+            _hopeless(worker, status)
+        self._start(answers)
+
+    def _stop(self) -> None:
+        """Nobody is left behind, whatever happened."""
+        for worker in self.alive:
+            worker.process.kill()
+            worker.end()
+        self.alive.clear()
+
+
+def _hopeless(worker: _Worker, status: int) -> NoReturn:
+    """E0883: another process would die as well."""
+    work, see = "the work end before they begin", "with one row: specc run MODEL …"
+    if worker.ready:
+        work, see = f"block {worker.block} end, of none of its rows", "--engine serial"
+    raise_error(
+        "E0883",
+        f"the processes that should do {work}",
+        notes=[f"the last one ended with status {status}"],
+        helps=[f"try it {see}"],
+    )
+
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""What Ray reads when it is imported: it tells nobody of us, and draws no bars."""
+
+STORE = 80 * 2**20
+"""Bytes of its object store, through which numbers of blocks go and no rows."""
+
+PATIENCE = 5
+"""Seconds until an address that does not answer is taken for none."""
+
+
+class RayActor:
+    """Does blocks in a process of Ray's."""
+
+    def __init__(self, folder: str, version: str) -> None:
+        assert version == __version__, f"this node has specc {__version__}"
+        out = Path(folder)
+        plan = read_plan(out)
+        assert plan is not None, f"this node sees no plan in {folder}"
+        self.plan, self.out = plan, out
+        self.blocks: BlockRunner | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """The blocks of these numbers."""
+        told = []
+        for number in batch["id"]:
+            try:
+                self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
+                told.append(json.dumps(self.blocks.do(int(number)).as_json()))
+            except Failed as failed:
+                first = failed.diagnostics[0]
+                fault = [first.code, first.title, *first.notes[:1]]
+                told.append(json.dumps({"failed": fault}))
+        return {"told": told}
+
+
+@dataclass
+class RayEngine:
+    """Actors on this machine, or on the cluster at `address`; `gpus` of each."""
+
+    out: Path
+    workers: int
+    address: str
+    gpus: float
+
+    def run(self, numbers: Sequence[int]) -> Iterator[BlockProgress]:
+        """Does blocks, in any order. E0888 without Ray or without its cluster."""
+        ray = self._started()
+        yield BlockProgress(ready=True)
+        try:
+            data = ray.data.from_items([{"id": n} for n in numbers])
+            done = data.repartition(len(numbers)).map_batches(
+                RayActor,
+                batch_size=1,
+                concurrency=self.workers or (1, max(len(numbers), 1)),
+                fn_constructor_args=(str(self.out.absolute()), __version__),
+                num_cpus=1,
+                num_gpus=self.gpus or None,
+            )
+            for row in done.iter_rows():
+                told = json.loads(row["told"])
+                if "failed" in told:
+                    code, title, *notes = told["failed"]
+                    raise Failed(Diagnostic(code, title, notes=tuple(notes)))
+                finished = BlockStatistics.read(told)
+                yield BlockProgress(rows=finished.rows, done=finished)
+        finally:
+            ray.shutdown()
+
+    def _started(self) -> Any:
+        """Ray, at work."""
+        ray = self.check()
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if not self.address:
+            options |= {"include_dashboard": False, "object_store_memory": STORE}
+            options |= {"num_cpus": max(self.workers, 1) + 1}
+        try:
+            ray.init(address=self.address or "local", **options)
+        except (ConnectionError, RuntimeError, ValueError) as fault:
+            self._unreached(str(fault).strip().splitlines()[0])
+        return ray
+
+    def check(self) -> Any:
+        """Ray, which is installed, and whose cluster answers. E0888 otherwise."""
+        os.environ.update({k: os.environ.get(k, v) for k, v in QUIET.items()})
+        try:
+            import ray
+            import ray.data
+        except ImportError:
+            raise_error(
+                "E0888",
+                "this engine needs the package `ray`, which is not installed",
+                helps=[
+                    'pip install "specc-onnx[ray]"',
+                    "or leave out --engine: processes of this machine do the same",
+                ],
+            )
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        self._check_reached()
+        return ray
+
+    def _check_reached(self) -> None:
+        """E0888 for an address at which nobody listens, for which Ray would wait for
+        minutes.
+        """
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdigit():
+            return  # a name that Ray knows, as `auto`
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+        except (OSError, OverflowError) as fault:
+            self._unreached(str(fault))
+
+    def _unreached(self, why: str) -> NoReturn:
+        raise_error(
+            "E0888",
+            f"the Ray cluster `{escape_text(self.address) or 'local'}` cannot be reached",
+            notes=[escape_text(why)[:200]],
+            helps=["check the address, and that the cluster runs"],
+        )
+
+
+if __name__ == "__main__":
+    run_worker(sys.argv[1])

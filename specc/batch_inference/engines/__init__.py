@@ -1,1 +1,0 @@
-"""Engines that run blocks: local processes or Ray."""
