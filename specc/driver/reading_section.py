@@ -25,19 +25,19 @@ from specc.huggingface.processor_files import (
     unused_preprocessor_keys,
 )
 from specc.huggingface.repository_files import chat_template_files, read_chat_template
-from specc.io.json_io import RaiseFieldError
+from specc.io.json_io import RaiseFieldError, to_json_value
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.ir.model import ModelDefinition
-from specc.preprocessing.audio_records import SOUNDS
 from specc.preprocessing.preprocessing_config import (
+    Files,
     PreprocessingConfig,
     parse_input_record,
     parse_output_record,
 )
-from specc.preprocessing.records import TEXTS, Files, InputReading, OutputReading, labels_for_rank
+from specc.preprocessing.records import SOUNDS, TEXTS, InputReading, OutputReading, labels_for_rank
+from specc.preprocessing.text_codec import read_vocabulary
 from specc.preprocessing.tokenizer_files import MAX_BYTES, NAME, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
-from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
@@ -352,7 +352,7 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
     # the chat template of the same repository as the tokenizer
     chat = None if args else read_chat_template(path.parent, place.span)
     said = {"file": file.sha256}
-    return {**said, "chat": chat.to_json()} if chat else said
+    return {**said, "chat": to_json_value(chat)} if chat else said
 
 
 def find_tokenizer_file(folders: Sequence[Path]) -> Path | None:

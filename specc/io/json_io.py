@@ -4,9 +4,20 @@ JSON objects with type and range checks.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import (
+    Annotated,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from specc.diagnostics.diagnostic import raise_error
 
@@ -71,6 +82,8 @@ def to_json_value(value: object) -> Json:
             return [to_json_value(item) for item in value]
         case Mapping():
             return {str(key): to_json_value(item) for key, item in value.items()}
+        case Record():
+            return value.to_json()
     return _record_to_json(value)
 
 
@@ -84,11 +97,6 @@ def replace_non_finite(value: object) -> object:
         case list() | tuple():
             return [replace_non_finite(v) for v in value]
     return value
-
-
-def to_tagged_json(kind: str, record: object) -> dict[str, Json]:
-    """A record of ours as an object that says of which kind it is."""
-    return {"kind": kind, **_record_to_json(record)}
 
 
 def _record_to_json(record: object) -> dict[str, Json]:
@@ -163,10 +171,16 @@ def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
 
 
 class JsonFields:
-    """The fields of one JSON object, read once each."""
+    """The fields of one JSON object, read once each; `shared` are values that fields refer to
+    by name, wherever they are nested.
+    """
 
     def __init__(
-        self, value: object, path: FieldPath = (), complain: RaiseFieldError = raise_damaged_record
+        self,
+        value: object,
+        path: FieldPath = (),
+        complain: RaiseFieldError = raise_damaged_record,
+        shared: Mapping[str, object] | None = None,
     ) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             complain(path, "is not an object")
@@ -174,6 +188,7 @@ class JsonFields:
         self._unread = set(value)
         self.path = path
         self.complain = complain
+        self.shared = shared or {}
 
     def refuse(self, key: str, what: str) -> NoReturn:
         """Complain about field `key`."""
@@ -211,10 +226,6 @@ class JsonFields:
         return tuple(
             _integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
         )
-
-    def identity(self, key: str, below: int) -> int | None:
-        """The id of a token, from 0 to `below` - 1, or nothing."""
-        return self.integer(key, 0, below - 1) if self.has(key) else None
 
     def number(self, key: str, most: float = MAX_NUMBER) -> float:
         """A finite number, of a size of at most `most`."""
@@ -290,7 +301,7 @@ class JsonFields:
 
     def child(self, key: str) -> "JsonFields":
         """An object inside this one."""
-        return JsonFields(self.get(key), (*self.path, key), self.complain)
+        return JsonFields(self.get(key), (*self.path, key), self.complain, self.shared)
 
     def done(self) -> None:
         """Complain about fields that no one asked for."""
@@ -312,3 +323,63 @@ def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBE
     if not abs(value) <= most or not math.isfinite(value):
         fields.refuse(key, "is too large or not a number")
     return float(value)
+
+
+Reader: TypeAlias = Callable[[JsonFields, str], object]
+"""Reads one field of a JSON object, or complains about it."""
+PLAIN_READERS: Mapping[object, Reader] = {
+    bool: JsonFields.flag, float: JsonFields.number, str: JsonFields.text,
+}  # fmt: skip
+
+
+class Record:
+    """A dataclass that is stored as a JSON object, under its `tag` as `kind`.
+
+    A field is read by the reader in its `Annotated` type, or by that of its plain type; one
+    with a default may be absent.
+    """
+
+    __slots__ = ()
+    tag: ClassVar[str]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON."""
+        return {"kind": self.tag, **_record_to_json(self)}
+
+    @classmethod
+    def from_fields(cls, found: JsonFields) -> Self:
+        """Return the record from JSON of unknown origin."""
+        make: Callable[..., Self] = cls
+        made = make(**dict(_read_fields(cls, found)))
+        made.check(found)
+        return made
+
+    def check(self, found: JsonFields) -> None:
+        """Complain about values that do not fit each other."""
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def _read_fields(record: type, found: JsonFields) -> Iterator[tuple[str, object]]:
+    assert is_dataclass(record)
+    hints = get_type_hints(record, include_extras=True)
+    for field in fields(record):
+        if field.default is MISSING or found.has(field.name):
+            yield field.name, _reader_of(hints[field.name])(found, field.name)
+
+
+def _reader_of(hint: object) -> Reader:
+    if get_origin(hint) is Annotated:
+        reader: Reader = get_args(hint)[1]
+        return reader
+    if get_origin(hint) is Literal:
+        return lambda found, name: found.choice(name, get_args(hint))
+    return PLAIN_READERS[hint]
+
+
+def parse_tagged_record(found: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
+    """Return the record of the class that `kind` names."""
+    made = kinds[found.choice("kind", tuple(kinds))].from_fields(found)
+    found.done()
+    return made

@@ -32,10 +32,6 @@ class ChatTemplate:
     text: str
     tokens: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return {"text": self.text, "tokens": dict(self.tokens)}
-
     @staticmethod
     def from_fields(fields: JsonFields) -> "ChatTemplate":
         """The record from JSON of unknown origin."""

@@ -3,23 +3,25 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from specc.diagnostics.object_repr import format_port_types, format_repr
-from specc.io.json_io import Json, JsonFields, RaiseFieldError, raise_damaged_record
-from specc.preprocessing.audio_records import SOUNDS, CtcTranscript, parse_audio_record
+from specc.io.json_io import (
+    FieldPath,
+    Json,
+    JsonFields,
+    RaiseFieldError,
+    parse_tagged_record,
+    raise_damaged_record,
+)
 from specc.preprocessing.records import (
+    INPUT_RECORDS,
     MAX_TOKEN,
-    TEXTS,
-    ClassMapOutput,
-    Files,
-    ImageOutput,
-    ImageRecord,
+    OUTPUT_RECORDS,
     InputReading,
-    LabelsOutput,
     NumbersOutput,
     OutputReading,
     TextOutput,
-    parse_text_record,
 )
 from specc.preprocessing.task_kinds import Task
 from specc.preprocessing.tokenizer_files import (
@@ -30,7 +32,7 @@ from specc.preprocessing.tokenizer_files import (
 )
 
 MAX_PORTS = 1000  # inputs or outputs with a reading
-SHOWN = ("choice", "numbers", "text", "transcript", "picture", "class_map")
+Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,51 +145,21 @@ def _each(part: JsonFields) -> Iterator[tuple[str, object, tuple[str, ...]]]:
 
 def parse_input_record(
     value: object,
-    path: tuple[str, ...] = (),
+    path: FieldPath = (),
     complain: RaiseFieldError = raise_damaged_record,
     files: Files | None = None,
 ) -> InputReading:
-    """One input's record from JSON; `complain` is told the path of a field and what is
-    wrong with it.
-
-    `files` are the tokenizers that a record may name by their hash.
+    """Return the record of an input from JSON; `complain` is called with the path of a field and
+    what is wrong with it. `files` are the tokenizers that a record may name by their hash.
     """
-    fields = JsonFields(value, path, complain)
-    record: InputReading
-    match fields.choice("kind", ("image", *SOUNDS, *TEXTS, "numbers")):
-        case "image":
-            record = ImageRecord.from_fields(fields)
-        case kind if kind in SOUNDS:
-            record = parse_audio_record(kind, fields)
-        case "numbers":
-            record = NumbersOutput.from_fields(fields)
-        case kind:
-            record = parse_text_record(kind, fields, files or {})
-    fields.done()
-    return record
+    return parse_tagged_record(JsonFields(value, path, complain, files), INPUT_RECORDS)
 
 
 def parse_output_record(
     value: object,
-    path: tuple[str, ...] = (),
+    path: FieldPath = (),
     complain: RaiseFieldError = raise_damaged_record,
     files: Files | None = None,
 ) -> OutputReading:
-    """One output's record from JSON; `complain` and `files` as in `parse_input_record`."""
-    fields = JsonFields(value, path, complain)
-    record: OutputReading
-    match fields.choice("kind", SHOWN):
-        case "choice":
-            record = LabelsOutput.from_fields(fields)
-        case "numbers":
-            record = NumbersOutput.from_fields(fields)
-        case "text":
-            record = TextOutput.from_fields(fields, files or {})
-        case "transcript":
-            record = CtcTranscript.from_fields(fields)
-        case "picture":
-            record = ImageOutput.from_fields(fields)
-        case _:
-            record = ClassMapOutput.from_fields(fields)
-    fields.done()
-    return record
+    """Return the record of an output from JSON, as `parse_input_record`."""
+    return parse_tagged_record(JsonFields(value, path, complain, files), OUTPUT_RECORDS)

@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Literal, TypeAlias
 
-from specc.io.json_io import Json, JsonFields, to_tagged_json
-from specc.preprocessing.audio_records import CtcTranscript, Sound
-from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
-from specc.preprocessing.word_tokens import TextWords
+from specc.io.json_io import JsonFields, Record, parse_tagged_record
+from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
-RESIZES: tuple[Resize, ...] = (
-    "bilinear", "bicubic", "box", "nearest", "lanczos", "hamming",
-)  # fmt: skip
 
 # pixels a side of what a model takes; 8192² is the 64 Mpixel limit on pictures
 MAX_SIDE = 8192
@@ -20,324 +16,351 @@ MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
+MAX_RATE = 768_000  # samples per second
+MAX_WINDOW = 65_536  # samples
 MOST_TOLD = 3  # labels of a picture, where a spec says how its places are shown
-TEXTS = ("characters", "words", "bytes", "tokenizer")
+
+Vocabulary: TypeAlias = Annotated[
+    tuple[str, ...], partial(JsonFields.texts, most=MAX_VOCABULARY, longest=MAX_TOKEN)
+]
+Labels: TypeAlias = Annotated[
+    tuple[str, ...], partial(JsonFields.texts, most=MAX_LABELS, longest=MAX_LABEL)
+]
+PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.numbers, most=3)]
+Rate: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=MAX_RATE)]
+Bins: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=4096)]
+Frames: TypeAlias = Annotated[int, partial(JsonFields.integer, low=1, high=1_000_000)]
+
+
+def _read_invert(found: JsonFields, name: str) -> bool | str:
+    return "auto" if found.get(name) == "auto" else found.flag(name)
+
+
+def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
+    """Read one length or two; `fitted` is two, of the shorter side and of the longer."""
+    count = len(found.items(name, 2))
+    if name == "fitted" and count == 1:
+        found.refuse(name, "is not two lengths: of the shorter side and of the longer")
+    return found.integers(name, count, 1, MAX_SIDE)
+
+
+def _read_palette(found: JsonFields, name: str) -> tuple[tuple[int, ...], ...]:
+    colors = enumerate(found.items(name, MAX_LABELS))
+    each = (
+        JsonFields({"color": c}, (*found.path, f"{name}[{i}]"), found.complain) for i, c in colors
+    )
+    return tuple(one.integers("color", 3, 0, 255) for one in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecord:
-    """A picture: `x = (v - mean) / std` with `v = pixel * scale`, pixels from 0 to 255,
+class ImageRecord(Record):
+    """An image: `x = (v - mean) / std` with `v = pixel * scale`, pixels from 0 to 255,
     resized to `size`.
 
-    `size` is (rows, columns). `channels` is 1 (brightness) or 3 (red, green, blue).
-    `box` averages the area a result pixel covers; `bilinear` and `bicubic` widen their
-    kernel when they shrink. `crop` cuts out the largest middle part that has the shape
-    of `size`; else the picture is stretched. `resized` is what it becomes first, before
-    its middle of `size` is cut out, with black around one that is smaller: rows and
-    columns, or the length of its shorter side. `rounded`: resizing gives whole numbers
-    of 8 bits, as published processors have it. `fitted`: pictures keep their
-    proportions, the shorter side as long as the first number unless the longer one would
-    be longer than the second, and lie at the upper left of `size`, zeros behind them;
-    their sides are whole multiples of `multiple`. `centered`: they keep their proportions
-    and lie in the middle of `size`, as large as fits, black around them; `aligned`: before
-    that one that lies where `size` stands, or stands where it lies, is turned a quarter to
-    the right. `invert` turns a pixel into 255 - pixel;
-    `auto` does so when the border of the picture is light, for models that were trained
-    on light strokes over a dark ground.
+    `size` is (rows, columns). `channels` is 1 (brightness) or 3 (RGB). `box` averages the area
+    a result pixel covers; `bilinear` and `bicubic` widen their kernel when they shrink. `crop`
+    cuts out the largest middle part that has the shape of `size`; else the image is stretched.
+    `resized` is what it becomes before its middle of `size` is cut out (center crop), with black
+    around one that is smaller: rows and columns, or the length of its shorter side. `rounded`:
+    resizing gives 8-bit integers, as published processors do. `fitted`: the aspect ratio is kept,
+    the shorter side is the first number unless the longer one would exceed the second, sides are
+    multiples of `multiple`, and zeros pad it below and on the right to `size`. `centered`: the
+    aspect ratio is kept, and black pads it on all sides to `size`; `aligned`: before that an image
+    is rotated by 90° clockwise where it is landscape and `size` portrait, or the reverse. `invert`
+    turns a pixel into 255 - pixel; `auto` does so when the border of the image is light, for
+    models that were trained on light strokes over a dark ground.
     """
 
-    size: tuple[int, int]
-    channels: int = 3
+    tag = "image"
+    size: Annotated[tuple[int, int], partial(JsonFields.integers, count=2, low=1, high=MAX_SIDE)]
+    channels: Annotated[int, partial(JsonFields.integer, low=1, high=3)] = 3
     resize: Resize = "bilinear"
     scale: float = 1 / 255
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    invert: bool | Literal["auto"] = False
+    mean: PerChannel = (0.0,)
+    std: PerChannel = (1.0,)
+    invert: Annotated[bool | Literal["auto"], _read_invert] = False
     crop: bool = False
-    resized: tuple[int, ...] = ()
+    resized: Annotated[tuple[int, ...], _read_lengths] = ()
     rounded: bool = False
-    fitted: tuple[int, ...] = ()
-    multiple: int = 1
+    fitted: Annotated[tuple[int, ...], _read_lengths] = ()
+    multiple: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_SIDE)] = 1
     centered: bool = False
     aligned: bool = False
 
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("image", self)
-
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "ImageRecord":
-        """The record from JSON; every field but `size` may be absent."""
-        rows, columns = fields.integers("size", 2, 1, MAX_SIDE)
-        channels = fields.integer("channels", 1, 3) if fields.has("channels") else 3
-        if channels == 2:
-            fields.refuse("channels", "is neither 1 nor 3")
-        mean, std = _by_channel(fields, channels)
-        scale = fields.number("scale") if fields.has("scale") else 1 / 255
-        if scale <= 0:
-            fields.refuse("scale", "is not positive")
-        return ImageRecord(
-            size=(rows, columns),
-            channels=channels,
-            scale=scale,
-            mean=mean,
-            std=std,
-            invert=_invert(fields),
-            resize=_resize(fields),
-            crop=_flag(fields, "crop"),
-            resized=_lengths(fields, "resized"),
-            fitted=_lengths(fields, "fitted"),
-            multiple=fields.integer("multiple", 1, MAX_SIDE) if fields.has("multiple") else 1,
-            rounded=_flag(fields, "rounded"),
-            centered=_flag(fields, "centered"),
-            aligned=_flag(fields, "aligned"),
-        )
-
-
-def _flag(fields: JsonFields, name: str) -> bool:
-    """Whether it is said to be so; not, where it is left out."""
-    return fields.has(name) and fields.flag(name)
-
-
-def _lengths(fields: JsonFields, name: str) -> tuple[int, ...]:
-    """One length or two; none where it is left out."""
-    if not fields.has(name) or not fields.items(name, 2):
-        return ()
-    count = len(fields.items(name, 2))
-    if name == "fitted" and count != 2:
-        fields.refuse(name, "is not two lengths: of the shorter side and of the longer")
-    return tuple(fields.integers(name, count, 1, MAX_SIDE))
-
-
-def _by_channel(fields: JsonFields, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """`mean` and `std`, each one number for all channels or one for each."""
-    mean = fields.numbers("mean", 3) if fields.has("mean") else (0.0,)
-    std = fields.numbers("std", 3) if fields.has("std") else (1.0,)
-    for key, values in (("mean", mean), ("std", std)):
-        if len(values) not in (1, channels):
-            fields.refuse(key, f"holds {len(values)} numbers for {channels} channels")
-    if any(value <= 0 for value in std):
-        fields.refuse("std", "holds a number that is not positive")
-    return mean, std
-
-
-def _invert(fields: JsonFields) -> bool | Literal["auto"]:
-    if not fields.has("invert"):
-        return False
-    return "auto" if fields.get("invert") == "auto" else fields.flag("invert")
-
-
-def _resize(fields: JsonFields) -> Resize:
-    chosen = fields.choice("resize", RESIZES) if fields.has("resize") else "bilinear"
-    return next(kind for kind in RESIZES if kind == chosen)
+    def check(self, found: JsonFields) -> None:
+        """Complain about channels, and values that do not fit them."""
+        if self.channels == 2:
+            found.refuse("channels", "is neither 1 nor 3")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                found.refuse(name, f"holds {len(values)} numbers for {self.channels} channels")
+        if min(self.std) <= 0:
+            found.refuse("std", "holds a number that is not positive")
+        if self.scale <= 0:
+            found.refuse("scale", "is not positive")
 
 
 @dataclass(frozen=True, slots=True)
-class TextCharacters:
-    """Text, one id a character: the position of the character in `vocab`.
-
-    Entries of more than one character (`<pad>`, `<end>`) are specials: they have an id
-    and no text. `start` and `end` are put around a text that is read; where `unknown`
-    is given it stands for characters that `vocab` lacks.
+class VocabularyText(Record):
+    """Text, one id for each entry of `vocab`. `start` and `end` are put around a text that is
+    read; `unknown` stands for what `vocab` lacks.
     """
 
-    vocab: tuple[str, ...]
-    end: int | None = None
-    start: int | None = None
-    unknown: int | None = None
+    vocab: Vocabulary
+    end: TokenId = None
+    start: TokenId = None
+    unknown: TokenId = None
 
     @property
     def size(self) -> int:
         """How many ids there are."""
         return len(self.vocab)
 
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("characters", self)
-
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "TextCharacters":
-        """The record from JSON."""
-        vocab = fields.texts("vocab", MAX_VOCABULARY, MAX_TOKEN)
-        if not vocab or not all(vocab):
-            fields.refuse("vocab", "is empty or holds an empty token")
-        if len(set(vocab)) != len(vocab):
-            fields.refuse("vocab", "holds a token twice")
-        end, start, unknown = (
-            fields.identity(key, len(vocab)) for key in ("end", "start", "unknown")
-        )
-        return TextCharacters(vocab, end, start, unknown)
+    def check(self, found: JsonFields) -> None:
+        """Complain about a vocabulary with holes, and ids beyond it."""
+        if not self.vocab or not all(self.vocab):
+            found.refuse("vocab", "is empty or holds an empty token")
+        if len(set(self.vocab)) != self.size:
+            found.refuse("vocab", "holds a token twice")
+        _check_ids(found, self.size, end=self.end, start=self.start, unknown=self.unknown)
 
 
 @dataclass(frozen=True, slots=True)
-class TextBytes:
-    """Text, one id a byte of its UTF-8: `byte + offset`. The ids below `offset` are
-    specials.
-
-    `offset` 3 is the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
+class TextCharacters(VocabularyText):
+    """Text, one id a character. Entries of more than one character (`<pad>`, `<end>`) are special
+    tokens: they have an id and no text.
     """
 
-    offset: int = 0
-    end: int | None = None
-    start: int | None = None
+    tag = "characters"
+
+
+@dataclass(frozen=True, slots=True)
+class TextWords(VocabularyText):
+    """Text, one id a word. `lower`: words are looked up in lower case."""
+
+    tag = "words"
+    lower: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextBytes(Record):
+    """Text, one id a byte of its UTF-8: `byte + offset`. The ids below `offset` are
+    special tokens; 3 is the layout of ByT5 (arXiv:2105.13626): pad 0, end 1, unknown 2.
+    """
+
+    tag = "bytes"
+    offset: Annotated[int, partial(JsonFields.integer, low=0, high=MAX_VOCABULARY)] = 0
+    end: TokenId = None
+    start: TokenId = None
 
     @property
     def size(self) -> int:
         """How many ids there are."""
         return 256 + self.offset
 
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("bytes", self)
+    def check(self, found: JsonFields) -> None:
+        """Complain about ids beyond the vocabulary."""
+        _check_ids(found, self.size, end=self.end, start=self.start)
 
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "TextBytes":
-        """The record from JSON."""
-        offset = fields.integer("offset", 0, MAX_VOCABULARY) if fields.has("offset") else 0
-        end, start = (fields.identity("end", 256 + offset), fields.identity("start", 256 + offset))
-        return TextBytes(offset, end, start)
+
+def _check_ids(found: JsonFields, size: int, **ids: int | None) -> None:
+    for name, number in ids.items():
+        if number is not None and number >= size:
+            found.refuse(name, f"is not between 0 and {size - 1}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waveform(Record):
+    """The samples of a recording, from -1 to 1, `rate` a second: `f32[samples]`.
+
+    `normalize` scales them to a mean of 0 and a variance of 1, as wav2vec 2.0 takes them
+    (arXiv:2006.11477, sec. 2).
+    """
+
+    tag = "waveform"
+    rate: Rate = 16_000
+    normalize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMel(Record):
+    """Logarithms of a mel spectrogram `f32[bins, frames]`, as Whisper takes them
+    (arXiv:2212.04356, sec. 2.2).
+
+    Silence pads a recording that is shorter than `frames * hop` samples; a longer one is an
+    error, or cut with `cut`. `window` and `hop` are samples.
+    """
+
+    tag = "log_mel"
+    bins: Bins = 80
+    frames: Frames = 3000
+    rate: Rate = 16_000
+    window: Annotated[int, partial(JsonFields.integer, low=2, high=MAX_WINDOW)] = 400
+    hop: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_WINDOW)] = 160
+    cut: bool = False
+
+    @property
+    def samples(self) -> int:
+        """How many samples the frames are made of."""
+        return self.frames * self.hop
+
+    def check(self, found: JsonFields) -> None:
+        """Complain about fewer samples than half a window, by which the ends are mirrored."""
+        if self.samples <= self.window // 2:
+            found.refuse("frames", "make less sound than half a window")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterBanks(Record):
+    """Kaldi's log filter banks `f32[frames, bins]` of windows of 400 samples, 160 apart, as the
+    Audio Spectrogram Transformer takes them (arXiv:2104.01778, sec. 2.1).
+
+    With `normalize` each value becomes `(x - mean) / (2 * std)`. Zeros pad a shorter recording,
+    before that; a longer one is cut, or an error where `cut` is false.
+    """
+
+    tag = "filter_banks"
+    bins: Bins = 128
+    frames: Frames = 1024
+    rate: Rate = 16_000
+    mean: float = -4.2677393
+    std: float = 4.5689974
+    normalize: bool = True
+    cut: bool = True
+
+    def check(self, found: JsonFields) -> None:
+        """Complain about a standard deviation that is not positive."""
+        if self.std <= 0:
+            found.refuse("std", "is not positive")
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersOutput(Record):
+    """An array: the reading of everything without one. `digits` are significant digits
+    when shown.
+    """
+
+    tag = "numbers"
+    digits: Annotated[int, partial(JsonFields.integer, low=1, high=17)] = 4
 
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
 TEXT = (TextCharacters, TextWords, TextBytes, TextTokenizer)
 """The classes of records that read text."""
-Files: TypeAlias = Mapping[str, TokenizerFile]
+Sound: TypeAlias = Waveform | LogMel | FilterBanks
+TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT}
+TEXTS = tuple(TEXT_RECORDS)
+SOUNDS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
 
-def parse_text_record(kind: str, fields: JsonFields, files: Files) -> TextReading:
-    """The record of one way to read text."""
-    match kind:
-        case "characters":
-            return TextCharacters.from_fields(fields)
-        case "words":
-            return TextWords.from_fields(fields)
-        case "bytes":
-            return TextBytes.from_fields(fields)
-        case _:
-            return TextTokenizer.from_fields(fields, files)
+def _read_vocabulary(found: JsonFields, name: str) -> TextReading:
+    return parse_tagged_record(found.child(name), TEXT_RECORDS)
 
 
-@dataclass(frozen=True, slots=True)
-class NumbersOutput:
-    """An array: the reading of everything without one. `digits` are significant digits
-    when shown.
-    """
-
-    digits: int = 4
-
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("numbers", self)
-
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "NumbersOutput":
-        """The record from JSON."""
-        return NumbersOutput(fields.integer("digits", 1, 17) if fields.has("digits") else 4)
+def _read_image(found: JsonFields, name: str) -> ImageRecord:
+    return parse_tagged_record(found.child(name), {ImageRecord.tag: ImageRecord})
 
 
 @dataclass(frozen=True, slots=True)
-class LabelsOutput:
+class LabelsOutput(Record):
     """Scores of classes along the last axis, shown as the `top` most probable labels
-    with their share.
+    with their share. Without labels, classes go by their numbers.
     """
 
-    labels: tuple[str, ...] = ()
-    top: int = 1
-
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("choice", self)
-
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "LabelsOutput":
-        """The record from JSON. Without labels, classes go by their numbers."""
-        labels = fields.texts("labels", MAX_LABELS, MAX_LABEL) if fields.has("labels") else ()
-        return LabelsOutput(
-            labels, fields.integer("top", 1, MAX_LABELS) if fields.has("top") else 1
-        )
+    tag = "choice"
+    labels: Labels = ()
+    top: Annotated[int, partial(JsonFields.integer, low=1, high=MAX_LABELS)] = 1
 
 
 @dataclass(frozen=True, slots=True)
-class TextOutput:
+class TextOutput(Record):
     """Ids, or scores of ids along the last axis, shown as text."""
 
-    vocabulary: TextReading
-
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return {"kind": "text", "vocabulary": self.vocabulary.to_json()}
-
-    @staticmethod
-    def from_fields(fields: JsonFields, files: Files) -> "TextOutput":
-        """The record from JSON."""
-        child = fields.child("vocabulary")
-        record = parse_text_record(child.choice("kind", TEXTS), child, files)
-        child.done()
-        return TextOutput(record)
+    tag = "text"
+    vocabulary: Annotated[TextReading, _read_vocabulary]
 
 
 @dataclass(frozen=True, slots=True)
-class ImageOutput:
-    """Pixels as `image` reads them, shown as a picture (the inversion of `invert=auto`
+class ImageOutput(Record):
+    """Pixels as `image` reads them, shown as an image (the inversion of `invert=auto`
     is not undone).
     """
 
-    image: ImageRecord
-
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return {"kind": "picture", "image": self.image.to_json()}
-
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "ImageOutput":
-        """The record from JSON."""
-        child = fields.child("image")
-        child.choice("kind", ("image",))
-        image = ImageRecord.from_fields(child)
-        child.done()
-        return ImageOutput(image)
+    tag = "picture"
+    image: Annotated[ImageRecord, _read_image]
 
 
 @dataclass(frozen=True, slots=True)
-class ClassMapOutput:
+class ClassMapOutput(Record):
     """Scores `[batch, classes, rows, columns]` or class ids `[batch, rows, columns]`: a
-    map of colors.
-
-    `palette` holds red, green and blue from 0 to 255 for each class; without one, specc
-    chooses.
+    segmentation map. `palette` holds RGB values for each class; without one, specc chooses.
     """
 
-    labels: tuple[str, ...] = ()
-    palette: tuple[tuple[int, int, int], ...] = ()
+    tag = "class_map"
+    labels: Labels = ()
+    palette: Annotated[tuple[tuple[int, ...], ...], _read_palette] = ()
 
-    def to_json(self) -> Json:
-        """The record as JSON."""
-        return to_tagged_json("class_map", self)
+    def check(self, found: JsonFields) -> None:
+        """Complain about another number of colors than of labels."""
+        if self.palette and self.labels and len(self.palette) != len(self.labels):
+            counts = f"{len(self.palette)} colors for {len(self.labels)} labels"
+            found.refuse("palette", f"holds {counts}")
 
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "ClassMapOutput":
-        """The record from JSON."""
-        labels = fields.texts("labels", MAX_LABELS, MAX_LABEL) if fields.has("labels") else ()
-        count = len(fields.items("palette", MAX_LABELS)) if fields.has("palette") else 0
-        colors = []
-        for i, color in enumerate(fields.items("palette", MAX_LABELS) if count else []):
-            one = JsonFields({"color": color}, (*fields.path, f"palette[{i}]"), fields.complain)
-            red, green, blue = one.integers("color", 3, 0, 255)
-            colors.append((red, green, blue))
-        if colors and labels and len(colors) != len(labels):
-            fields.refuse("palette", f"holds {count} colors for {len(labels)} labels")
-        return ClassMapOutput(labels, tuple(colors))
+
+def _read_name(found: JsonFields, name: str) -> str:
+    text = found.text(name)
+    if len(text) > MAX_TOKEN:
+        found.refuse(name, f"is not a text of at most {MAX_TOKEN} characters")
+    return text
+
+
+ShortText: TypeAlias = Annotated[str, _read_name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtcTranscript(Record):
+    """The best token of each position of scores [batch, rows, tokens], repeats merged, without
+    `blank` (CTC best path).
+
+    `keep` is the result that is the padding mask, if there is one. `delimiter` is the token
+    between words, shown as `space`; `unknown` stands for ids that `vocab` lacks.
+    """
+
+    tag = "transcript"
+    vocab: Vocabulary
+    blank: Annotated[int, partial(JsonFields.integer, low=0, high=MAX_ID)] = 0
+    keep: ShortText = ""
+    delimiter: ShortText = "|"
+    space: ShortText = " "
+    unknown: ShortText = "<unk>"
+    lower: bool = False
+
+    def check(self, found: JsonFields) -> None:
+        """Complain about an empty vocabulary, and a blank token beyond it."""
+        if not self.vocab:
+            found.refuse("vocab", "holds no token")
+        _check_ids(found, len(self.vocab), blank=self.blank)
 
 
 InputReading: TypeAlias = ImageRecord | Sound | TextReading | NumbersOutput
 OutputReading: TypeAlias = (
     LabelsOutput | NumbersOutput | TextOutput | CtcTranscript | ImageOutput | ClassMapOutput
 )
+INPUT_RECORDS: Mapping[str, type[InputReading]] = {
+    record.tag: record
+    for record in (ImageRecord, Waveform, LogMel, FilterBanks, *TEXT, NumbersOutput)
+}
+OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
+    record.tag: record
+    for record in (
+        *(LabelsOutput, NumbersOutput, TextOutput, CtcTranscript, ImageOutput, ClassMapOutput),
+    )
+}
 
 
 def labels_for_rank(record: OutputReading, rank: int) -> OutputReading:
-    """The same labels for a result of `rank` axes: heads of one spec may score a picture
-    as a whole, `[batch, classes]`, or its places, `[batch, classes, rows, columns]`.
+    """Return the same labels for a result of `rank` axes: heads of one spec may score an image
+    as a whole, `[batch, classes]`, or its pixels, `[batch, classes, rows, columns]`.
     """
     match record:
         case LabelsOutput() if rank == 4:

@@ -12,11 +12,11 @@ from specc.drawing.colormap import class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.audio_records import CtcTranscript, decode_ctc
 from specc.preprocessing.images import denormalize_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import (
     ClassMapOutput,
+    CtcTranscript,
     ImageOutput,
     LabelsOutput,
     NumbersOutput,
@@ -24,7 +24,7 @@ from specc.preprocessing.records import (
     TextOutput,
     TextReading,
 )
-from specc.preprocessing.text_codec import decode_text
+from specc.preprocessing.text_codec import decode_ctc, decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 
 MAX_ROWS = 1000  # examples of a batch that are shown

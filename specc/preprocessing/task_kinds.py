@@ -1,12 +1,13 @@
 """Tasks of model heads: inputs, labels, output format."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Annotated, Any, TypeAlias
 
-from specc.io.json_io import Json, JsonFields
-from specc.preprocessing.records import MAX_LABEL, MAX_LABELS
-from specc.preprocessing.tokenizer_files import MAX_ID
+from specc.io.json_io import Json, JsonFields, Record, to_json_value
+from specc.preprocessing.records import Labels
+from specc.preprocessing.tokenizer_files import TokenId
 
 Options: TypeAlias = Mapping[str, Any]
 """Options of a task by name, each of the type of its default."""
@@ -104,35 +105,49 @@ def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
     return ""
 
 
+def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
+    prompts = []
+    for number, item in enumerate(found.items(name, MOST_PROMPTS)):
+        match item:
+            case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
+                prompts.append((key, text))
+            case _:
+                found.refuse(f"{name}[{number}]", "is not a name and a text")
+    return tuple(prompts)
+
+
+Length: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=MOST_TOKENS)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Record):
     """The task of a compiled model, stored in its metadata.
 
-    `text` is the input that reads text. `function` turns logits into scores. `mask`,
-    `unknown`, `cls` and `pad` are token ids. `token_types`: the tokenizer's segment ids are
-    given to the model. `length`: every text is padded to that many tokens with `pad`.
-    `max_length`: longer texts are truncated. `prompts` are put before texts by name,
-    `prompt` is the default one's name. `lower`: texts are read in lower case.
+    `text` is the input that reads text. `function` turns logits into scores. `mask`, `unknown`,
+    `cls` and `pad` are token ids. `token_types`: the tokenizer's segment ids are given to the
+    model. `length`: every text is padded to that many tokens with `pad`. `max_length`: longer
+    texts are truncated. `prompts` are put before texts by name, `prompt` is the default one's
+    name. `lower`: texts are read in lower case.
     """
 
-    kind: str
+    kind: Annotated[str, partial(JsonFields.choice, options=tuple(TASKS))]
     text: str
-    labels: tuple[str, ...] = ()
-    function: str = "softmax"
-    mask: int | None = None
-    unknown: int | None = None
-    cls: int | None = None
+    labels: Labels = ()
+    function: Annotated[str, partial(JsonFields.choice, options=FUNCTIONS)] = "softmax"
+    mask: TokenId = None
+    unknown: TokenId = None
+    cls: TokenId = None
     token_types: bool = True
-    length: int = 0
-    pad: int | None = None
-    max_length: int = 0
-    prompts: tuple[tuple[str, str], ...] = ()
+    length: Length = 0
+    pad: TokenId = None
+    max_length: Length = 0
+    prompts: Annotated[tuple[tuple[str, str], ...], _read_prompts] = ()
     prompt: str = ""
     lower: bool = False
 
     @property
     def slots(self) -> tuple[TaskSlot, ...]:
-        """What people give."""
+        """The inputs of the task."""
         return TASKS[self.kind].slots
 
     @property
@@ -141,69 +156,17 @@ class Task:
         return TASKS[self.kind].options
 
     def label(self, number: int) -> str:
-        """The name of a class."""
+        """Return the name of a class."""
         return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
 
-    def to_json(self) -> Json:
-        """The record as JSON; defaults are left out."""
-        default = Task(kind=self.kind, text=self.text)
-        found: dict[str, Json] = {"kind": self.kind, "text": self.text}
-        for name in Task.__slots__:
-            value = getattr(self, name)
-            if value != getattr(default, name):
-                found[name] = _plain(value)
-        return found
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON; defaults are left out."""
+        return {
+            f.name: to_json_value(value)
+            for f in fields(self)
+            if (value := getattr(self, f.name)) != f.default
+        }
 
-    @staticmethod
-    def from_fields(fields: JsonFields) -> "Task":
-        """The record from JSON; every field but `kind` and `text` may be absent."""
-        default = Task(kind=fields.choice("kind", tuple(TASKS)), text="")
-
-        def length(name: str) -> int:
-            return fields.integer(name, 0, MOST_TOKENS) if fields.has(name) else 0
-
-        def flag(name: str) -> bool:
-            return fields.flag(name) if fields.has(name) else getattr(default, name)
-
-        made = Task(
-            kind=default.kind,
-            text=fields.text("text"),
-            labels=fields.texts("labels", MAX_LABELS, MAX_LABEL) if fields.has("labels") else (),
-            function=fields.choice("function", FUNCTIONS)
-            if fields.has("function")
-            else default.function,
-            mask=fields.identity("mask", MAX_ID),
-            unknown=fields.identity("unknown", MAX_ID),
-            cls=fields.identity("cls", MAX_ID),
-            token_types=flag("token_types"),
-            length=length("length"),
-            pad=fields.identity("pad", MAX_ID),
-            max_length=length("max_length"),
-            prompts=_prompts(fields),
-            prompt=fields.text("prompt") if fields.has("prompt") else "",
-            lower=flag("lower"),
-        )
-        fields.done()
-        return made
-
-
-def _plain(value: object) -> Json:
-    """A field as JSON."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    assert isinstance(value, str | int | None), "fields hold texts and numbers"
-    return value
-
-
-def _prompts(fields: JsonFields) -> tuple[tuple[str, str], ...]:
-    """Prompts by name."""
-    if not fields.has("prompts"):
-        return ()
-    found = []
-    for number, item in enumerate(fields.items("prompts", MOST_PROMPTS)):
-        match item:
-            case [str(name), str(text)] if len(text) <= LONGEST_PROMPT:
-                found.append((name, text))
-            case _:
-                fields.refuse(f"prompts[{number}]", "is not a name and a text")
-    return tuple(found)
+    def check(self, found: JsonFields) -> None:
+        """Complain about unknown fields."""
+        found.done()

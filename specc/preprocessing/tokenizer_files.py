@@ -2,13 +2,14 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import Json, JsonFields
+from specc.io.json_io import Json, JsonFields, Record
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.preprocessing.chat_template import ChatTemplate
 
@@ -129,66 +130,49 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
+def _read_file(found: JsonFields, name: str) -> TokenizerFile:
+    file = found.shared.get(str(found.get(name)))
+    if not isinstance(file, TokenizerFile):
+        found.refuse(name, "names no tokenizer that the model has")
+    return file
+
+
+def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
+    token, rows = found.integers(name, 2, 0, MAX_ID)
+    if not 1 <= rows <= MOST_ROWS:
+        found.refuse(name, f"is an id and a number from 1 to {MOST_ROWS}")
+    return token, rows
+
+
+def _read_chat(found: JsonFields, name: str) -> ChatTemplate:
+    return ChatTemplate.from_fields(found.child(name))
+
+
+TokenId: TypeAlias = Annotated[int | None, partial(JsonFields.integer, low=0, high=MAX_ID)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTokenizer:
+class TextTokenizer(Record):
     """Text as the ids that a `tokenizer.json` gives it.
 
-    `special` adds what the file itself puts around a text, such as [CLS] and [SEP];
-    `start` and `end` are put there too, each unless the file has put it there already.
-    `spread` is an id, and how many times it stands where a text has it once: the id that
-    stands for a picture, and the picture's rows. `chat` makes a text of messages.
+    `special` adds the special tokens that the file puts around a text, such as [CLS] and [SEP];
+    `start` and `end` are put there too, each unless the file has put it there already. `spread`
+    is an id and how many times it is repeated: the placeholder of an image, and the image tokens.
+    `chat` renders messages as text.
     """
 
-    file: TokenizerFile
-    end: int | None = None
-    start: int | None = None
+    tag = "tokenizer"
+    file: Annotated[TokenizerFile, _read_file]
+    end: TokenId = None
+    start: TokenId = None
     special: bool = True
-    spread: tuple[int, int] | None = None
-    chat: ChatTemplate | None = None
+    spread: Annotated[tuple[int, int] | None, _read_spread] = None
+    chat: Annotated[ChatTemplate | None, _read_chat] = None
 
-    def to_json(self) -> Json:
-        """The record as JSON; the file stands elsewhere, under its hash."""
-        spread: dict[str, Json] = {}
-        if self.spread:
-            spread = {"spread": [*self.spread]}
-        chat = {"chat": self.chat.to_json()} if self.chat else {}
-        return {
-            "kind": "tokenizer",
-            "file": self.file.sha256,
-            "end": self.end,
-            "start": self.start,
-            "special": self.special,
-            **spread,
-            **chat,
-        }
-
-    @staticmethod
-    def from_fields(fields: JsonFields, files: Mapping[str, TokenizerFile]) -> "TextTokenizer":
-        """The record from JSON, with its file out of `files`."""
-        sha = fields.get("file")
-        if not isinstance(sha, str) or sha not in files:
-            fields.refuse("file", "names no tokenizer that the model has")
-        end, start = fields.identity("end", MAX_ID), fields.identity("start", MAX_ID)
-        special = fields.flag("special") if fields.has("special") else True
-        chat = ChatTemplate.from_fields(fields.child("chat")) if fields.has("chat") else None
-        return TextTokenizer(
-            file=files[sha],
-            end=end,
-            start=start,
-            special=special,
-            spread=_spread(fields),
-            chat=chat,
-        )
-
-
-def _spread(fields: JsonFields) -> tuple[int, int] | None:
-    """An id and how many there are of it; nothing where it is left out."""
-    if not fields.has("spread"):
-        return None
-    token, rows = fields.integers("spread", 2, 0, MAX_ID)
-    if not 1 <= rows <= MOST_ROWS:
-        fields.refuse("spread", f"is an id and a number from 1 to {MOST_ROWS}")
-    return token, rows
+    def to_json(self) -> dict[str, Json]:
+        """Return the record as JSON; the file is stored elsewhere, under its hash."""
+        found = Record.to_json(self) | {"file": self.file.sha256}
+        return {k: v for k, v in found.items() if v is not None or k in ("end", "start")}
 
 
 def files_to_json(files: Iterable[TokenizerFile]) -> dict[str, Json]:

@@ -11,9 +11,8 @@ from specc.drawing.colormap import Bytes
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.dim import Dim
-from specc.preprocessing.audio_records import LogMel, Waveform
 from specc.preprocessing.images import denormalize_image
-from specc.preprocessing.records import TEXT, ImageRecord, TextOutput, TextReading
+from specc.preprocessing.records import TEXT, ImageRecord, LogMel, TextOutput, TextReading, Waveform
 from specc.preprocessing.text_codec import decode_text, token_label
 from specc.runtime.loaded_model import LoadedModel
 

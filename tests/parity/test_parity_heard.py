@@ -6,7 +6,7 @@ from support.spec_models import assert_agrees
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from specc.preprocessing.audio import AudioRecording, audio_features
-from specc.preprocessing.audio_records import FilterBanks, LogMel, Sound, Waveform
+from specc.preprocessing.records import FilterBanks, LogMel, Sound, Waveform
 
 pytestmark = pytest.mark.parity
 

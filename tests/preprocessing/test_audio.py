@@ -20,20 +20,14 @@ from specc.preprocessing.audio import (
     log_mel_spectrogram,
     slaney_filters,
 )
-from specc.preprocessing.audio_records import (
-    CtcTranscript,
-    FilterBanks,
-    LogMel,
-    Sound,
-    Waveform,
-    decode_ctc,
-)
 from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
     parse_input_record,
     parse_output_record,
 )
+from specc.preprocessing.records import CtcTranscript, FilterBanks, LogMel, Sound, Waveform
 from specc.preprocessing.show_results import show_results
+from specc.preprocessing.text_codec import decode_ctc
 
 RNG = np.random.default_rng(3)
 SMALL = LogMel(bins=3, frames=5, window=8, hop=4, rate=16_000)

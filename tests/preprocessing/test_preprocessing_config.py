@@ -15,9 +15,9 @@ from specc.preprocessing.records import (
     TextBytes,
     TextCharacters,
     TextOutput,
+    TextWords,
     labels_for_rank,
 )
-from specc.preprocessing.word_tokens import TextWords
 
 EVERYTHING = PreprocessingConfig(
     inputs=(
