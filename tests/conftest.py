@@ -7,12 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 
 TORCH = tuple(Path(__file__).parent / folder for folder in ("parity", "backends/torch"))
 """Folders of which every test compares with torch."""
 
+settings.register_profile("specc", deadline=None)  # a busy machine is no failure
+settings.load_profile("specc")
 GOLDEN = Path(__file__).parent / "golden"
 Check = Callable[[Callable[[str], str]], None]
 

@@ -24,8 +24,8 @@ Made = tuple[int, dict[str, object] | Failed]
 
 @dataclass(kw_only=True)
 class ContinuousGeneration:
-    """A model that writes; `first` is the number that the block's first row has in all
-    data, by which the seed draws. Of all `places` that were computed so many were padding.
+    """A generative model; `first` is the index of the block's first row in all data, which seeds
+    sampling. `padding` of the `places` computed were padding.
     """
 
     model: RowModel
@@ -115,9 +115,7 @@ class BlockRunner:
         return BlockRunner(plan, out, model)
 
     def do(self, number: int, report: Report = lambda rows: None) -> BlockStatistics:
-        """One block. E0802 and E0881 where its file cannot be read any more, or has changed
-        since the plan was made.
-        """
+        """Compute one block. Raise E0802 or E0881 if its file is gone or has changed."""
         before = read_block_statistics(self.plan, self.out, number)
         if before is not None:  # by somebody else who is at work on the same plan
             report(before.rows)
@@ -183,9 +181,7 @@ class BlockRunner:
         journal: CrashJournal,
         report: Report,
     ) -> list[InputRow]:
-        """Texts of rows, as room becomes free. Gives the rows that processes died of:
-        those are done by themselves.
-        """
+        """Generate texts by continuous batching; return the rows that crashed a process."""
         blamed, began = journal.blamed(), time.perf_counter()
         flow = ContinuousGeneration(
             model=self.model, limits=self.plan.limits, first=self.plan.firsts[done.number]

@@ -15,9 +15,8 @@ TWICE = 2
 
 @dataclass
 class CrashJournal:
-    """What processes died of in one block. `now` is what is being done; nothing is written
-    down where `shared`, since another process that lives writes there. `lock` is a
-    descriptor.
+    """Crashes of one block by rows; `now` are the rows in progress. A `shared` journal, which
+    another live process writes, is not written. `lock` is a file descriptor.
     """
 
     path: Path
@@ -76,9 +75,8 @@ class CrashJournal:
 
 
 def lock_journal(path: Path) -> int | None:
-    """A descriptor that holds the lock of a journal, None where there are no locks.
-    Raises BlockingIOError where somebody else holds it; E0811 to E0815 for a folder that
-    takes no files.
+    """Return the locked file descriptor, None without locks. Raise BlockingIOError if it is
+    locked, E0811 to E0815 if it cannot be created.
     """
     try:
         import fcntl
@@ -119,9 +117,7 @@ def append_journal_line(path: Path, line: str) -> None:
 
 
 def _last(path: Path) -> object:
-    """What the last whole line says. None where there is no journal: then nobody died of
-    anything.
-    """
+    """Return the last whole line, None without a journal."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):

@@ -58,9 +58,7 @@ def run_worker(folder: str) -> None:
 
 @dataclass
 class _Told:
-    """Counts rows, and says now and then how many: to be told of each costs more than many
-    a row does.
-    """
+    """Counts rows and reports them at intervals, as a message per row costs more than the row."""
 
     answers: TextIO
     rows: int = 0
@@ -80,9 +78,7 @@ class _Told:
 
 
 def _asked() -> Iterator[int]:
-    """The numbers that are asked for. The process ends at once when nobody asks any
-    more: what it was doing will be done again.
-    """
+    """Yield the requested blocks. The process exits when stdin closes."""
     numbers: SimpleQueue[int] = SimpleQueue()
 
     def listen() -> None:
@@ -103,9 +99,7 @@ def _say(answers: TextIO, **what: object) -> None:
 
 
 MOST_DEATHS = 3
-"""So often a process may die without a row that it has begun with; then it is no row's
-fault.
-"""
+"""Crashes in a row, without a row in progress, after which the job fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,9 +363,7 @@ class RayEngine:
         return ray
 
     def _check_reached(self) -> None:
-        """E0888 for an address at which nobody listens, for which Ray would wait for
-        minutes.
-        """
+        """Raise E0888 for an address without a listener, for which Ray would wait for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         if not host or not port.isdigit():
             return  # a name that Ray knows, as `auto`

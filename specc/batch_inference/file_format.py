@@ -25,8 +25,8 @@ NULL = "null"
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A value: of the type `of`, in lists of `sizes` from the outside in; None stands
-    for any length. `Kind("f32", (None, 8))` is a list of vectors of 8 numbers.
+    """Values of type `of` in nested lists of `sizes`, None for any: `ColumnType("f32", (None,
+    8))`.
     """
 
     of: str
@@ -103,10 +103,8 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """Some neighboring rows of a file: `rows` of them behind `start`.
-
-    `at` and `bytes` are where they stand in a file of text, `group` which group of a
-    columnar one they are in.
+    """`rows` consecutive rows from `start`: `at` and `bytes` locate them in a text file, `group`
+    is the Parquet row group.
     """
 
     file: int

@@ -75,9 +75,8 @@ def find_format(path: Path) -> FileFormat:
 
 
 def find_files(given: Sequence[str]) -> list[Path]:
-    """The files and folders that are read, in order. A folder that holds tables stands
-    for these, one with pictures for itself. E0802 for what is not there or cannot be
-    read, E0873 for a folder of neither.
+    """Return the files and image directories to read, in order. Raise E0802 if one is not
+    readable, E0873 for a directory of neither tables nor images.
     """
     found: list[Path] = []
     for name in given:

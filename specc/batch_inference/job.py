@@ -72,8 +72,8 @@ class JobReport:
 
     @property
     def predicted(self) -> float | None:
-        """What `computing` would be by the cost formulas, as fast as the first block was;
-        None of a single block, or of a model of which nothing is known.
+        """Seconds of `computing` by the cost formulas, at the speed of the first block; None for
+        one block.
         """
         seconds, work = self.computed[0] if self.computed else (0.0, 0)
         if len(self.computed) < 2 or not work:

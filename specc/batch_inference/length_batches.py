@@ -15,9 +15,7 @@ BYTES = 4
 """Of a number of f32."""
 
 MOST, FEWEST = 1.15, 8
-"""Places of a batch, for each that is no padding; of so few rows it matters less than that
-there are several.
-"""
+"""Positions per position that is not padding; ignored for that few rows."""
 
 Cost = Callable[[int, int], int]
 """What a batch of some rows of some length takes."""
@@ -26,8 +24,8 @@ Cost = Callable[[int, int], int]
 def make_batches(
     rows: Sequence[InputRow], padded: Sequence[str], limits: BatchLimits, memory: Cost
 ) -> list[list[InputRow]]:
-    """All rows, each once. Rows of a batch agree in every length that is not padded;
-    a row that is beyond a limit by itself is a batch.
+    """Return batches of rows that agree in all lengths except padded ones; a row beyond a limit
+    is alone.
     """
     groups: dict[object, list[InputRow]] = {}
     for row in sorted(rows, key=lambda r: (r.length(padded), r.number)):
@@ -56,9 +54,7 @@ def make_batches(
 
 
 def _bears(memory: Cost, limits: BatchLimits, count: int, longest: int) -> bool:
-    """Whether so many rows are within the memory. What a full batch is granted needs no
-    other formula: fewer rows take no more.
-    """
+    """Return whether rows fit in memory; a full batch is asked first, as fewer rows take less."""
     full = memory(limits.cap, longest) <= limits.memory
     return full or memory(count, longest) <= limits.memory
 
@@ -72,11 +68,7 @@ def count_padding(rows: Sequence[InputRow], padded: Sequence[str]) -> tuple[int,
 
 @dataclass(frozen=True)
 class CostFormulas:
-    """A graph's own formulas of memory and work, in the rows and the length of a batch.
-
-    Of other lengths than the batch and `lengths` nothing is known: they are taken to
-    be as long.
-    """
+    """A graph's memory and work as formulas of rows and length, which other lengths equal."""
 
     batch: str
     sizes: tuple[Dim, ...]

@@ -122,9 +122,7 @@ def _read(name: str, column: Any) -> list[object]:
 
 
 def _finer(type: Any) -> bool:
-    """Whether times are counted in steps that Python has not; what pyarrow makes of
-    them depends on which other packages there are.
-    """
+    """Return whether times are in nanoseconds, which pyarrow converts as other packages allow."""
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(timed) and type.unit == "ns"
@@ -145,9 +143,7 @@ def _value(name: str, value: Any) -> object:
 
 
 def _kind(type: Any) -> ColumnType:
-    """What values of an Arrow type are here; lists of what has no type of its own are
-    no type of their own.
-    """
+    """Return the column type of an Arrow type; lists of other types are `json`."""
     pa = import_pyarrow()
     of = pa.types
     fixed = of.is_fixed_size_list(type)
@@ -227,9 +223,7 @@ def _utf8(value: Any) -> Any:
 
 
 def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Any:
-    """Arrays as lists in lists, without a detour over Python's numbers: of all numbers one
-    array, then from the inside out where its lists end. Rows that are `lacking` are null.
-    """
+    """Convert arrays to nested Arrow lists without Python objects; `lacking` rows are null."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
     made = pa.array(flat, type=_type(ColumnType(kind.of)))

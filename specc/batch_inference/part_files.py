@@ -14,8 +14,8 @@ from specc.io.atomic_write import write_file_atomically
 
 @dataclass(kw_only=True)
 class BlockStatistics:
-    """What there is to say of a block: rows, faults by row, places and padding; how many
-    `seconds` were computed, and of how many multiply-adds (`work`) by the cost formulas.
+    """Rows, errors by row, positions and padding of a block; `seconds` computed, and
+    multiply-adds (`work`) by the cost formulas.
     """
 
     number: int
@@ -58,9 +58,7 @@ def write_part(
     values: Sequence[Mapping[str, object]],
     done: BlockStatistics,
 ) -> None:
-    """The columns of a block that are carried over, and the results of its rows. That the
-    part is there means that the block is done.
-    """
+    """Write kept columns and results of a block; an existing part means that the block is done."""
     kept = {
         c.name: [None if isinstance(v, BadRow) else v for v in table[c.name]] for c in plan.kept
     }
@@ -130,9 +128,7 @@ def _json(value: object) -> object:
 
 
 def _other(value: object) -> object:
-    """What JSON has no word for: arrays as lists, bytes as base64, a date or a decimal
-    as text.
-    """
+    """Return a value that JSON lacks: arrays as lists, bytes as base64, others as text."""
     value = plain_value(value)
     match value:
         case bytes():

@@ -36,9 +36,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How much is computed at once: rows, rows times the longest, bytes of the largest
-    values that a graph holds beside each other.
-    """
+    """Limits of a batch: rows, rows times length, bytes of live values."""
 
     cap: int = 64
     tokens: int = 16384
@@ -47,10 +45,8 @@ class BatchLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """`columns` says which column each input is read from, `kept` which are carried
-    over, `results` what is computed. `settings` are those of writing. Why texts wait for
-    the longest beside them, if they do, and whether rows share scales, is told and not
-    written down.
+    """`columns` is the column of each input, `kept` are copied, `results` computed; `settings`
+    are those of generation. `waits` (why batches are static) and `shares` are not stored.
     """
 
     model: str
@@ -111,9 +107,7 @@ class JobPlan:
 
 
 def read_plan(out: Path) -> JobPlan | None:
-    """The plan that a folder holds, if it holds one. E0802 for one that cannot be read,
-    E0876 for one that is damaged.
-    """
+    """Return the plan in a directory, if any. Raise E0802 if unreadable, E0876 if damaged."""
     path = out / FOLDER / FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
@@ -205,9 +199,7 @@ def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
 
 
 def hash_model(path: Path) -> str:
-    """What tells a model from another: of a package its index, which has the hashes of
-    all its files; of a file its bytes, which hold the hashes of what lies beside.
-    """
+    """Return the SHA-256 of a model file or package index, which hold the hashes of other files."""
     file = path / NAME if is_package_directory(path) else path
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()

@@ -42,8 +42,8 @@ USUAL = ("text", "image")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What is asked for. `columns` says for inputs which column each is read from;
-    `keep` are the columns that are carried over, None for all that are not read.
+    """A requested job. `columns` is the column of each input; `keep` are copied columns, None for
+    all.
     """
 
     model: str
@@ -121,9 +121,7 @@ def _absolute(path: Path) -> PlannedFile:
 
 
 def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
-    """The columns of all files. E0884 where one has others, but an object of JSON may
-    lack any.
-    """
+    """Return the columns of all files. Raise E0884 if one has others; JSON lines may lack some."""
     known: dict[str, ColumnType] = {}
     # whether every file so far may lack a column
     lacked = True
@@ -149,9 +147,8 @@ def _widen_null(kind: ColumnType) -> ColumnType:
 def _joined(
     known: Mapping[str, ColumnType], found: Mapping[str, ColumnType], *, lacked: bool, lacks: bool
 ) -> dict[str, ColumnType | None]:
-    """The columns of files so far with those of one more; None for a column that does
-    not fit. `lacked` and `lacks` say whether what came before, and this file, may be
-    without a column that the other has.
+    """Merge the columns of files; None for a conflict. `lacked`, `lacks`: earlier files, this
+    file may lack columns.
     """
     made = {}
     for name in {**known, **found}:
@@ -200,8 +197,8 @@ def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
 
 
 def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Inputs whose names are columns; else a column `text` or `image` for the only
-    input that nothing else fills in. E0880 where that does not tell.
+    """Return inputs named like columns, else `text` or `image` for the only open input. Raise
+    E0880.
     """
     opened = open_compiled(job.model, graph=job.graph, provider=job.provider)
     entrance = opened.entrance

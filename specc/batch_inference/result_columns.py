@@ -37,10 +37,8 @@ ATTENTION = "attention."
 
 @dataclass(frozen=True)
 class GraphResults:
-    """The results of a graph that computes all at once, row by row.
-
-    `reading` says how outputs are shown; those in `raw` are given as numbers, and where
-    they begin with `attention.`, the weights of the attention of that scope.
+    """Results of a graph, row by row. `reading` formats outputs; those in `raw` are numbers, or
+    with the prefix `attention.` the weights of an attention by scope.
     """
 
     graph: Graph
@@ -91,8 +89,8 @@ class GraphResults:
         return find_attentions(self.graph)
 
     def _of_attention(self, name: str) -> tuple[Dim, Dim, Dim]:
-        """Heads, queries and keys of the attention that a column holds. E0879 for one
-        that there is not, or that looks again in every turn of a loop.
+        """Return heads, queries and keys of an attention column. Raise E0879 for none, or one in
+        a loop.
         """
         known = self.attentions
         place = known.get(name.removeprefix(ATTENTION))
@@ -139,18 +137,13 @@ class GraphResults:
 
 @dataclass(frozen=True)
 class LengthPadding:
-    """Which lengths of a graph hang on rows, and on which side they are padded.
-
-    `sides` has for each input that is padded whether that is done on the left.
-    """
+    """Which lengths depend on rows; `sides` maps each padded input to whether it is on the left."""
 
     graph: Graph
     sides: Mapping[str, bool]
 
     def cut(self, value: Array, shape: Sequence[Dim], row: InputRow) -> Array:
-        """Without what stands for padding: of each axis as long as it is for the row
-        alone.
-        """
+        """Return a result without the padding of each axis."""
         own = self._lengths(row)
         for axis, dim in enumerate(shape):
             try:

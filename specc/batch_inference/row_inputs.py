@@ -91,8 +91,8 @@ class RowReader:
         return found
 
     def _together(self, name: str, values: Sequence[object]) -> list[Array] | None:
-        """A column at once, which is less than half the work. None where a value is none
-        of those that most are, or something is wrong: then each is looked at by itself.
+        """Convert a column at once, in half the time; None if a value needs to be converted by
+        itself.
         """
         record = self.entrance.reading.of_input(name)
         type_ = self.entrance.graph.inputs[name].type

@@ -62,9 +62,7 @@ class RowGenerator:
     def batch(
         self, at_once: int, began: Callable[[Sequence[int]], None]
     ) -> ContinuousBatch[InputRow]:
-        """Texts beside each other that `flow`; `began` is told the numbers of those that
-        are worked on from now.
-        """
+        """Return a continuous batch; `began` is called with the indices of rows in progress."""
         padded = self.taking.padded
         return ContinuousBatch(
             writer=self.writer,
@@ -75,9 +73,7 @@ class RowGenerator:
         )
 
     def begun(self, rows: Sequence[InputRow], first: int = 0) -> GenerationStream:
-        """Texts that begin together. The seed draws a row by its number in all data,
-        `first` being that of the block's first. Fails with E09xx.
-        """
+        """Generate rows together; sampling is seeded by `first` plus the row. Raise E09xx."""
         writing = self.writer.begin(self.taking.inputs(rows), self.settings)
         return replace(writing, numbers=[first + row.number for row in rows])
 
@@ -87,10 +83,8 @@ GIVEN_ONE_BY_ONE = ("num_return_sequences", "log_probs")
 
 @dataclass
 class RowModel:
-    """What is computed of each row: results of a graph, or texts that are written.
-
-    `columns` names the column of each input, `settings` are those of writing, `raw`
-    outputs that are given as numbers.
+    """What is computed of each row: results of a graph, or generated text. `columns` is the
+    column of each input, `settings` those of generation, `raw` outputs given as numbers.
     """
 
     opened: OpenedModel
@@ -163,8 +157,8 @@ class RowModel:
 
     @cached_property
     def results(self) -> GraphResults | GeneratedResults:
-        """What is given of each row. E0731 to E0733 for settings, E0879 for outputs of
-        a model that writes.
+        """The result columns. Raise E0731 to E0733 for settings, E0879 for outputs of a
+        generative model.
         """
         writer = self.opened.writer
         if not self.writes or writer is None:
@@ -208,9 +202,7 @@ class RowModel:
         return self.entrance.graph
 
     def compute(self, rows: Sequence[InputRow], first: int = 0) -> list[dict[str, object]]:
-        """The results of a batch, row by row; `first` is the number of the block's first
-        row in all data. Fails with E09xx.
-        """
+        """Return the results of a batch row by row; `first` as in `begun`. Raise E09xx."""
         if isinstance(self.results, GeneratedResults):
             made = self.texts.begun(rows, first).results()
             return [self.results.values(row) for row in made]

@@ -29,9 +29,7 @@ GRANTED = JsonLimits(depth=200, below=None)
 """So deep may a row be nested: it is written again."""
 
 QUOTED = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
-"""A value in quotes, which only begin where a value does; without the last one where
-they are still open.
-"""
+"""A quoted value, with the closing quote as a group, empty where it is still open."""
 
 MARK = b"\xef\xbb\xbf"
 """What some programs write before UTF-8."""
@@ -66,8 +64,8 @@ def split_blocks(
     begin: int = 0,
     full: Callable[[bytes], object] = bool,
 ) -> list[RowBlock]:
-    """Blocks of at most `rows` lines, of which the first begins at the byte `begin`. Those
-    that are not `full` are no rows, and belong to the block that they stand in.
+    """Return blocks of at most `rows` lines from byte `begin`; lines that are not `full` are no
+    rows.
     """
     blocks, start, at, after = list[RowBlock](), 0, begin, begin
     count = taken = 0
@@ -165,9 +163,7 @@ def _object(line: bytes) -> dict[str, Json] | BadRow:
 
 
 class CsvFile:
-    """Comma-separated values, with the names of the columns in the first row. A text in
-    quotes may hold line ends. A blank line is no row.
-    """
+    """Comma-separated values with column names in the first row; quoted texts may span lines."""
 
     def columns(self, path: Path) -> tuple[TableColumn, ...]:
         """The names of the first row; what stands below them is text."""
@@ -175,8 +171,8 @@ class CsvFile:
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
     def _head(self, path: Path) -> tuple[list[str], int]:
-        """The names, and where the first row behind them begins. E0872 for a first row
-        that names nothing.
+        """Return the names, and where the next row begins. Raise E0872 for a first row without
+        names.
         """
         record = next(_records(path), None)
         try:

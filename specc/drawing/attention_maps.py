@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from specc.drawing.colormap import Bytes, Doubles
 
 Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
-"""What the rows of an axis are: tokens of the text that grows or of one that is given,
-pieces of a recording, patches of a picture, or nothing that has a name.
+"""What the positions of an axis are: generated or read tokens, audio frames, patches, or unnamed.
 """
 
 UNITS: dict[Role, str] = {
@@ -33,10 +32,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The queries or the keys of a map: a label for each, and what they are.
-
-    `lasts` is how many seconds they take together, of a recording; `grid` how they lie,
-    of a picture.
+    """The queries or keys of a map with a label each: `lasts` seconds of audio, or the `grid` of
+    an image.
     """
 
     role: Role
@@ -59,10 +56,8 @@ class MapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights `f[heads, query, key]` of one attention for one row of the batch.
-
-    `hidden` bool[heads, query, key] says where the mask let nothing through; `heads` are
-    the numbers of the heads that `weights` holds.
+    """The weights `f[heads, query, key]` of one attention for one batch element; `hidden` is bool
+    of the same shape where the mask hides a key, `heads` are the numbers of the heads.
     """
 
     scope: str
@@ -99,9 +94,7 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """Where a model looked on one input: every map, and the picture `u8[rows, columns, 3]`
-    that it saw, if it saw one.
-    """
+    """The attention maps of one input, and the image `u8[rows, columns, 3]`, if there is one."""
 
     model: str
     given: str
@@ -110,8 +103,8 @@ class AttentionMaps:
 
 
 def max_pool_map(values: Doubles, most: int) -> tuple[Doubles, int]:
-    """Maps `f[heads, query, key]` with sides of at most `most` cells, and how many old
-    cells a side of a new one has: the greatest weight of a block stands for it.
+    """Max-pool maps `f[heads, query, key]` to sides of at most `most`; return them with the block
+    size.
     """
     step = max(1, -(-max(values.shape[1:]) // most))
     if step == 1:

@@ -268,9 +268,8 @@ MOST_PIXELS = 384
 
 
 def overlay_panels(attention: AttentionMap, picture: Bytes, scale: ColorScale) -> PanelBlock:
-    """The picture, and over it where the model looked: of a model of pictures its first
-    token or all patches on the average, a panel a head; of one that writes each token, the
-    mean of its heads.
+    """Draw the image and attention over it: per head of the class token or of the mean patch, or
+    per generated token the mean of heads.
     """
     named = list(attention_panels(attention))
     goal = LARGE if len(named) <= 3 else SMALL

@@ -60,9 +60,7 @@ class ColorScale:
 
     @classmethod
     def over(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """From 0, or the least weight if that is negative, to the greatest; with `log`
-        from a ten thousandth of that.
-        """
+        """Return the scale from 0, or a negative minimum, to the maximum; `log`: four decades."""
         finite = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
         high = max((float(v.max()) for v in finite if v.size), default=1.0)
@@ -99,8 +97,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(picture: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """The gray picture under the colors of weights `f[rows, columns]`; the greater a
-    weight, the more its color covers. Where nothing was looked at, the picture is dim.
+    """Return the gray image under the colors of weights `f[rows, columns]`, opaque where they are
+    large.
     """
     height, width = picture.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -114,9 +112,7 @@ def blend_over_image(picture: Bytes, weights: Doubles, scale: ColorScale) -> Byt
 
 
 def scale_image(picture: Bytes, least: int, most: int) -> Bytes:
-    """A picture with sides from `least` to `most` pixels, by whole factors: its pixels
-    stay visible.
-    """
+    """Return an image with sides from `least` to `most` pixels, scaled by integer factors."""
     step = -(-max(picture.shape[:2]) // most)
     picture = picture[::step, ::step]
     zoom = max(1, -(-least // max(1, min(picture.shape[:2]))))

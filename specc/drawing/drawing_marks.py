@@ -18,9 +18,7 @@ Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMark:
-    """One line of text; (x, y) is where it is anchored on its base line. `upright` turns
-    it so that it reads from the bottom to the top.
-    """
+    """One line of text anchored at (x, y) on its base line; `upright` rotates it by 90°."""
 
     x: float
     y: float
@@ -35,9 +33,7 @@ class TextMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rectangle, with round corners where `radius` is given. `part` names what of the
-    model it stands for, so that a page can be asked for it.
-    """
+    """A rectangle with corner `radius`; `part` is the block it stands for on a page."""
 
     x: float
     y: float
@@ -52,9 +48,7 @@ class BoxMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineMark:
-    """A line through points, its corners rounded by `radius`, with an arrow at its end
-    where `arrow` says so.
-    """
+    """A line through points with corner `radius`, and an `arrow` at its end."""
 
     points: tuple[tuple[float, float], ...]
     color: str = INK
@@ -80,9 +74,7 @@ Mark: TypeAlias = TextMark | BoxMark | LineMark | CellsMark
 
 @dataclass(kw_only=True)
 class Drawing:
-    """Marks on white paper, the later above the earlier. `title` says what it is to those
-    who cannot see it.
-    """
+    """Marks on white paper, in drawing order; `title` is the text for screen readers."""
 
     width: float
     height: float
@@ -95,9 +87,7 @@ class Drawing:
 
 
 def estimate_text_width(text: str, size: float, *, mono: bool = False) -> float:
-    """About how wide a text is. It is drawn with fonts that are not known here, so this is
-    rather too much than too little.
-    """
+    """Return an upper estimate of the width of a text; the fonts are not known."""
     if mono:
         return sum(_ems(c, 0.61, 0.61) for c in text) * size
     return sum(_ems(c, 0.56, 0.66) for c in text) * size
@@ -118,8 +108,8 @@ def _ems(character: str, usual: float, capital: float) -> float:
 
 
 def printable_label(text: str, most: int = MOST_LABEL) -> str:
-    """A label that can be drawn: control characters and edge spaces shown, at most
-    `most` characters.
+    """Return a label of at most `most` characters, with control characters and edge spaces
+    visible.
     """
     shown = "".join(
         "↵" if c == "\n" else c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1]
@@ -136,8 +126,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelBlock:
-    """Marks around a corner of their own, with the room that they take. `head` is what
-    stands above the first panel; `first_column` and `first_row` are the corners of panels.
+    """Marks relative to a corner, with their size. `head` is the height above the first panel;
+    `first_column` and `first_row` are corners of panels.
     """
 
     width: float
@@ -168,8 +158,8 @@ def arrange_panels(
     title_room: float,
     title: str,
 ) -> PanelBlock:
-    """Panels of one size (width, height) in rows, below a title; `left` and `top` is the
-    room for what stands beside the first column and above the first row.
+    """Return panels of one size (width, height) in rows under a title, with room `left` and
+    `top`.
     """
     across = _across(len(panels))
     width, height = size

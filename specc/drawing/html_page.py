@@ -26,9 +26,7 @@ def read_page_resource(name: str) -> str:
 def render_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
-    """The whole file. `body` is markup whose texts are escaped; `data` is what a program
-    finds as JSON in the element `data`. A `title` is plain text.
-    """
+    """Return an HTML file. `body` is escaped markup, `data` becomes JSON in the element `data`."""
     style, program = "\n".join(styles), "\n".join(programs)
     return "\n".join(
         [

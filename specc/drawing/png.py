@@ -29,9 +29,7 @@ COLOR_TYPE = {1: 0, 3: 2}  # channels: gray, red-green-blue
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """The file of a picture `u8[rows, columns]`, `u8[rows, columns, 1]` or
-    `u8[rows, columns, 3]`.
-    """
+    """Return an image `u8[rows, columns]` or `u8[rows, columns, 1|3]` as a PNG file."""
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     rows, columns, channels = pixels.shape
@@ -191,9 +189,7 @@ def _in_line(
 
 
 def _runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """A text in pieces, each with the first font that has its characters; a character
-    that none has is written by its number.
-    """
+    """Yield pieces of a text with a font that has them; characters without one as their number."""
     fonts = _fonts(size)
     named = ((_font_of(c), c) for c in text)
     each = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)

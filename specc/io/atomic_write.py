@@ -1,6 +1,4 @@
-"""Write files and directories atomically: after any failure the previous output is complete
-and unchanged, or absent.
-"""
+"""Write files and directories atomically: a failure leaves the previous output unchanged."""
 
 import errno
 import hashlib
@@ -46,24 +44,18 @@ _FILE_COUNTER = count()
 """Of temporary files. No two threads get one: each would clean up what is the other's."""
 
 MAX_STEM_LENGTH = 150
-"""Bytes of a name that parts are named after; with hash and ending the longest fits
-every file system.
-"""
+"""Bytes of the stem of part names; hash and suffix then fit every file system."""
 
 
 def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
-    """The chunks, one after the other, as the whole content of `path`. Fails with E0810
-    to E0815.
-    """
+    """Write chunks as the whole content of `path`. Raise E0810 to E0815."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
         out.entry(path.name, chunks)
 
 
 def sanitize_file_stem(name: str) -> str:
-    """What the parts of a file of that name are named after: text that a model can hold
-    and every system can bear.
-    """
+    """Return the stem for parts of a file, valid in a model and on every system."""
     clean = "".join(c if c.isprintable() and c not in "\\/:" else "_" for c in name)
     return clean.encode()[:MAX_STEM_LENGTH].decode(errors="ignore")
 
@@ -95,14 +87,12 @@ class FileDigest:
 
 
 class OutputDirectory:
-    """A set of files that appears in a folder together.
+    """A set of files that appears in a directory together.
 
-    Used as a context: `hashed` and `entry` write temporary files; leaving without an
-    exception gives them their names. Entries take theirs in the order given, so the one
-    that readers open first comes last; one that replaces a file has its mode. `facts`
-    are those of every file written so far. The folder is made if there is none, and
-    those it lies in, and goes again if nothing comes of it. `superseded` are removed
-    when the new set stands.
+    A context manager: `hashed` and `entry` write temporary files, leaving without an exception
+    renames them, entries last in the order given. An entry keeps the mode of the file that it
+    replaces. `facts` are sizes and hashes of files written so far. Missing directories are
+    created, and removed after a failure; files in `superseded` are removed at the end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -142,10 +132,8 @@ class OutputDirectory:
                 self._new_folders.append(folder)
 
     def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
-        """Writes a file whose name holds the hash of its content, and gives the name.
-
-        16 hexadecimal digits of SHA-256: no two versions of a file share a name, so a
-        reader that has the old entry file still finds the old parts.
+        """Write a file, and return its name with 16 hex digits of its SHA-256, so that versions
+        never clash.
         """
         temporary, facts = self._write(f"{stem}{suffix}", chunks)
         name = f"{stem}-{facts.sha256[:16]}{suffix}"
@@ -194,12 +182,7 @@ class OutputDirectory:
     def _write(
         self, name: str, chunks: Iterable[Chunk], former: int | None = None
     ) -> tuple[Path, FileDigest]:
-        """A temporary file with that content, safely on the disk, and the facts of the
-        content.
-
-        Its mode is that of the former file, if there was one, else what the umask
-        leaves.
-        """
+        """Write and sync a temporary file; its mode is that of the `former` file or by umask."""
         temporary = self._reserve()
         digest, size, watch = hashlib.sha256(), 0, WRITE_PROGRESS.get()
         try:
@@ -223,9 +206,7 @@ class OutputDirectory:
         return temporary, FileDigest(size, digest.hexdigest())
 
     def _reserve(self) -> Path:
-        """A new temporary name, remembered before the file exists so that it is always
-        cleaned up.
-        """
+        """Return a new temporary name, registered for removal before the file exists."""
         number = next(_FILE_COUNTER)
         while os.path.lexists(
             path := self.path / f".{temporary_files.get_temporary_prefix()}{number}"
@@ -254,9 +235,8 @@ class OutputDirectory:
             _unlink_quietly(second)
 
     def _publish_entries(self) -> None:
-        """One entry changes in one step; several are put back if a later one fails.
-
-        Once an entry may stand, the parts it refers to stay, whatever fails behind it.
+        """Rename entries; several are restored if a later one fails, parts stay once an entry may
+        exist.
         """
         if len(self._entries) == 1:
             self._publish_one(*self._entries.items())

@@ -1,5 +1,5 @@
-"""Recognize files by content: files written by specc (which it may overwrite), and files
-that are not what their suffix says (Git LFS pointers, HTML pages, pickles).
+"""Recognize files by content: those that specc wrote, and pointers, pages or pickles by other
+names.
 """
 
 import hashlib
@@ -70,15 +70,11 @@ CONVERSION_COMMAND = (
     "for k, v in torch.load(f, weights_only=True).items()}, "
     'sys.argv[1])" {target} {source}'
 )
-"""The one command that turns a PyTorch checkpoint, of one file or several, into
-safetensors; it unpickles data only, no code.
-"""
+"""Converts a PyTorch checkpoint of one or several files to safetensors, with weights_only."""
 
 
 def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | None:
-    """What a file with these first bytes is, and what to do about it; nothing if it is
-    no known impostor.
-    """
+    """Return what a file with these first bytes is, and a fix; None if it is not known."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n")[:64].lower()
     for mark, what, help in _FOREIGN_SIGNATURES:
         if start.startswith(mark):
@@ -87,9 +83,7 @@ def identify_foreign_file(head: bytes, name: str = "FILE") -> tuple[str, str] | 
 
 
 def format_conversion_command(*names: str) -> str:
-    """The conversion command for a file of that name, or for those that a checkpoint
-    is cut into.
-    """
+    """Return the conversion command for a file, or for the shards of a checkpoint."""
     stem = names[0].rsplit(".", 1)[0] if "." in names[0] else names[0]
     whole = stem if len(names) == 1 else _SHARD_SUFFIX.sub("", stem)
     sources = " ".join(map(shlex.quote, names))
@@ -149,9 +143,7 @@ def is_package_index(path: Path) -> bool:
 
 
 def find_unused_side_files(path: Path) -> list[str]:
-    """Files that specc wrote beside the model `path` and that no other model in the
-    folder reads.
-    """
+    """Return the side files of the model `path` that no other model in its directory uses."""
     shape = re.compile(
         rf".*-([0-9a-f]{{16}})(?:{'|'.join(map(re.escape, SIDE_FILE_SUFFIXES))})", re.DOTALL
     )
@@ -173,9 +165,7 @@ def find_unused_side_files(path: Path) -> list[str]:
 def filter_unreferenced_files(
     folder: Path, names: Collection[str], *, but: Collection[str]
 ) -> list[str]:
-    """Those of `names` that no model in the folder reads, whatever the model is called;
-    `but` are not looked into.
-    """
+    """Return those of `names` that no model in the directory uses, except models in `but`."""
     left = list(names)
     try:
         # Nothing is looked for in folders that may be large where nothing is asked.
@@ -225,9 +215,7 @@ def _is_model_content(data: mmap.mmap) -> bool:
 
 
 def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """The fields of a protobuf message with their places. ValueError or IndexError
-    where it is none.
-    """
+    """Yield number and range of protobuf fields. Raise ValueError or IndexError if damaged."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)

@@ -1,6 +1,4 @@
-"""Suggest a local checkpoint directory where the user gives a Hugging Face hub name or cache
-directory.
-"""
+"""Suggest a local checkpoint directory for a Hugging Face hub name or cache directory."""
 
 import os
 import re

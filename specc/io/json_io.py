@@ -1,6 +1,4 @@
-"""Parse JSON strictly with limits, convert records to JSON, and read the fields of untrusted
-JSON objects with type and range checks.
-"""
+"""Strict JSON with limits, records as JSON, and checked fields of untrusted JSON objects."""
 
 import json
 import math
@@ -59,8 +57,8 @@ NO_LIMITS = JsonLimits(depth=None, below=None)
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
-    """What a JSON text says. Raises NotJson, or json.JSONDecodeError with the place of
-    a slip; both are ValueErrors.
+    """Return the value of a JSON text. Raise InvalidJson or json.JSONDecodeError, both
+    ValueErrors.
     """
     if text.startswith("\ufeff"):  # nobody sees it, so it is named
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
@@ -155,9 +153,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
 MAX_NUMBER = 1e30
-"""The greatest size of a number: it leaves room for every scale there is, and its square
-is still a float.
-"""
+"""Largest magnitude of a number; its square is still a float."""
 
 
 def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
@@ -171,8 +167,8 @@ def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
 
 
 class JsonFields:
-    """The fields of one JSON object, read once each; `shared` are values that fields refer to
-    by name, wherever they are nested.
+    """The fields of a JSON object, read once each; `shared` are values that fields refer to by
+    name.
     """
 
     def __init__(
@@ -333,10 +329,9 @@ PLAIN_READERS: Mapping[object, Reader] = {
 
 
 class Record:
-    """A dataclass that is stored as a JSON object, under its `tag` as `kind`.
-
-    A field is read by the reader in its `Annotated` type, or by that of its plain type; one
-    with a default may be absent.
+    """A dataclass stored as a JSON object, with its `tag` as `kind`. Fields are read by the
+    reader in their `Annotated` type, or that of the plain type; those with a default may be
+    absent.
     """
 
     __slots__ = ()

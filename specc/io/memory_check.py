@@ -17,9 +17,7 @@ _CGROUP_FILES = (
         "total_inactive_file",
     ),
 )
-"""Where Linux says what a container may use and uses, in its two versions; of that what
-only caches files is given back.
-"""
+"""Limit and usage files of cgroup v2 and v1, and the page cache that is reclaimable."""
 
 
 def get_free_memory() -> int | None:
@@ -61,9 +59,7 @@ def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int
 
 
 def check_free_memory(what: str, held: int, stored: int, numbers: int) -> None:
-    """E0804 where `held` bytes are more than are free, before any is taken. `stored` is
-    what the same `numbers` take in their files.
-    """
+    """Raise E0804 if `held` bytes exceed free memory; `stored` is the size of `numbers` on disk."""
     free = get_free_memory()
     if free is None or held <= free:
         return

@@ -1,6 +1,4 @@
-"""Decide whether an output path may be written: suffix, existing files, inputs, links,
-portable names. Raises E0810 to E0815, E0833 and E0958.
-"""
+"""Decide whether an output path may be written. Raises E0810 to E0816, E0833 and E0958."""
 
 import errno
 import os
@@ -23,9 +21,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:
-    """What is written: in words, how its name ends, and how one that specc wrote is
-    recognized, if it can be.
-    """
+    """A kind of output: name, suffixes, a test for files that specc wrote."""
 
     what: str
     endings: tuple[str, ...]
@@ -64,11 +60,8 @@ def resolve_output_path(
     force: bool = False,
     content: bytes = b"",
 ) -> Path:
-    """The file that is to be written for the output `path`: itself, or what it is a
-    link to.
-
-    What there is may be `content` already. Fails with E0811 (no place for a file),
-    E0814 (an input), E0816 (another ending), E0833 (someone else's file).
+    """Return the file to write for `path`, links resolved; an existing one may be `content`.
+    Raise E0811 (not a file), E0814 (an input), E0816 (suffix), E0833 (a foreign file).
     """
     if os.path.basename(path) in ("", ".") and not os.path.isdir(path):
         # what a `Path` forgets
@@ -116,9 +109,7 @@ def _explain_suffix(path: Path, kind: OutputKind) -> str:
 
 
 def reject_unportable_name(path: Path) -> None:
-    """E0958 for a name that some system cannot hold, wherever it is written: models are
-    carried from one to another.
-    """
+    """Raise E0958 for a file name that some system does not allow."""
     if why := explain_unportable_name(path.name):
         raise_error(
             "E0958",
@@ -129,9 +120,7 @@ def reject_unportable_name(path: Path) -> None:
 
 
 def normalize_output_path(path: str | Path) -> Path:
-    """A path without steps into folders that are not there and back: `new/../m.onnx` is
-    `m.onnx`, where no system would find it.
-    """
+    """Resolve `..` after missing directories: `new/../m.onnx` is `m.onnx`."""
     at = Path()
     for part in Path(path).parts:
         at = at.parent if part == ".." and not os.path.lexists(at) else at / part
@@ -201,9 +190,7 @@ def raise_not_a_file(path: Path, what: str) -> NoReturn:
 
 
 def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
-    """Whether there is nothing to lose: no file, an empty one, that content, or one
-    that specc wrote.
-    """
+    """Return whether the file is absent, empty, has that content, or was written by specc."""
     try:
         size = os.stat(path).st_size
     except (OSError, ValueError):
@@ -214,9 +201,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
 
 
 def _is_existing_directory(folder: Path) -> bool:
-    """Whether a folder is there; the one that a command works in may have been removed,
-    and has no name any more.
-    """
+    """Return whether a directory exists; a removed working directory has no links."""
     return folder.is_dir() and folder.stat().st_nlink > 0
 
 

@@ -1,6 +1,4 @@
-"""Differences between operating systems: open flags, file modes, atomic replace, hard links,
-process ids, portable file names.
-"""
+"""Differences between operating systems: open flags, modes, replace, links, processes, names."""
 
 import errno
 import os
@@ -65,9 +63,7 @@ def copy_file_mode(fd: int, mode: int) -> None:
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Give a file its name, in one step. On Windows another program that has the old one
-    open refuses that for as long; most have it for a moment.
-    """
+    """Rename a file; retried on Windows while another program has the old one open."""
     for turn in range(REPLACE_ATTEMPTS):
         try:
             os.replace(source, target)

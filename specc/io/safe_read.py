@@ -33,26 +33,20 @@ class Closeable(ABC):
 
 @dataclass(frozen=True)
 class UnreadableFile(Exception):
-    """Why a file cannot be read, as the end of a sentence. Callers turn it into a coded
-    diagnostic.
-    """
+    """Why a file cannot be read, as the end of a sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FileTooLarge(UnreadableFile):
-    """A file had `size` bytes before it was read: more than are granted, or fewer, and
-    it grew while it was read.
-    """
+    """The file has `size` bytes, more than allowed, or it grew while it was read."""
 
     size: int
 
 
 def escape_text(text: str, keep: str = "") -> str:
-    """A text from outside as it is printed: control characters, but those in `keep`,
-    and lone surrogates escaped.
-    """
+    """Escape control characters, except those in `keep`, and lone surrogates for printing."""
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
@@ -123,9 +117,7 @@ MAX_RANK = 16
 
 
 def read_bytes(path: str, most: int) -> bytes:
-    """The whole file. Fails with E0802 if it cannot be read, E0904 if it holds more
-    than `most` bytes.
-    """
+    """Return the content of a file. Raise E0802, or E0904 for more than `most` bytes."""
     try:
         return read_regular_file(path, most)
     except FileTooLarge as error:

@@ -15,18 +15,14 @@ from specc.io import platform
 from specc.io.output_paths import raise_os_error
 
 STALE_SECONDS = 3600
-"""What may be of a living process elsewhere is left alone this long after it was last
-written.
-"""
+"""Age after which a temporary file of another host or container is stale."""
 _OWNER = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 """Names of former versions say no place."""
 
 
 @cache
 def get_process_namespace() -> str:
-    """Eight digits for the set of processes that see each other: one system since it was
-    started, and in it one container.
-    """
+    """Return eight digits that identify the boot and container, in which process ids are unique."""
     known = [platform.get_host_name()]
     for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):  # not every system tells
@@ -48,9 +44,7 @@ def get_temporary_prefix() -> str:
 
 
 def is_abandoned_name(name: str, written: float) -> bool:
-    """Whether a file or folder of that name, last written at that time, is of a process
-    that is gone.
-    """
+    """Return whether a temporary file, last written at that time, belongs to a dead process."""
     found = _OWNER.fullmatch(name)
     if found is None or platform.is_process_alive(int(found[2])):
         return False
@@ -59,11 +53,7 @@ def is_abandoned_name(name: str, written: float) -> bool:
 
 @contextmanager
 def create_temporary_directory() -> Iterator[Path]:
-    """An empty folder among those for temporary files, gone at the end with all in it.
-
-    What killed processes of the same user left behind goes first. E0810 to E0815 where
-    there can be none.
-    """
+    """Create a directory, removed at the end, and remove stale ones. Raise E0810 to E0815."""
     try:
         room = Path(tempfile.gettempdir())
         _remove_stale_directories(room)

@@ -8,16 +8,11 @@ SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 
 RECEIVED_SIGNALS: list[int] = []
-"""The signals that came. Code that is being loaded when one comes may make another
-exception of it: a library in C then says that it could not be initialized.
-"""
+"""Signals that came; a library that is being imported may turn their exception into another."""
 
 
 class ProcessTerminated(KeyboardInterrupt):
-    """The process was told to end; `status` is what it ends with.
-
-    Who listens for Ctrl-C listens for this.
-    """
+    """The process was told to end, with exit `status`; handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -30,11 +25,7 @@ class ProcessTerminated(KeyboardInterrupt):
 
 
 def install_termination_handlers() -> None:
-    """Has the signals to end raise `ProcessTerminated` in the main thread, from which this is
-    called.
-
-    One that somebody has already decided about, as `nohup` does, stays as it is.
-    """
+    """Raise `ProcessTerminated` on termination signals, except those ignored already (`nohup`)."""
     for name in SIGNAL_NAMES:
         # not every system has all of them
         number = vars(signal).get(name)

@@ -24,11 +24,8 @@ Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnalysis:
-    """What was found in one state of a text.
-
-    `file` is its tree, `module` that made ready for look-up, `spec` the program: each
-    where it could be made. `readings` are the elaborations, of which each says what
-    stood where.
+    """What is known of one version of a text: its tree `file`, the `module` for lookup, the
+    program `spec`, and the elaborations `readings`, which record the types at positions.
     """
 
     path: Path
@@ -43,9 +40,7 @@ class DocumentAnalysis:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """What stands where with every length a symbol. A reading that found no fault
-        comes first.
-        """
+        """Types at positions with symbolic lengths, from elaborations without errors first."""
         symbolic = [r for r in self.readings if r.symbolic]
         return self._said(sorted(symbolic, key=lambda r: not r.whole))
 
@@ -87,11 +82,8 @@ class DocumentAnalysis:
 def analyze_incrementally(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> Iterator[DocumentAnalysis]:
-    """What is known of a text that is to lie at `path`, and more of it each time: the
-    graphs of a spec one after the other, the usual one first. Never fails for what the
-    text says.
-
-    `unsaved` are the texts of other files, by their resolved paths.
+    """Yield what is known of a text at `path`, after each of its graphs, the default one first.
+    `unsaved` are other open texts by resolved path. Never raises for an invalid text.
     """
     library = SpecLibrary(unsaved={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
@@ -191,9 +183,7 @@ def node_span(node: ast.Node) -> Span | None:
 
 
 def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
-    """The nodes that a character belongs to, the innermost last. A character right
-    behind a word belongs to it.
-    """
+    """Return the nodes that contain a character, the innermost last; a word includes its end."""
     found: list[ast.Node] = []
     stack = [root]
     while stack:
@@ -215,8 +205,8 @@ def _size(node: ast.Node) -> int:
 
 
 def bindings_at(item: ast.Node, before: int | None = None) -> Iterator[NameBinding]:
-    """The names that are in sight in a block or a definition: of those that stand
-    before a character, if one is given.
+    """Yield the names in scope in a block or definition, bound before a character if one is
+    given.
     """
     for node in walk_tree(item):
         for found in _bound_by(node):
@@ -257,8 +247,8 @@ def config_fields(file: ast.File) -> Iterator[ast.Field]:
 def enclosing_item(
     file: ast.File, offset: int, *, begun: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """The block or definition that a character stands in. In one that is `begun`, and
-    longer by now than the tree has it, the last one before the character.
+    """Return the block or definition around a character; in a text with newer changes (`begun`),
+    the last one before it.
     """
     before = [
         (item, item.span)

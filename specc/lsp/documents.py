@@ -18,9 +18,7 @@ Mended = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """A text that is open. `known` is what was found in this version, `good` what was
-    found in the last one that could be read.
-    """
+    """An open text. `known` is the analysis of this version, `good` of the last one that parsed."""
 
     uri: str
     path: Path

@@ -60,8 +60,8 @@ def complete_dsl(known: DocumentAnalysis, text: str, offset: int) -> list[Comple
 def expected_terminals(
     known: DocumentAnalysis, here: ExpectedTokens, offset: int, *, begun: bool
 ) -> list[CompletionItem]:
-    """What the grammar lets stand behind some tokens, by name. `begun` says that the
-    character is in a block, which may be longer than the tree has it.
+    """Yield completions for terminals of the grammar; `begun`: the block may be longer than its
+    tree.
     """
     found: list[CompletionItem] = []
     last = here.before[-1].kind if here.before else ""
@@ -157,9 +157,7 @@ def _words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 
 def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """In a mask, bias or score that is being written: what it is about, and its
-    parameters.
-    """
+    """Yield the names of a mask, bias or score at the character."""
     # the item that was begun last is the one at the cursor
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     head = tokens[begins[-1] :] if begins else ()
@@ -192,8 +190,8 @@ def _unclosed(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _entries(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
-    """The names that stand first in the braces of an item: values of what is extended,
-    words of rounding, inputs and results.
+    """Yield the keys in the braces of an item: config values, quantization kinds, inputs and
+    results.
     """
     opened = _open_bracket(tokens)
     if not opened or tokens[opened].kind != "LBRACE":

@@ -37,8 +37,8 @@ class FixEdit:
 def place_fix(
     known: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
 ) -> Iterator[FixEdit]:
-    """The edits that a piece may stand for, the surest first. `spans` are the places
-    that the message points at, the first of them the one that is at fault.
+    """Yield the edits that a piece of advice may mean, the likeliest first; `spans[0]` is the
+    error.
     """
     # `… @ name` is what stands there, with a name behind it
     piece = piece.removeprefix("… ")
@@ -76,9 +76,7 @@ def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
 
 
 def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """`mask=causal` in the calls that a message points at: instead of the one that is
-    there, or as one more.
-    """
+    """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
     option = OPTION.fullmatch(piece)
     if option is None:
         return
@@ -137,9 +135,7 @@ def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
 
 
 def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """What stands by itself: an item above all graphs, `where` in a graph's head,
-    `return` in the end of a block.
-    """
+    """Yield edits that add an item, a `where` in a graph's header, or a `return` in a block."""
     title = f"add `{piece}`"
     if known.file is None or not spans:
         return
@@ -208,9 +204,7 @@ def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
 
 
 def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
-    """`last(x)`, where `x` stands for what is there: for the text that is at fault, or
-    for what the call there takes.
-    """
+    """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
     if not spans or not STANDS.search(piece):
         return
 

@@ -74,9 +74,7 @@ def find_inlay_hints(known: DocumentAnalysis, start: int, end: int) -> Iterator[
 
 
 def _hint(known: DocumentAnalysis, span: Span, shown: str) -> InlayHint:
-    """A shape behind its name; in YAML, where a key has its own colon, at the end of its
-    line.
-    """
+    """Return the hint after a name; in YAML at the end of its line."""
     if known.syntax == "specc":
         return InlayHint(span.end, f": {shown}")
     text = known.source.text

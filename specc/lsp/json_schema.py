@@ -310,9 +310,7 @@ ITEMS: dict[str, Schema] = {
 
 
 def json_schema_text() -> str:
-    """The contents of specs/schema.json: a definition or a rule a line, so that changes
-    can be read.
-    """
+    """Return specs/schema.json, one definition or rule a line."""
     whole = dict(build_json_schema())
     definitions, rules = whole.pop("definitions"), whole.pop("allOf")
     assert isinstance(definitions, dict)

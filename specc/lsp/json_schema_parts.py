@@ -37,9 +37,7 @@ def mapping_schema(
 
 
 def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
-    """What can be called, with its options; a file may have a block of its own under
-    the same name, so that other options are not refused.
-    """
+    """Return the schema of calls with their options; blocks of a file may have other options."""
     calls: dict[str, Schema] = {}
     for name, options in list_callables().items():
         keys = {"in": expression, "weights": scalar, **dict.fromkeys(options, expression)}
@@ -77,8 +75,8 @@ VALUES: dict[str, Schema] = {
 
 
 def config_schema(program: Program) -> Schema:
-    """What `config:` of an instance may hold: values for the fields of the spec and of
-    those that it uses, and new fields with their types.
+    """Return the schema of `config:` of an instance: values of its spec and used specs, new
+    fields.
     """
     schema = _of(program)
     texts = any_of_schemas(SCALAR, {"type": "array", "items": SCALAR})

@@ -30,9 +30,7 @@ class DocumentPosition(NamedTuple):
 
 
 class DocumentLines:
-    """The lines of one text. Only what the protocol calls a line end is one: a form feed
-    inside a line is a character like others.
-    """
+    """The lines of a text; only the line ends of the protocol count, no form feed."""
 
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
@@ -191,9 +189,7 @@ def path_to_uri(path: Path) -> str:
 def to_completion_items(
     offers: Sequence[CompletionItem], lines: DocumentLines, start: int, end: int
 ) -> list[lsp.CompletionItem]:
-    """What may be written in place of the characters of a word, in this order: editors
-    would sort by the alphabet.
-    """
+    """Return completions that replace a word, with sort keys that keep their order."""
     place = to_range(lines, start, end)
     return [
         lsp.CompletionItem(

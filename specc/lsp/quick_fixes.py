@@ -137,9 +137,7 @@ class FixTrial:
         return not any(_touches(state, d, edit) for d in new)
 
     def _looked_at(self, text: str) -> DocumentAnalysis:
-        """A text, up to the graph in which the message was found: others are checked
-        when the edit is made.
-        """
+        """Analyze a text up to the graph in which the message was found."""
         states = analyze_incrementally(self.known.path, text, self.unsaved)
         return next(islice(states, self._depth, None), None) or next(
             analyze_incrementally(self.known.path, text, self.unsaved)

@@ -173,9 +173,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """A stream that ends where a message is too long: what follows could not be told
-    from what was promised. `heard` says whether a message ever came.
-    """
+    """A stream that ends at a message that is too long; `heard` is whether any message came."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -237,8 +235,8 @@ class SpeccLanguageServer:
         )(_safe(answers.actions))
 
     def serve(self, given: BinaryIO, taken: BinaryIO) -> str:
-        """Serve until the editor says `exit` or goes away; how the latter came, empty
-        where it took its leave.
+        """Serve until `exit` or the end of input; return why it ended without `shutdown`, else
+        "".
         """
         stdin = BoundedInput(given)
         self.editor.start_io(stdin, taken)
@@ -347,9 +345,7 @@ def _safe(
 
 
 def _heard(take: Callable[[Params], None]) -> Callable[[Params], None]:
-    """A notification taken; a bug of ours is logged. pygls writes on what it is given,
-    and on a method it cannot.
-    """
+    """Return a notification handler that logs errors; a function, as pygls sets attributes."""
 
     @wraps(take)
     def heard(params: Params) -> None:
@@ -362,8 +358,8 @@ def _heard(take: Callable[[Params], None]) -> Callable[[Params], None]:
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:
-    """Where a text will lie. One that is in no file yet is as if in the folder that the
-    server runs in; None for an address that no file can have.
+    """Return the path of a document, `untitled` for one without a file; None for an invalid
+    address.
     """
     parts = urlsplit(uri)
     name = unquote(parts.path)

@@ -110,9 +110,7 @@ def _at(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _spread(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Schemas with all that they may be: alternatives, references, entries of lists.
-    Each once, for they name each other in circles.
-    """
+    """Return schemas with their alternatives, references and items, each once."""
     found: dict[int, Schema] = {}
     waiting = list(reversed(schemas))
     while waiting:
@@ -141,9 +139,7 @@ def _inside(made: Schema, text: str) -> Iterator[Schema]:
 
 
 def _holds(condition: object, text: str) -> bool:
-    """Whether the rule about a spec that is extended is for this text; what an item or a
-    statement is, its other keys would tell.
-    """
+    """Return whether a rule on `extends` is for this text; other rules always are."""
     said = json.dumps(condition)
     if '"extends"' not in said:
         return True

@@ -24,9 +24,7 @@ from specc.preprocessing.npy import NPY, ZIP, fail_bad_array, parse_npy, parse_n
 
 
 def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
-    """The arrays of a JSON text: a list (of lists …) of numbers, a number, or an object
-    of those by name.
-    """
+    """Return the arrays of a JSON text by name; "" for a number or nested lists."""
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
@@ -37,8 +35,8 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
 
 
 def nested_array(value: object, where: str, *, left: bool = False) -> Array:
-    """Nested lists as an array: bool, i64 if all are whole, or f64. `where` is what a
-    message calls them; what is too short is padded on the `left`, says a message. E0906.
+    """Return nested lists as an array (bool, i64 or f64). Raise E0906, naming `where`; `left`:
+    its help pads shorter lists on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # ids, as a rule
         with suppress(OverflowError):  # told below, with the place
@@ -67,8 +65,8 @@ MOST_FILLED = 24
 
 
 def _filled(value: object, left: bool) -> list[list[object]]:
-    """Lists of numbers made one length, by zeros behind or on the `left`; empty where they
-    are, or where it is not that which is wrong.
+    """Return lists of different lengths padded with zeros for a help; empty if that is not the
+    error.
     """
     rows = [x for x in value if isinstance(x, list)] if isinstance(value, list) else []
     if not rows or len(rows) != len(value if isinstance(value, list) else ()):
@@ -213,12 +211,8 @@ def _narrowed(array: Array, dtype: str, name: str) -> Array:
 
 
 def cast_exactly(array: Array, dtype: str, name: str) -> Array:
-    """The array of input `name` as `dtype` (`f32`, `i64`, …). Fails with E0907 if
-    values would change.
-
-    Whole numbers convert to any type that holds them, 0 and 1 to bool, floats to
-    narrower floats by rounding as long as none becomes infinite. Fractions never become
-    whole numbers, truth values never numbers.
+    """Return the array of input `name` as `dtype` (`f32`, `i64`, …). Raise E0907 if values
+    change: floats may round to narrower floats, but do not become integers, nor bools numbers.
     """
     goal = DTYPES[dtype]
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":

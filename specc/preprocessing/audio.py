@@ -52,11 +52,8 @@ class _Format:
 
 
 def parse_wav(data: bytes, name: str) -> AudioRecording:
-    """What a WAV file holds; several channels become their mean, as published loaders
-    have it.
-
-    Fails with E0840 for what is no WAV file, and E0841 for one that is damaged or coded
-    in another way.
+    """Return the samples of a WAV file, channels averaged. Raise E0840 if it is none, E0841 if it
+    is damaged or has another encoding.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         _other(data, name)
@@ -175,11 +172,7 @@ EMPHASIS = 0.97
 
 
 def read_sound(path: str, record: Sound) -> Floats:
-    """The WAV file at `path` as one row of a batch: `f32[samples]`, or a spectrogram.
-
-    Fails with E0802, E0840, E0841 and E0904 as files do, E0842 for another rate, E0843
-    for a recording that is too long.
-    """
+    """Return a WAV file as `f32[samples]` or a spectrogram. Raise E0802, E0840 to E0843, E0904."""
     return audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
 
 
@@ -210,11 +203,7 @@ def normalize_waveform(sound: Floats) -> Floats:
 
 
 def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
-    """f32[bins, frames] of exactly `record.samples` samples.
-
-    Windows stand around every `hop`-th sample, the ends mirrored; the last, which is
-    around the end, is left out.
-    """
+    """Return f32[bins, frames] of `record.samples` samples from centered windows, mirrored at the ends."""
     half = record.window // 2
     framed = _frames(
         np.pad(sound.astype(np.float64), half, mode="reflect"), record.window, record.hop
@@ -246,8 +235,8 @@ def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
 
 @lru_cache(maxsize=8)
 def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
-    """f64[frequencies, bins]: triangles on Slaney's scale, each of the same area (the
-    Auditory Toolbox, 1998).
+    """Return f64[frequencies, bins]: triangular filters on Slaney's mel scale, normalized by
+    area.
     """
     # The scale is straight up to 1000 hertz, and grows by 6.4 in 27 steps above.
     highest = 15.0 + np.log(HIGHEST / 1000.0) * 27.0 / np.log(6.4)
@@ -272,9 +261,7 @@ def _kaldi_mel(hertz: float | Doubles) -> Doubles:
 
 
 def _triangles(places: Doubles, corners: Doubles) -> Doubles:
-    """f64[places, len(corners) - 2]: up from each corner to the next, and down to the
-    one behind.
-    """
+    """Return f64[places, len(corners) - 2]: triangular filters between every other corner."""
     widths = np.diff(corners)
     rising = (places[:, None] - corners[:-2]) / widths[:-1]
     falling = (corners[2:] - places[:, None]) / widths[1:]

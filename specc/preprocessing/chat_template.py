@@ -73,8 +73,8 @@ def parse_messages(given: object) -> list[dict[str, Json]]:
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
-    """The text that a template makes of messages. Fails with E0423 where it cannot, or
-    takes too long, and with E0426 without jinja2.
+    """Return the text of a chat. Raise E0423 if the template fails or times out, E0426 without
+    jinja2.
     """
     if find_spec("jinja2") is None:
         raise_error(

@@ -24,9 +24,7 @@ def render_from_stdin() -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Where in the template it failed, in words; jinja puts the template's lines into
-    the traceback, and says that of a fault in its grammar itself.
-    """
+    """Return `in line N: ` of the template; jinja puts its lines into the traceback or `lineno`."""
     line: int | None = vars(error).get("lineno")
     place = error.__traceback__
     while place is not None:

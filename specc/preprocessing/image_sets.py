@@ -22,8 +22,8 @@ def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) 
 
 
 def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
-    """The pictures `f32[pictures, …]` of every text as one array. E0912 for several
-    numbers of them where no input can say which are there.
+    """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
+    mask input.
     """
     counts = {len(pictures) for pictures in texts}
     shape = graph.inputs[name].type.shape
@@ -44,8 +44,8 @@ def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
 def split_images(
     graph: Graph, reading: PreprocessingConfig, given: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """`given`, where pictures in a row belong to texts. E0912 for another number of
-    pictures than of texts.
+    """Return `given` with images grouped by text. Raise E0912 if counts of images and texts
+    differ.
     """
     made = dict(given)
     for name, array in given.items():

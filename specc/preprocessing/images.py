@@ -43,17 +43,12 @@ MIDDLE = 127.5  # between black and white
 
 
 def read_image(path: str, record: ImageRecord) -> Floats:
-    """The picture in a file as `f32[1, channels, rows, columns]`.
-
-    Fails with E0802 and E0902 to E0904: no such file, no Pillow, no picture, too large.
-    """
+    """Return an image file as `f32[1, channels, rows, columns]`. Raise E0802, E0902 to E0904."""
     return normalize_image(decode_image(read_bytes(path, MAX_IMAGE_BYTES), path), record)
 
 
 def decode_image(data: bytes, name: str) -> Array:
-    """The pixels of an encoded picture, 0 to 255: `u8` or `f32[rows, columns, 3]`, or
-    `[…, 1]` if gray.
-    """
+    """Return the pixels of an encoded image, 0 to 255: `u8` or `f32[rows, columns, 1|3]`."""
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
@@ -80,8 +75,8 @@ def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
-    """Pixels `[rows, columns, 1|3]` from 0 to 255 as a model takes them:
-    `f32[1, channels, *size]`. Fails with E0990 for one that is larger than its frame.
+    """Return pixels `[rows, columns, 1|3]` as `f32[1, channels, *size]`. Raise E0990 if they
+    exceed the frame.
     """
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     if record.crop:
@@ -128,9 +123,7 @@ def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
 
 
 def _published(pixels: Array, record: ImageRecord) -> Array:
-    """Pixels `[rows, columns, 1|3]` resized as published processors do it, in 8 bits,
-    and the middle of what comes out, as it is asked for.
-    """
+    """Resize pixels `[rows, columns, 1|3]` as published processors do, and center-crop them."""
     if record.centered:
         return _in_the_middle(pixels, record)
     pixels = _to_size(pixels, _target(pixels.shape[0], pixels.shape[1], record), record)
@@ -149,9 +142,7 @@ def _to_size(pixels: Array, wanted: tuple[int, int], record: ImageRecord) -> Arr
 
 
 def _turned(pixels: Array, size: tuple[int, int]) -> Array:
-    """A picture as high or as wide as its frame is: turned a quarter to the right where
-    the one lies and the other stands.
-    """
+    """Rotate an image by 90° clockwise where its orientation differs from that of `size`."""
     rows, columns = pixels.shape[:2]
     lies, stands = size[1] > size[0], size[1] < size[0]
     if (stands and columns > rows) or (lies and columns < rows):
@@ -160,10 +151,7 @@ def _turned(pixels: Array, size: tuple[int, int]) -> Array:
 
 
 def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
-    """A whole picture in the middle of its frame, as Donut's processor lays it: resized
-    to the frame's shorter side, resized again where it reaches over the longer one, black
-    around it.
-    """
+    """Return an image resized and padded with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
     pixels = _to_size(pixels, _shorter(pixels.shape[0], pixels.shape[1], edge), record)
@@ -195,9 +183,7 @@ def _target(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
 
 
 def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
-    """A picture's sides where the shorter one becomes `edge`: the longer one in
-    proportion, rounded down. Fails with E0904 where that is too large.
-    """
+    """Return (rows, columns) with the shorter side `edge`. Raise E0904 where that is too large."""
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
     if other * edge > MAX_PIXELS:
@@ -206,8 +192,8 @@ def _shorter(rows: int, columns: int, edge: int) -> tuple[int, int]:
 
 
 def _fitted(rows: int, columns: int, record: ImageRecord) -> tuple[int, int]:
-    """A picture's sides in proportion, as DETR's and YOLOS's processors round them. Fails
-    with E0990 where its frame is too small.
+    """Return (rows, columns) as DETR's and YOLOS's processors round them. Raise E0990 if they
+    exceed the frame.
     """
     edge, most = record.fitted
     short, long = min(rows, columns), max(rows, columns)
@@ -260,9 +246,7 @@ def _cut_out(pixels: Array, size: tuple[int, int]) -> Array:
 
 
 def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
-    """`normalize_image` undone: model pixels `f[channels, rows, columns]` as
-    `u8[rows, columns, channels]`.
-    """
+    """Return model pixels `f[channels, rows, columns]` as `u8[rows, columns, channels]`."""
     mean, std = (np.array(v, np.float64).reshape(-1, 1, 1) for v in (record.mean, record.std))
     pixels = (values.astype(np.float64) * std + mean) / record.scale
     if record.invert is True:
@@ -272,9 +256,7 @@ def denormalize_image(values: Array, record: ImageRecord) -> NDArray[np.uint8]:
 
 
 def _pixels(picture: "Pillow.Image") -> Array:
-    """A lazily opened picture, decoded: bytes where the file has bytes, so that large
-    pictures stay small.
-    """
+    """Decode a lazily opened image, to bytes where the file has bytes."""
     from PIL import Image as pillow  # noqa: N813 - the extra [image]: `_pillow` has found it by now
     from PIL import ImageOps
 

@@ -14,18 +14,13 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
-"""The number that a length such as `2 * src + 1` has, given the known lengths; None if
-it cannot be said.
-"""
+"""Evaluates a dim such as `2 * src + 1` given the known lengths; None if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What a model says of one input.
-
-    `dtype` is one of specc's (`f32`, `i64`, `bool` …). A dim is a number, a name, or a
-    text for the caller's `solve`. Ids, where the input holds ids, are from 0 to `below`
-    - 1. An `optional` input may be absent: the runner fills it in.
+    """An input of a model: `dtype` is one of `f32`, `i64`, `bool` …; a dim is a number, a name,
+    or a text for `solve`; ids are below `below`; an `optional` input may be absent.
     """
 
     name: str
@@ -46,9 +41,7 @@ class LengthBound:
 
 @dataclass(slots=True)
 class _Findings:
-    """What is known so far: faults, and for each dim its length and the input that said
-    so first.
-    """
+    """Errors so far, and for each dim its length and the input that set it."""
 
     faults: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
@@ -67,11 +60,8 @@ def check_inputs(
     bounds: Mapping[str, LengthBound] | None = None,
     solve: Solve | None = None,
 ) -> dict[str, Array]:
-    """The arrays as the runtime takes them: exact in value, of the right type, native,
-    contiguous, in order.
-
-    Fails with every fault found: E0907 element types, E0910 names, E0911 ranks, E0912
-    lengths, E0913 ids, E0914 NaN.
+    """Return the arrays in order, cast exactly. Raise all errors: E0907 element types, E0910
+    names, E0911 ranks, E0912 lengths, E0913 ids, E0914 NaN.
     """
     found = _Findings()
     _check_names(specs, given, found)

@@ -26,10 +26,7 @@ AGAIN = "save or copy it again"
 
 
 class NpyHeader(NamedTuple):
-    """What stands before the numbers of a .npy file, which begin at byte `start`.
-
-    `by_column`: the first axis is the one whose numbers lie side by side.
-    """
+    """The header of a .npy file, whose data begin at byte `start`. `by_column`: Fortran order."""
 
     shape: tuple[int, ...]
     by_column: bool
@@ -102,9 +99,7 @@ def _element(kind: object, name: str) -> "np.dtype[np.generic]":
 
 
 def parse_npz(data: bytes, path: str) -> dict[str, Array]:
-    """The arrays of a .npz file by name. Fails with E0905, and E0904 for one that is
-    small as a file alone.
-    """
+    """Return the arrays of a .npz file by name. Raise E0905, or E0904 if they are too large."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _members(archive, path)

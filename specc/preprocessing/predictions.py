@@ -32,11 +32,8 @@ Facts: TypeAlias = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
-    """What a formatter reads: the results of a run, the tokens of every row, the texts
-    they are of, and the options.
-
-    `rows` are empty where ids were given instead of text. `owner` says which text each
-    row is of: a long context is several rows.
+    """Results of a run with the tokens of every row, the texts and the options. `rows` are empty
+    where ids were given; `owner` is the text of each row, as a long context is several rows.
     """
 
     task: Task
@@ -162,9 +159,7 @@ def _softmax_over(logits: Floats, counted: NDArray[np.bool_]) -> Floats:
 
 
 def _word_characters(row: TextEncoding, place: int) -> tuple[int, int]:
-    """The characters of the word that a token is of; those of the token where the
-    tokenizer knows no words.
-    """
+    """Return the characters of the word of a token, or of the token if words are unknown."""
     word = row.words[place]
     if word is None:
         return row.offsets[place]
@@ -269,8 +264,8 @@ Token: TypeAlias = Mapping[str, Any]
 def group_entities(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer, strategy: str
 ) -> list[TokenFacts]:
-    """The spans of a text from the probabilities [tokens, labels] of its tokens; the
-    tokens themselves where the strategy is `none`. Those labeled `O` are left out.
+    """Return the entity spans of a text from probabilities [tokens, labels]; its tokens with
+    strategy `none`. Those labeled `O` are left out.
     """
     tokens = _tokens(text, row, shares, task, record)
     if strategy in ("none", "simple"):

@@ -37,11 +37,9 @@ Files: TypeAlias = Mapping[str, TokenizerFile]
 
 @dataclass(frozen=True, slots=True)
 class PreprocessingConfig:
-    """The readings of a model's inputs and of the outputs it shows, in the order of the
-    spec.
-
-    An input that is not listed is read as `NumbersOutput`; where nothing is shown, every
-    output is. `task` says what the results are for, where the graph has a head for text.
+    """The readings of inputs and of displayed outputs, in the order of the spec. An input without
+    one is read as `NumbersOutput`; with none displayed, every output is. `task` is that of the
+    head.
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
@@ -72,15 +70,13 @@ class PreprocessingConfig:
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
 
     def placed(self, stem: str) -> "PreprocessingConfig":
-        """As the model called `stem` carries it: files that are too large to be inside
-        have their names.
+        """Return it as the model called `stem` stores it: large files get names next to the
+        model.
         """
         return self._changed(lambda file: file.placed(stem))
 
     def named(self, names: Mapping[str, str]) -> "PreprocessingConfig":
-        """With the files of these hashes beside the model under these names, as a
-        package of graphs has them.
-        """
+        """Return it with files named by their hashes, as a package of graphs stores them."""
         return self._changed(lambda file: file.named(names.get(file.sha256, file.name)))
 
     def opened(self, folder: Path) -> "PreprocessingConfig":
@@ -118,8 +114,8 @@ class PreprocessingConfig:
 
     @staticmethod
     def from_json(value: object) -> "PreprocessingConfig":
-        """The record from JSON of unknown origin; files beside the model are not read
-        yet. Fails with E0915.
+        """Return the record from untrusted JSON; files next to the model are not read yet. Raise
+        E0915.
         """
         whole = JsonFields(value, ("reading",))
         inputs, shows = whole.child("inputs"), whole.child("shows")
@@ -149,8 +145,8 @@ def parse_input_record(
     complain: RaiseFieldError = raise_damaged_record,
     files: Files | None = None,
 ) -> InputReading:
-    """Return the record of an input from JSON; `complain` is called with the path of a field and
-    what is wrong with it. `files` are the tokenizers that a record may name by their hash.
+    """Return the record of an input from JSON; `complain` raises for the path of a field, `files`
+    are the tokenizers by their hash.
     """
     return parse_tagged_record(JsonFields(value, path, complain, files), INPUT_RECORDS)
 

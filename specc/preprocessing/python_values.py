@@ -31,16 +31,14 @@ def _is_texts(array: Array) -> bool:
 
 
 def _pictures(value: object) -> list[object]:
-    """What is given as one picture or several, open or as a `Path`; none where it is
-    anything else.
-    """
+    """Return what is given as images (Pillow, or a `Path`); empty for anything else."""
     several = list(value) if isinstance(value, list | tuple) else [value]
     return several if all(is_pil_image(one) for one in several) else []
 
 
 def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> list[Array]:
-    """The pictures `f32[pictures, …]` of every text, where a list of each text's is
-    given; none where it is anything else.
+    """Return the images `f32[images, …]` of every text from a list of lists; empty for anything
+    else.
     """
     record = reading.of_input(name)
     if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
@@ -54,9 +52,7 @@ def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> l
 
 
 def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:
-    """What is given as the input `name`: an array, a text, texts, or nested lists of
-    numbers as they are.
-    """
+    """Return the input `name` as an array, a text, texts, or nested lists of numbers."""
     record = reading.of_input(name)
     if isinstance(value, str):
         return str(value)  # NumPy's texts are seen as arrays too
@@ -80,8 +76,8 @@ def _read(picture: object, record: ImageRecord, name: str) -> Floats:
 
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
-    """An array, or nested lists of numbers as one, of which short ones were to be padded
-    on the `left`. Fails with E0906.
+    """Return an array, or nested lists of numbers as one. Raise E0906; its help pads on the
+    `left`.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -180,9 +176,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
 
 
 def _check_rows(value: Any, methods: list[str], name: str) -> None:
-    """E0907 for a column of Arrow with rows that hold nothing: as numbers they would be
-    something.
-    """
+    """Raise E0907 for an Arrow column with nulls."""
     if "null_count" not in methods or not value.null_count:
         return
     row = value.to_pylist().index(None)

@@ -102,9 +102,7 @@ class ImageRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class VocabularyText(Record):
-    """Text, one id for each entry of `vocab`. `start` and `end` are put around a text that is
-    read; `unknown` stands for what `vocab` lacks.
-    """
+    """Text, one id for each entry of `vocab`, between `start` and `end`; `unknown` for others."""
 
     vocab: Vocabulary
     end: TokenId = None
@@ -127,8 +125,8 @@ class VocabularyText(Record):
 
 @dataclass(frozen=True, slots=True)
 class TextCharacters(VocabularyText):
-    """Text, one id a character. Entries of more than one character (`<pad>`, `<end>`) are special
-    tokens: they have an id and no text.
+    """Text, one id a character. Longer entries (`<pad>`, `<end>`) are special tokens without
+    text.
     """
 
     tag = "characters"
@@ -236,9 +234,7 @@ class FilterBanks(Record):
 
 @dataclass(frozen=True, slots=True)
 class NumbersOutput(Record):
-    """An array: the reading of everything without one. `digits` are significant digits
-    when shown.
-    """
+    """An array, the default reading; `digits` are significant digits when shown."""
 
     tag = "numbers"
     digits: Annotated[int, partial(JsonFields.integer, low=1, high=17)] = 4
@@ -263,9 +259,7 @@ def _read_image(found: JsonFields, name: str) -> ImageRecord:
 
 @dataclass(frozen=True, slots=True)
 class LabelsOutput(Record):
-    """Scores of classes along the last axis, shown as the `top` most probable labels
-    with their share. Without labels, classes go by their numbers.
-    """
+    """Scores of classes along the last axis, shown as the `top` labels with their probability."""
 
     tag = "choice"
     labels: Labels = ()
@@ -282,9 +276,7 @@ class TextOutput(Record):
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput(Record):
-    """Pixels as `image` reads them, shown as an image (the inversion of `invert=auto`
-    is not undone).
-    """
+    """Pixels as `image` reads them, shown as an image; `invert=auto` is not undone."""
 
     tag = "picture"
     image: Annotated[ImageRecord, _read_image]
@@ -359,8 +351,8 @@ OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
 
 
 def labels_for_rank(record: OutputReading, rank: int) -> OutputReading:
-    """Return the same labels for a result of `rank` axes: heads of one spec may score an image
-    as a whole, `[batch, classes]`, or its pixels, `[batch, classes, rows, columns]`.
+    """Return the labels for scores of an image, `[batch, classes]`, or of its pixels, `[batch,
+    classes, rows, columns]`: heads of one spec may have either.
     """
     match record:
         case LabelsOutput() if rank == 4:

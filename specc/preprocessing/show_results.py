@@ -41,10 +41,8 @@ class ShownResults:
 
 
 def show_results(reading: PreprocessingConfig, outputs: Mapping[str, Array]) -> ShownResults:
-    """All that `reading` shows of a model's outputs; where it shows nothing, every
-    output as numbers.
-
-    Fails with E0916 if an output is not what its reading says.
+    """Format outputs as `reading` says, or all as numbers. Raise E0916 if one does not fit its
+    reading.
     """
     plan = reading.shows or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
@@ -87,8 +85,8 @@ def show_output(
 
 
 def probabilities(logits: Array) -> NDArray[np.float64]:
-    """Softmax along the last axis, in float64; a row that holds no finite score is
-    spread evenly.
+    """Return the softmax along the last axis in float64; uniform for a row without a finite
+    score.
     """
     scores = logits.astype(np.float64)
     peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -226,9 +224,7 @@ def _scored(name: str, value: Array) -> tuple[int, Array]:
 
 
 def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
-    """Class ids [batch, rows, columns], and how many classes there are: as many as the
-    reading names, else as many as are scored, else as many as occur.
-    """
+    """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
         classes, ids = _scored(name, value)

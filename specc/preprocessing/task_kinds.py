@@ -19,9 +19,7 @@ MOST_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """One input of a task. `many`: all remaining words of the command line belong to it;
-    `optional`: it may be left out.
-    """
+    """One input of a task. `many`: it takes all remaining words of the command line."""
 
     name: str
     many: bool = False
@@ -30,10 +28,8 @@ class TaskSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind:
-    """One task: its inputs, the classes and the results by which a graph is known, and the
-    options that change its output, with their defaults.
-
-    `needs_tokenizer`: only a tokenizer.json says where tokens are in the text.
+    """A task: inputs, the classes and results that identify a graph, and options with defaults.
+    `needs_tokenizer`: it needs the offsets of a tokenizer.json.
     """
 
     slots: tuple[TaskSlot, ...]
@@ -94,9 +90,7 @@ TASKS: Mapping[str, TaskKind] = {
 
 
 def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """Return the task of a graph that is made for `classes` and gives `results`; empty
-    where it has none.
-    """
+    """Return the task of a graph that is made for `classes` and gives `results`, or ""."""
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue

@@ -19,11 +19,8 @@ from specc.preprocessing.tokenizer_library import token_parts
 def encode_text_inputs(
     graph: Graph, reading: PreprocessingConfig, given: Mapping[str, object], growing: str = ""
 ) -> dict[str, object]:
-    """`given` with every text, or list of texts, as ids: a text for an input that reads
-    text.
-
-    The keep input that belongs to it is filled in too where it is not given and the
-    graph has one.
+    """Return `given` with texts as ids, and the padding mask where it is absent and the graph has
+    one.
     """
     found: dict[str, object] = {}
     for name, value in given.items():
@@ -49,15 +46,12 @@ def batch_texts(
     *,
     growing: str = "",
 ) -> dict[str, Array]:
-    """The input `name` for these texts, `i64[batch, longest]`, and the keep input
-    beside it, `bool[batch, longest]`.
+    """Return the input `name`, `i64[batch, longest]`, and its padding mask `bool[batch,
+    longest]`.
 
-    Shorter texts are padded on the side that the keep input declares; where it takes
-    either, a text that grows is padded on the left, so that all end where the next
-    token comes, and any other on the right. Zeros stand there, which most models know
-    as padding by themselves: one that decodes by itself may lack the keep input. Fails
-    with E0912 for texts of different length where the model has no input that says what
-    is padding.
+    Texts are padded with zeros on the side that the mask declares; where it allows either, a
+    `growing` text on the left, others on the right. Raise E0912 for different lengths without a
+    mask input.
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT), f"`{name}` is not read as text"
@@ -109,9 +103,7 @@ def batch_rows(
 
 
 def is_left_padded(graph: Graph, name: str, growing: str) -> bool:
-    """Whether rows that are too short for an input are padded in front: where the spec
-    says so, or leaves it open and a text is to be gone on behind it.
-    """
+    """Return whether an input is padded on the left: as the spec says, else if it is generated."""
     keep = find_mask_input(graph, name)
     side = graph.input_facts[keep].keep if keep else ""
     return side == "left" or (side == "any" and name == growing)
@@ -174,11 +166,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoding:
-    """The tokens of a text, or of a pair of texts.
-
-    `types` are segment ids; `offsets` the characters of each token; `special` marks
-    tokens that the tokenizer adds; `parts` says which text a token is of, 0 or 1, None
-    for a special one; `words` numbers the words of each text.
+    """The tokens of a text or pair: segment ids `types`, character `offsets`, `special` marks
+    added tokens, `parts` is 0 or 1 (None if special), `words` numbers the words of each text.
     """
 
     ids: tuple[int, ...]
@@ -210,8 +199,8 @@ class TextEncoding:
 
 
 def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncoding:
-    """The tokens of a text, or of a pair. E0906 for a pair where no tokenizer.json says
-    how two texts are joined, and as `specc.preprocessing.text_codec.encode_text_ids` fails.
+    """Return the tokens of a text or pair. Raise E0906 for a pair without a tokenizer.json, and
+    the errors of `encode_text_ids`.
     """
     ids = encode_text_ids(text, record).tolist()
     if not isinstance(record, TextTokenizer):
@@ -264,8 +253,8 @@ def truncate_encoding(found: TextEncoding, most: int) -> TextEncoding:
 
 
 def context_windows(found: TextEncoding, most: int, stride: int) -> list[TextEncoding]:
-    """The pair with its second text in overlapping windows, each of at most `most`
-    tokens, `stride` of which it shares with the next.
+    """Return the pair with its second text in windows of at most `most` tokens, overlapping by
+    `stride`.
     """
     second = [i for i, part in enumerate(found.parts) if part == 1]
     room = most - (len(found.ids) - len(second))
@@ -292,9 +281,7 @@ def context_windows(found: TextEncoding, most: int, stride: int) -> list[TextEnc
 def batch_encodings(
     graph: Graph, name: str, rows: Sequence[TextEncoding], *, types: bool, growing: str
 ) -> dict[str, Array]:
-    """The input `name` [batch, longest], its keep input and, with `types`, the segment
-    ids, where the graph has such inputs. E0912 as `batch_rows`.
-    """
+    """Return the input `name` [batch, longest], its padding mask and, with `types`, segment ids."""
     ids = [np.array(row.ids, np.int64) for row in rows]
     made = batch_rows(graph, name, ids, growing=growing)
     if types and TOKEN_TYPES in graph.inputs:

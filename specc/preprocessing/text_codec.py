@@ -31,19 +31,14 @@ REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are 
 
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
-    """Ids of a text, `i64[length]`, between the record's `start` and `end` where it has
-    them.
-
-    Fails with E0908 for a character that has no id, E0959 for a word, with E0940 and
-    E0941 as tokenizer files do.
+    """Return the ids of a text, `i64[length]`, between `start` and `end`. Raise E0908 for an
+    unknown character, E0959 for a word, E0940 and E0941 for tokenizer files.
     """
     return np.array(_ids(text, record), np.int64)
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """`encode_text_ids` of many texts, which are made one array and cut. Fails with what is wrong
-    with any of them.
-    """
+    """Return `encode_text_ids` of many texts, converted to arrays at once."""
     rows = [_ids(text, record) for text in texts]
     return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
@@ -82,11 +77,8 @@ def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
-    """The text of a list of ids, up to the first `end`. Specials have no text; an
-    unknown one is `\ufffd`.
-
-    Fails with E0916 for an id that the vocabulary does not have; a tokenizer file
-    passes over it, because models have more rows than their tokenizers have tokens.
+    """Return the text of ids up to the first `end`, `�` for unknown ones. Raise E0916 for an id
+    beyond the vocabulary, except with a tokenizer file: models have more ids than that.
     """
     kept, _ = strip_special_ids(ids, record)
     if isinstance(record, TextTokenizer):
@@ -107,8 +99,8 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
 def strip_special_ids(
     ids: Sequence[int] | NDArray[np.integer], record: TextReading
 ) -> tuple[list[int], bool]:
-    """The ids before the first `end` that are not `start`, and whether there was an
-    `end`. Fails with E0916.
+    """Return the ids before the first `end` without `start`, and whether `end` was there. Raise
+    E0916.
     """
     kept: list[int] = []
     last = MAX_ID if isinstance(record, TextTokenizer) else record.size - 1
@@ -143,9 +135,7 @@ def token_label(number: int, record: TextReading) -> str:
 def pad_rows(
     rows: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Texts or sounds of different lengths as one array, `[batch, longest]`, and which of
-    its places exist.
-    """
+    """Pad rows to one array `[batch, longest]`, and return it with its padding mask."""
     longest = max((len(row) for row in rows), default=0)
     kind = np.result_type(*rows) if rows else np.dtype(np.int64)
     ids = np.full((len(rows), longest), fill, kind)
@@ -221,8 +211,8 @@ def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
 
 
 def find_unreachable_words(record: TextWords) -> list[str]:
-    """The words that no text is read as: with white space in them, or with capitals
-    where words are looked for in small letters.
+    """Return the words with white space, or with upper case where words are looked up in lower
+    case.
     """
     return [
         word

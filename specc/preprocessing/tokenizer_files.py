@@ -26,10 +26,8 @@ MOST_ROWS = 2**14
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """A `tokenizer.json`. `sha256` and `size` (bytes) are those of its UTF-8 content.
-
-    `name` is that of the file beside the model, empty where the model holds the text
-    itself. `text` is empty between the reading of a manifest and `opened`.
+    """A `tokenizer.json` by hash and size in bytes. `name` is the file next to the model, "" if
+    the model contains the text; `text` is empty until `opened`.
     """
 
     sha256: str
@@ -54,9 +52,7 @@ class TokenizerFile:
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.text}
 
     def placed(self, stem: str) -> "TokenizerFile":
-        """As part of the model called `stem`: inside, or beside it under the name that
-        `OutputDirectory` gives.
-        """
+        """Return it as part of the model called `stem`: inside, or next to it if it is large."""
         return self.named(f"{stem}-{self.sha256[:16]}{SUFFIX}" if self.size > MAX_INSIDE else "")
 
     def named(self, name: str) -> "TokenizerFile":
@@ -64,9 +60,7 @@ class TokenizerFile:
         return replace(self, name=name)
 
     def opened(self, folder: Path) -> "TokenizerFile":
-        """With the text of the file in `folder`. Fails with E0942 if it is not the one
-        the model was made with.
-        """
+        """Return it with the text of the file in `folder`. Raise E0942 if the hash differs."""
         if self.text:
             return self
         where = escape_text(str(folder / self.name))

@@ -46,10 +46,7 @@ def _replacement(step: Mapping[str, Any]) -> int:
 
 
 def _takes_nothing(pattern: Any) -> bool:
-    """Whether a pattern may match between two characters.
-
-    So it is assumed of one that Python cannot read.
-    """
+    """Return whether a pattern may match between two characters; true if Python cannot read it."""
     try:
         return bool(re.compile(str(pattern["Regex"])).fullmatch(""))
     except (re.error, KeyError, TypeError, OverflowError, RecursionError):
@@ -81,10 +78,7 @@ def _size_of_piece(piece: Any, sizes: Mapping[str, int]) -> int:
 
 
 def _mapped(step: Mapping[str, Any]) -> int:
-    """The longest text in a map that sentencepiece made.
-
-    It is a table with its size before it, and behind it texts that each end in a zero.
-    """
+    """Return the longest text in a sentencepiece map: its size, a table, zero-terminated texts."""
     try:
         data = base64.b64decode(step["precompiled_charsmap"])
     except (KeyError, TypeError, ValueError, binascii.Error):
@@ -109,9 +103,7 @@ RULES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     # a letter of four after decomposition, or a blank on either side
     "BertNormalizer": lambda _: 12,
 }
-"""Times longer that one step makes a text. A kind that is not here takes away, cuts, or
-leaves the length.
-"""
+"""By how much one step may lengthen a text; other kinds shorten, split or keep it."""
 
 
 Tokenizer = Any
@@ -121,11 +113,8 @@ FITS_NOT = ["check that it is the tokenizer.json of a fast tokenizer, whole and 
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
-    """The bytes of a tokenizer.json as a file that can be carried. Fails with E0941 if
-    they cannot be one.
-
-    Where the package `tokenizers` is installed, it has the last word; else the JSON is
-    looked at only.
+    """Return a tokenizer.json as a file to carry. Raise E0941 if the JSON, or the package
+    `tokenizers` where it is installed, rejects it.
     """
 
     def complain(why: str) -> NoReturn:
@@ -154,11 +143,8 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
 
 
 def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
-    """The ids that the file gives a text; what it puts around one is there unless
-    `special` is false, and what is `spread` as often as it has rows.
-
-    Fails with E0908 for a text that the file has no ids for, E0940 without the package,
-    E0941 for a damaged file.
+    """Return the ids of a text. Raise E0908 if the file has none, E0940 without the package,
+    E0941 if the file is damaged.
     """
 
     def complain(why: str) -> NoReturn:
@@ -228,9 +214,7 @@ def detokenize(ids: Sequence[int], record: TextTokenizer) -> str:
 
 
 def tokenizer_label(number: int, record: TextTokenizer) -> str:
-    """One id as a label: its text, or the name of a special token; empty for an id that
-    the file does not have.
-    """
+    """Return the text of an id, or the name of a special token; "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
     return detokenize([number], record).strip() or str(name or "")
 
@@ -258,9 +242,7 @@ def _unusable(why: str) -> NoReturn:
 
 
 def _library() -> Any | None:
-    """The package `tokenizers`, or nothing. It is an extra, so it is looked for where
-    text is read.
-    """
+    """Return the optional package `tokenizers`, or None."""
     try:
         import tokenizers
     except ImportError:
@@ -289,9 +271,7 @@ def _loaded(text: str) -> Tokenizer:
 
 @contextmanager
 def _faults(complain: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Turns what the library raises into a complaint. A panic in its Rust code is no
-    `Exception`.
-    """
+    """Turn what the library raises into a complaint; a panic in Rust is no `Exception`."""
     try:
         yield
     except (Failed, MemoryError):

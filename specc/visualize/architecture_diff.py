@@ -135,9 +135,7 @@ def _scopes(graph: Graph) -> dict[str, Facts]:
 
 
 def _operation(node: Node) -> Iterator[tuple[str, str]]:
-    """An operation with its attributes; of attention also how many heads it has and
-    what it sees.
-    """
+    """Yield an operation with its attributes; for attention also its heads and visible keys."""
     plain = {
         name: value
         for name, value in node.op.attributes().items()

@@ -33,8 +33,8 @@ MOST_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """What a page shows: graphs by what they are called, the whole first, and the lengths
-    that are numbers (`at`). `count` says how many parameters there are.
+    """The graphs of a page by name, the whole first; `at` fixes lengths, `count` is the parameter
+    count.
     """
 
     name: str

@@ -10,12 +10,10 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope of each node: the path it was built under; what several scopes
-    share belongs to the scope around them.
+    """Return the scope of each node: the path it was built under, or what several share.
 
-    A node without weights whose result is read only inside a deeper scope, which
-    computes one of its operands too, is drawn there: `x + dense(h)` in front of a norm
-    belongs to `output`, not to the scope around `output.dense` and `output.LayerNorm`.
+    A node without weights that is read only in a deeper scope, which computes an operand of it
+    too, is drawn there: `x + dense(h)` before a norm belongs to `output` like `output.dense`.
     """
     homes = {node: _built_under(graph, node) for node, _ in graph.nodes}
     readers = _readers_of(graph)
@@ -92,9 +90,7 @@ SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
 @dataclass(frozen=True, kw_only=True)
 class FlowItem:
-    """Something in a drawing: a block by its name, an operation, what comes in from
-    outside, or what goes out.
-    """
+    """An item of a drawing: a block by name, an operation, an input or an output."""
 
     role: Role
     name: str
@@ -103,9 +99,7 @@ class FlowItem:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockFlow:
-    """Items in topological order, and pairs of their numbers: the second reads the first.
-    An edge to an earlier item closes a cycle between blocks.
-    """
+    """Items in topological order, and edges as pairs of indices; a back edge closes a cycle."""
 
     items: tuple[FlowItem, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
@@ -120,8 +114,8 @@ NO_VALUES: Values = frozenset()
 
 @dataclass(kw_only=True)
 class _Walk:
-    """One walk over a graph. `sources` are the values with an item of their own that a
-    value is computed from, `owner` the number of the item of such a value.
+    """A walk over a graph: `sources` are the drawn values that a value depends on, `owner` the
+    item of a drawn value.
     """
 
     graph: Graph
@@ -196,8 +190,8 @@ class _Walk:
             self.sources[result] = frozenset([result]) if drawn else sources
 
     def _read_by(self, node: Node, result: Value) -> Values:
-        """Return the values that a node is computed from. Masks count only where they are
-        computed from activations, or where positions are computed from them.
+        """Return the drawn values that a node depends on; masks only if computed from
+        activations.
         """
         if isinstance(node.op, LENGTHS):
             return NO_VALUES
@@ -218,8 +212,8 @@ class _Walk:
 
 
 def _joins(node: Node, sources: Values) -> bool:
-    """Return whether an operation is drawn by itself: a number added to a tensor, or a
-    factor of it, is not, nor is what is computed from weights only.
+    """Return whether an operation is drawn: not if it adds or multiplies by a number, or reads
+    weights only.
     """
     return len(sources) > (1 if isinstance(node.op, ops.Arith) else 0)
 
@@ -244,9 +238,7 @@ def operation_label(node: Node) -> str:
 def build_flow(
     graph: Graph, homes: Mapping[Node, str], scope: str, block_of: Callable[[str], str]
 ) -> BlockFlow:
-    """Return the flow inside a scope. `block_of` gives the block that a scope inside this
-    one belongs to; empty for operations of the scope itself.
-    """
+    """Return the flow inside a scope; `block_of` maps a scope inside it to its block, or ""."""
     walk = _Walk(graph=graph, homes=homes, scope=scope, block_of=block_of)
     walk.walk()
     for name, value in _results(graph, homes, scope):
@@ -271,9 +263,7 @@ def _results(graph: Graph, homes: Mapping[Node, str], scope: str) -> Iterator[tu
 
 
 def _ordered(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
-    """Return the items that something reads, in topological order, ports first. In a
-    cycle the item that was entered first is first.
-    """
+    """Return the items that are used, in topological order, ports first; cycles by first visit."""
     kept = _reaching(items, edges)
     inner = [(a, b) for a, b in edges if {a, b} <= kept]
     before = {n: {a for a, b in inner if b == n} for n in kept}
@@ -298,8 +288,8 @@ def _reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) 
 
 
 def _relative(scope: str, here: str) -> str:
-    """Return what another scope is called from here: its name after the common prefix,
-    with the one before it where it is a number. Empty for a scope around this one.
+    """Return the name of another scope from here, with its parent if numeric; "" for an outer
+    scope.
     """
     common = common_scope(scope, here)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]

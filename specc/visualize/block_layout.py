@@ -49,8 +49,8 @@ WIRE = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Marks around a corner of their own, with their room. `into` and `out` is where,
-    from the left, what it reads comes in and what it gives goes out.
+    """Marks relative to a corner, with their size; `into` and `out` are the x of input and
+    output.
     """
 
     width: float
@@ -63,9 +63,7 @@ class DrawingPiece:
 
 
 def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -> Drawing:
-    """A drawing of what is inside a block, in which those that `opens` says are open,
-    with its title above it or only for those who listen.
-    """
+    """Draw the inside of a block, with the blocks in `opens` expanded, under its title."""
     piece = _inside(block, opens)
     heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
     top = 50 if headed else 20
@@ -118,9 +116,7 @@ def _placed(
 
 
 def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
-    """What flows inside a block. Where a frame is drawn around it, what alone comes in
-    or goes out needs no name: a line leads to the frame.
-    """
+    """Draw the flow inside a block; in a frame a single input or output is a line to the frame."""
     flow = block.flow
     bare = _bare(flow) if framed else set()
     pieces = [
@@ -162,8 +158,8 @@ def _nothing() -> DrawingPiece:
 
 
 def _rows(flow: BlockFlow) -> list[list[int]]:
-    """The items row by row, each below what it reads; what reads nothing stands right
-    above its first reader.
+    """Return the items in rows, each below its inputs; items without inputs right above their
+    reader.
     """
     depth = [0] * len(flow.items)
     # By the reader: all that an item reads has its depth before the item asks for it.
@@ -203,8 +199,8 @@ def _height(
 
 
 def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Edges that leap over a row or lead upward, each with the lane at the side in which
-    it goes: those that overlap have lanes of their own, the shortest the innermost.
+    """Return the lane of edges that skip rows or lead up; overlapping ones differ, shortest
+    inside.
     """
     row_of = {n: r for r, row in enumerate(rows) for n in row}
     spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
@@ -222,9 +218,7 @@ def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, in
 
 
 def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
-    """The line from one piece to another, around at `side` where it leaps over rows. It
-    turns only between rows, so that it goes behind no piece.
-    """
+    """Return the line between two pieces, around at x `side` if given, turning between rows."""
     start, end = a.out, b.into
     if side is None:
         turn = b.band[0] - ROW_GAP / 2

@@ -65,8 +65,8 @@ class Block:
 
     @property
     def label(self) -> str:
-        """The name in a drawing. That of a numbered block begins with the name around it
-        and ends with that of its part with most weights: `layer.0 SelfAttention`.
+        """The name in a drawing; a numbered block adds its parent and main part: `layer.0
+        SelfAttention`.
         """
         if not self.name[:1].isdecimal():
             return self.name
@@ -92,8 +92,8 @@ class _Maker:
     homes: Mapping[Node, str]
 
     def block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Return a part of the outline as a block, with all that is inside. `outer` is
-        the scope around `path` whose operations belong to the block as well.
+        """Return a part of the summary as a block; `outer` is the scope around it that belongs to
+        it.
         """
         inner: dict[str, Block] = {}
         names: dict[str, str] = {}
@@ -217,10 +217,7 @@ WHOLE = "whole"
 
 
 def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """The graph of a spec, and those that are derived from it where it says `generate`.
-
-    Fails with the proof's errors, E0711 to E0718, where it cannot be generated.
-    """
+    """Return the graph of a spec, and with `generate` the derived ones. Raise E0711 to E0718."""
     found = {WHOLE: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)

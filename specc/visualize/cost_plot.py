@@ -34,9 +34,7 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Curves over lengths that every axis in `symbols` has, for one example; `stops` says
-    why there are no longer ones.
-    """
+    """Curves over lengths of the axes `symbols`, for one example; `stops` is why they end."""
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -45,9 +43,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """What a graph costs; None where no axis but that of examples may grow, or the cost
-    does not depend on one.
-    """
+    """Return the cost of a graph by length; None if it depends on none."""
     root = summarize_graph(graph)
     work = root.all_work()
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}

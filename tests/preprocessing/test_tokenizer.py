@@ -164,7 +164,7 @@ def streamed(record, ids, sizes) -> str:
 
 @every_kind
 @given(text=ANY_TEXT, sizes=st.lists(st.integers(1, 4), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_stream_gives_the_whole_text(kind, text, sizes):
     one = record(kind)
     assert streamed(one, encode_text_ids(text, one), sizes) == decode_text(
