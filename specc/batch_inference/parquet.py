@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,8 +21,11 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
+Arrow: TypeAlias = Any
+"""A module or an object of pyarrow; the package is optional, so its types have no names here."""
 
-def import_pyarrow(name: str = "pyarrow") -> Any:
+
+def import_pyarrow(name: str = "pyarrow") -> Arrow:
     """A module of pyarrow. E0874 where it is not installed."""
     try:
         import pyarrow
@@ -48,10 +51,10 @@ BYTES = ("binary", "large_binary", "binary_view")
 class ParquetFile:
     """A file of row groups. The group that was read last is kept for the next block."""
 
-    opened: dict[Path, Any] = field(default_factory=dict)
-    group: tuple[Path, int, tuple[str, ...], Any] | None = None
+    opened: dict[Path, Arrow] = field(default_factory=dict)
+    group: tuple[Path, int, tuple[str, ...], Arrow] | None = None
 
-    def _file(self, path: Path) -> Any:
+    def _file(self, path: Path) -> Arrow:
         if path not in self.opened:
             try:
                 self.opened[path] = import_pyarrow("pyarrow.parquet").ParquetFile(path)
@@ -111,7 +114,7 @@ class ParquetFile:
         return {name: _read(name, part.column(name)) for name in columns}
 
 
-def _read(name: str, column: Any) -> list[object]:
+def _read(name: str, column: Arrow) -> list[object]:
     """Values as Python's own, one by one where there is none that is like it."""
     try:
         if _finer(column.type):
@@ -121,14 +124,14 @@ def _read(name: str, column: Any) -> list[object]:
         return [_value(name, value) for value in column]
 
 
-def _finer(type: Any) -> bool:
+def _finer(type: Arrow) -> bool:
     """Return whether times are in nanoseconds, which pyarrow converts as other packages allow."""
     types = import_pyarrow().types
     timed = types.is_timestamp(type) or types.is_duration(type) or types.is_time64(type)
     return bool(timed) and type.unit == "ns"
 
 
-def _value(name: str, value: Any) -> object:
+def _value(name: str, value: Arrow) -> object:
     """A value; as text where Python counts no such times, and `BadRow` if that fails."""
     if not value.is_valid:
         return None
@@ -142,7 +145,7 @@ def _value(name: str, value: Any) -> object:
     return BadRow(f"`{name}` holds no {value.type} that can be read")
 
 
-def _kind(type: Any) -> ColumnType:
+def _kind(type: Arrow) -> ColumnType:
     """Return the column type of an Arrow type; lists of other types are `json`."""
     pa = import_pyarrow()
     of = pa.types
@@ -163,7 +166,7 @@ def _kind(type: Any) -> ColumnType:
     return ColumnType(next((kind for kind, fits in kinds.items() if fits), "json"))
 
 
-def _texts(type: Any) -> bool:
+def _texts(type: Arrow) -> bool:
     """Whether values are numbers of texts in a table of their own."""
     types = import_pyarrow().types
     return bool(types.is_dictionary(type) and str(type.value_type) in TEXTS)
@@ -182,7 +185,7 @@ def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[o
     return bytes(sink.getvalue())
 
 
-def _type(kind: ColumnType) -> Any:
+def _type(kind: ColumnType) -> Arrow:
     pa = import_pyarrow()
     text = pa.string()
     numbers = {"f32": pa.float32(), "f64": pa.float64(), "i32": pa.int32()}
@@ -194,7 +197,7 @@ def _type(kind: ColumnType) -> Any:
     return made
 
 
-def _column(kind: ColumnType, values: Sequence[object]) -> Any:
+def _column(kind: ColumnType, values: Sequence[object]) -> Arrow:
     """Values of a kind as an Arrow array; nothing is null."""
     pa = import_pyarrow()
     arrays = [v for v in values if isinstance(v, np.ndarray)]
@@ -213,7 +216,7 @@ def _column(kind: ColumnType, values: Sequence[object]) -> Any:
         return pa.array([_utf8(v) for v in plain], type=_type(kind))
 
 
-def _utf8(value: Any) -> Any:
+def _utf8(value: Arrow) -> Arrow:
     """Texts with halves of characters written as JSON writes them."""
     if isinstance(value, list):
         return [_utf8(item) for item in value]
@@ -222,7 +225,7 @@ def _utf8(value: Any) -> Any:
     return value
 
 
-def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Any:
+def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -> Arrow:
     """Convert arrays to nested Arrow lists without Python objects; `lacking` rows are null."""
     pa = import_pyarrow()
     flat = np.concatenate([array.ravel() for array in arrays])
@@ -236,7 +239,7 @@ def _lists(kind: ColumnType, arrays: Sequence[Array], lacking: Sequence[bool]) -
     return _cut(made, kind.sizes[0], rows, mask)
 
 
-def _cut(values: Any, size: int | None, lengths: Array, mask: Any) -> Any:
+def _cut(values: Arrow, size: int | None, lengths: Array, mask: Arrow) -> Arrow:
     """Values as lists: each of `size`, or of lengths of their own."""
     pa = import_pyarrow()
     if size is not None:

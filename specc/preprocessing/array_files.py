@@ -68,17 +68,13 @@ def _filled(value: object, left: bool) -> list[list[object]]:
     """Return lists of different lengths padded with zeros for a help; empty if that is not the
     error.
     """
-    rows = [x for x in value if isinstance(x, list)] if isinstance(value, list) else []
-    if not rows or len(rows) != len(value if isinstance(value, list) else ()):
+    rows = value if isinstance(value, list) else []
+    lists = [r for r in rows if isinstance(r, list) and {*map(type, r)} <= {int, float, bool}]
+    longest = max(map(len, lists), default=0)
+    if len(lists) < len(rows) or {*map(len, lists)} <= {longest}:
         return []
-    if any(not isinstance(x, int | float) for row in rows for x in row):
-        return []
-    longest = max(map(len, rows))
-    if all(len(row) == longest for row in rows):
-        return []
-    lacking = [[0] * (longest - len(row)) for row in rows]
-    pairs = zip(rows, lacking, strict=True)
-    return [[*zeros, *row] if left else [*row, *zeros] for row, zeros in pairs]
+    zeros: list[list[object]] = [[0] * (longest - len(row)) for row in lists]
+    return [z + row if left else row + z for row, z in zip(lists, zeros, strict=True)]
 
 
 def load_strict_json(data: bytes, name: str) -> Json:

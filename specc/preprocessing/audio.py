@@ -203,7 +203,7 @@ def normalize_waveform(sound: Floats) -> Floats:
 
 
 def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
-    """Return f32[bins, frames] of `record.samples` samples from centered windows, mirrored at the ends."""
+    """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
     half = record.window // 2
     framed = _frames(
         np.pad(sound.astype(np.float64), half, mode="reflect"), record.window, record.hop

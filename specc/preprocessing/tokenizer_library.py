@@ -1,11 +1,10 @@
 """tokenizer.json through the `tokenizers` package, with a bound on how much it expands a text."""
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn
@@ -17,79 +16,76 @@ from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 MOST_GROWTH = 1024
 """Times longer that all steps of one kind together may make a text, at worst (E0941)."""
-PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 NESTED = ("normalizers", "pretokenizers", "processors", "decoders")
+PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
-def max_text_growth(content: dict[str, Any]) -> int:
-    """The most that one part of a tokenizer does to a text, at worst."""
+def max_text_growth(content: Mapping[str, object]) -> int:
+    """Return the largest factor by which one part of a tokenizer may lengthen a text."""
     return max(_growth(content.get(part)) for part in PARTS)
 
 
-def _growth(step: Any) -> int:
+def _growth(step: object) -> int:
     if not isinstance(step, dict):
         return 1
-    for name in NESTED:
-        if isinstance(step.get(name), list):
-            return prod(_growth(inner) for inner in step[name])
+    nested = next((step[name] for name in NESTED if isinstance(step.get(name), list)), None)
+    if nested is not None:
+        return prod(map(_growth, nested))
     rule = RULES.get(str(step.get("type")))
     return rule(step) if rule else 1
 
 
-def _replacement(step: Mapping[str, Any]) -> int:
-    """Characters that stand for the fewest that a replacement takes away."""
-    content, pattern = step.get("content"), step.get("pattern")
-    length = len(content) if isinstance(content, str) else 0
-    if isinstance(pattern, dict) and isinstance(pattern.get("String"), str) and pattern["String"]:
-        return max(1, -(-length // len(pattern["String"])))
-    return 1 + length if _takes_nothing(pattern) and length > 1 else max(1, length)
+def _replacement(step: Mapping[str, object]) -> int:
+    """Return how many characters replace the fewest that a pattern matches."""
+    match step:
+        case {"content": str(content), "pattern": {"String": str(text)}} if text:
+            return max(1, -(-len(content) // len(text)))
+        case {"content": str(content)} if len(content) > 1:
+            return len(content) + _matches_nothing(step.get("pattern"))
+    return 1
 
 
-def _takes_nothing(pattern: Any) -> bool:
+def _matches_nothing(pattern: object) -> bool:
     """Return whether a pattern may match between two characters; true if Python cannot read it."""
-    try:
-        return bool(re.compile(str(pattern["Regex"])).fullmatch(""))
-    except (re.error, KeyError, TypeError, OverflowError, RecursionError):
-        return True
+    match pattern:
+        case {"Regex": str(text)}:
+            with suppress(re.error, OverflowError, RecursionError):
+                return bool(re.compile(text).fullmatch(""))
+    return True
 
 
-def _prepended(step: Mapping[str, Any]) -> int:
-    text = step.get("prepend")
-    return 1 + len(text) if isinstance(text, str) else 1
+def _template(step: Mapping[str, object]) -> int:
+    """Return the pieces of a template: 1 for a text, the count of its ids for a special token."""
+    match step:
+        case {"single": list(pieces), "special_tokens": dict(known)}:
+            return max(1, sum(_piece_size(piece, known) for piece in pieces))
+        case {"single": list(pieces)}:
+            return max(1, len(pieces))
+    return 1
 
 
-def _template(step: Mapping[str, Any]) -> int:
-    """The pieces of a template: a text is one, a special token as many as it has ids."""
-    pieces, known = step.get("single"), step.get("special_tokens")
-    if not isinstance(pieces, list):
-        return 1
-    sizes = {n: _count(t) for n, t in known.items()} if isinstance(known, dict) else {}
-    return max(1, sum(_size_of_piece(piece, sizes) for piece in pieces))
+def _piece_size(piece: object, known: Mapping[str, object]) -> int:
+    match piece:
+        case {"SpecialToken": {"id": name}}:
+            match known.get(str(name)):
+                case {"ids": list(ids)}:
+                    return len(ids)
+    return 1
 
 
-def _count(token: Any) -> int:
-    ids = token.get("ids") if isinstance(token, dict) else None
-    return len(ids) if isinstance(ids, list) else 1
-
-
-def _size_of_piece(piece: Any, sizes: Mapping[str, int]) -> int:
-    special = piece.get("SpecialToken") if isinstance(piece, dict) else None
-    return sizes.get(str(special.get("id")), 1) if isinstance(special, dict) else 1
-
-
-def _mapped(step: Mapping[str, Any]) -> int:
+def _mapped(step: Mapping[str, object]) -> int:
     """Return the longest text in a sentencepiece map: its size, a table, zero-terminated texts."""
     try:
-        data = base64.b64decode(step["precompiled_charsmap"])
-    except (KeyError, TypeError, ValueError, binascii.Error):
+        data = base64.b64decode(str(step["precompiled_charsmap"]))
+    except (KeyError, ValueError):
         return 1
     texts = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
     return max(1, *map(len, texts))
 
 
-RULES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
+RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "Replace": _replacement,
-    "Prepend": _prepended,
+    "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
     "Precompiled": _mapped,
     "TemplateProcessing": _template,
     # a byte that is no ASCII letter becomes a character of two
@@ -250,7 +246,7 @@ def _library() -> Any | None:
     return tokenizers
 
 
-def check_growth(content: dict[str, Any], complain: Callable[[str], NoReturn]) -> None:
+def check_growth(content: Mapping[str, object], complain: Callable[[str], NoReturn]) -> None:
     """Complains of what would make a short text fill the memory."""
     if max_text_growth(content) > MOST_GROWTH:
         complain(f"it can make a text more than {MOST_GROWTH} times as long")
