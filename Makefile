@@ -138,6 +138,7 @@ tables: $(VENV)/dev
 	$(BIN)/python -m specc.syntax.dsl.lalr_table_generator
 	$(BIN)/python -m specc.library.std_table_generator
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/notebooks.py
 
 clean:
 	rm -rf $(VENV) .wheel .readers build dist out

@@ -63,7 +63,7 @@ def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -
     kind = _read_model_type(data)
     base = supported_model_types().get(kind, "")
     spec, model = (
-        _elaborate_with_config(base, data) if base else _find_nearest_spec(folder, data, names)
+        _elaborate_with_config(base, data)[:2] if base else _find_nearest_spec(folder, data, names)
     )
     spec = replace(spec, checkpoint=folder)
     parts = dict(_chosen_parts(spec.program))
@@ -105,8 +105,10 @@ def _list_tensor_names(folder: str) -> frozenset[str]:
         return frozenset()
 
 
-def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition]:
-    """Elaborate a built-in spec with the values of a config.json, of any model_type."""
+def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, ModelDefinition, str]:
+    """Elaborate a built-in spec with the values of a config.json, of any model_type. The text
+    is its graph for the class in `architectures`, empty if it has none.
+    """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open(base), library), data)
     reader = ConfigReader(published=library.published, raw=data)
@@ -114,7 +116,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     graph = ""
     with suppress(Failed):  # the classes of another family are unknown to this spec
         graph = graph_for_architecture(program, data)
-    return spec, _elaborate_sized(spec, graph)
+    return spec, _elaborate_sized(spec, graph), graph
 
 
 def _elaborate_sized(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
@@ -127,18 +129,20 @@ def _find_nearest_spec(
     folder: str, data: JsonObject, names: frozenset[str]
 ) -> tuple[OpenedSpec, ModelDefinition]:
     """Return the spec whose parameter names are most similar to the tensor names, among
-    those that read most of the config keys. Raise E0948 if there is none.
+    those that read most of the config keys; of equals the one for the class in
+    `architectures`. Raise E0948 if there is none.
     """
     read = count_known_keys(data)
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
     near = [name for name in read if read[name] > 2]
     wanted = _name_patterns(names)
-    found: list[tuple[float, int, OpenedSpec, ModelDefinition]] = []
+    found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
     for base in near[:TRIED]:
         with suppress(Failed):
-            spec, model = _elaborate_with_config(base, data)
+            spec, model, graph = _elaborate_with_config(base, data)
             alike = len(wanted & _name_patterns(frozenset(model.graph.parameters)))
-            found.append((alike / max(len(wanted), 1), read[base], spec, model))
+            key = (alike / max(len(wanted), 1), read[base], bool(graph))
+            found.append((key, spec, model))
     if not found:
         raise_error(
             "E0948",
@@ -151,8 +155,7 @@ def _find_nearest_spec(
                 "docs/families.md says how a family is written",
             ],
         )
-    best = max(found, key=lambda one: one[:2])
-    return best[2], best[3]
+    return max(found, key=lambda one: one[0])[1:]
 
 
 def _name_patterns(names: frozenset[str]) -> set[str]:

@@ -1,17 +1,61 @@
-"""The page that begins at the beginning: every line of it runs, every number is so."""
+"""docs/seeds.md and the notebooks that are generated from it: each runs, with these outputs."""
 
+import ast
 import doctest
+import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "seeds.md"
+DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 def test_every_number_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(
-        str(PAGE), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"
+        str(DOCS / "seeds.md"),
+        module_relative=False,
+        optionflags=doctest.NORMALIZE_WHITESPACE,
+        encoding="utf-8",
     )
     assert found.attempted > 20
     assert not found.failed
+
+
+def test_notebooks_are_generated_from_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import notebooks
+
+    page = (DOCS / "seeds.md").read_text(encoding="utf-8")
+    assert [path.stem for path in NOTEBOOKS] == sorted(notebooks.ARTICLES)
+    for path in NOTEBOOKS:
+        assert path.read_text(encoding="utf-8") == notebooks.build_notebook(path.stem, page)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a namespace of its own: no cell needs one of another notebook. IPython itself is not
+    installed here, so that its SVG is a stand-in which checks for a picture.
+    """
+    display = ModuleType("IPython.display")
+    display.SVG = lambda path: Path(path).read_text().index("<svg")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), path.name, "exec"), names)
+        if last is None:
+            continue
+        shown = eval(compile(ast.Expression(last.value), path.name, "eval"), names)
+        if cell["outputs"] and "data" in cell["outputs"][0]:
+            wanted = "".join(cell["outputs"][0]["data"]["text/plain"])
+            assert repr(shown).split() == wanted.split()

@@ -28,6 +28,7 @@ from specc.driver.tied_weights import count_own_parameters
 from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
+from specc.ir.dim import Dim
 from specc.library.spec_files import get_specs_directory
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -72,17 +73,18 @@ def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
 
 
 def damaged(given: Mutant) -> OpenedSpec | None:
-    """A mutant as a spec with few layers; None where it cannot be read."""
+    """A mutant as a spec with small sizes; None where it cannot be read."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
         module.folder = get_specs_directory() / "models"
         program = build_program(module, library())
     except Failed:
         return None
+    fixed = SMALL.get(given.name.removesuffix(".specc"), {})
     values = {
         p: n
         for p, e in collect_field_paths(program.fields()).items()
-        if (n := small(e, p)) is not None
+        if (n := Dim.of(v) if type(v := fixed.get(p)) is int else small(e, p)) is not None
     }
     return OpenedSpec(program, library(), ConfigReader(fixed=values), given.name)
 

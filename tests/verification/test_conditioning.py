@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from safetensors.numpy import save_file
 from support.changed_models import save_with_hash
 
 import specc
@@ -18,6 +17,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import random_inputs
 from specc.verification.conditioning import rounding_bounds
 from specc.verification.verify_model import iterate_rounds
+from specc.weights.formats.safetensors import write_safetensors
 
 LLAMA = {"vocab": 97, "d": 32, "heads": 4, "kv_heads": 2, "layers": 2, "hidden": 48}
 
@@ -41,7 +41,7 @@ def llama(folder: Path, seed: int) -> Path:
     """A small Llama with outlier rows."""
     specc.compile("llama", folder / "plain.onnx", init=0, set=LLAMA)
     weights = specc.load(folder / "plain.onnx").weights()
-    save_file(with_outliers(weights, seed), folder / "w.safetensors")
+    write_safetensors(folder / "w.safetensors", with_outliers(weights, seed))
     path = folder / "m.onnx"
     options = {"weights": folder / "w.safetensors", "weights_as": "inline"}
     specc.compile("llama", path, set=LLAMA, **options)

@@ -82,4 +82,4 @@ def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatc
 def test_only_masks_around_a_center_are_done_so() -> None:
     graph = opened("luong_local_m", **SMALL["luong_local_m"]).model.graph
     made = build_model(pass_pipeline.simplify_graph(graph), get_target("onnx")).model
-    assert "near" not in str(made.graph)
+    assert str(predictive_local_attention.NEAR_KEYS_DIM) not in str(made.graph)
