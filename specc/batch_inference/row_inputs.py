@@ -12,8 +12,12 @@ from specc.batch_inference.file_format import BadRow, Rows
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, nested_array
-from specc.preprocessing.image_sets import is_multi_image_input
-from specc.preprocessing.images import decode_image, normalize_image, read_image
+from specc.preprocessing.images import (
+    decode_image,
+    is_multi_image_input,
+    normalize_image,
+    read_image,
+)
 from specc.preprocessing.records import TEXT, ImageRecord
 from specc.preprocessing.text_batches import batch_rows, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows

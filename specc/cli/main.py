@@ -24,12 +24,12 @@ from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.object_repr import extract_docstring_summary
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.io.safe_read import escape_text
-from specc.io.termination_signals import (
+from specc.io.platform import (
     ProcessTerminated,
     get_pending_termination,
     install_termination_handlers,
 )
+from specc.io.safe_read import escape_text
 from specc.version import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {

@@ -17,8 +17,7 @@ from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
-from specc.preprocessing.image_sets import is_multi_image_input, merge_images
-from specc.preprocessing.images import read_image
+from specc.preprocessing.images import is_multi_image_input, merge_images, read_image
 from specc.preprocessing.records import (
     TEXT,
     FilterBanks,

@@ -25,9 +25,8 @@ from specc.driver.lowering_job import LoweringJob, plan_lowering
 from specc.driver.model_writer import write_package
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.quantize_section import NONE, CalibrationSource, QuantizeOptions
-from specc.io.atomic_write import check_free_disk_space
+from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
-from specc.io.temporary_files import create_temporary_directory
 from specc.ir.graph import Graph
 from specc.transforms.quantize_kv_cache import STATE_SCALE_SUFFIX
 from specc.weights.parameter_values import SeededValues, find_ties

@@ -112,8 +112,6 @@ def _describe_read_error(error: OSError | ValueError) -> str:
 MAX_TEXT_BYTES = 64 << 20
 MAX_ARRAY_BYTES = 2 << 30
 MAX_IMAGE_BYTES = 512 << 20
-MAX_RANK = 16
-"""Axes of an array."""
 
 
 def read_bytes(path: str, most: int) -> bytes:

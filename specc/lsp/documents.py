@@ -7,8 +7,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.fix_placement import FixEdit
-from specc.lsp.quick_fixes import find_quick_fixes
+from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
 
 MOST_MENDED = 20
 """Messages of one text whose quick fixes are tried."""

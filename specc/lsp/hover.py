@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specc.diagnostics.object_repr import extract_docstring_summary
+from specc.diagnostics.render import escape_control_characters
 from specc.diagnostics.source import Span
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
@@ -334,3 +335,43 @@ def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
                 start=found.start(), end=found.end(), doc=extract_docstring_summary(node.__doc__)
             )
     return None
+
+
+TICKS = re.compile(r"`+")
+MARKS = re.compile(r"([<>\[\]!\\&])")
+"""Characters that would make more of a text than a text."""
+
+
+def meaning_as_markdown(found: NameMeaning) -> str:
+    """What a word means, as an editor shows it: code, text, and what stands there."""
+    parts: list[str] = []
+    if found.shown:
+        parts.append(fence_code(found.shown))
+    if found.doc:
+        parts.append(escape_spec_text(found.doc))
+    if found.stands:
+        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in found.stands))
+    # numbers tell nothing more where no length is a config value
+    if found.numbers and found.numbers != found.stands:
+        said = " or ".join(f"`{escape_code(s)}`" for s in found.numbers)
+        parts.append(f"with this config: {said}")
+    return "\n\n".join(parts)
+
+
+def fence_code(code: str) -> str:
+    """Code in a fence that nothing in it closes."""
+    longest = max((len(t) for t in TICKS.findall(code)), default=0)
+    fence = "`" * max(3, longest + 1)
+    lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))
+    return f"{fence}specc\n{lines}\n{fence}"
+
+
+def escape_spec_text(text: str) -> str:
+    """A text of a spec whose marks stay marks: no link, no picture, no HTML."""
+    lines = (escape_control_characters(line) for line in text.split("\n"))
+    return "\n".join(MARKS.sub(r"\\\1", line) for line in lines)
+
+
+def escape_code(text: str) -> str:
+    """A text between backticks."""
+    return escape_control_characters(text).replace("`", "'")

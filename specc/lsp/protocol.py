@@ -14,8 +14,9 @@ from specc.diagnostics.render import escape_control_characters
 from specc.diagnostics.source import Span
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem
-from specc.lsp.fix_placement import FixEdit
+from specc.lsp.quick_fixes import FixEdit
 from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
@@ -64,6 +65,12 @@ class DocumentLines:
                 return offset
             column -= self._units(self.text[offset])
         return end
+
+    def offsets(self, place: lsp.Range) -> tuple[int, int]:
+        """Return the characters where a range starts and ends."""
+        ends = ((at.line, at.character) for at in (place.start, place.end))
+        start, end = (self.offset(*at) for at in ends)
+        return start, end
 
     def _units(self, text: str) -> int:
         # half a pair may stand in a text that an editor sends
@@ -203,6 +210,59 @@ def to_completion_items(
         )
         for number, offer in enumerate(offers)
     ]
+
+
+def to_inlay_hints(
+    known: DocumentAnalysis, lines: DocumentLines, place: lsp.Range
+) -> Iterator[lsp.InlayHint]:
+    """Yield the shapes of the names bound in a range without a type, after the name; in YAML,
+    where a key has its own colon, at the end of its line.
+    """
+    start, end = lines.offset(place.start.line, 0), lines.offsets(place)[1]
+    targets = (n for n in walk_tree(known.file) if isinstance(n, ast.Target)) if known.file else ()
+    for span in (target.span for target in targets if not target.type):
+        if span is None or not start <= span.start <= end:
+            continue
+        # numbers and words say themselves; a shape has brackets
+        types = known.shapes.get((span.start, span.end), ())
+        shapes = [
+            escape_control_characters(s) for s in types if "[" in s and not s.startswith("the ")
+        ]
+        mark, offset = ": ", span.end
+        if known.syntax == "yaml":
+            mark, offset = "  ", (known.source.text + "\n").find("\n", span.start)
+        if shapes:
+            yield lsp.InlayHint(
+                position=lsp.Position(*lines.place(offset)),
+                label=mark + " or ".join(shapes),
+                kind=lsp.InlayHintKind.Type,
+            )
+
+
+def to_document_symbols(
+    known: DocumentAnalysis, lines: DocumentLines
+) -> Iterator[lsp.DocumentSymbol]:
+    """Yield the items of a spec that have a name."""
+    for item in known.file.items if known.file else ():
+        match item:
+            case ast.Block() | ast.Definition():
+                name, kind, detail = item.name, item.kind, item.doc
+            case ast.Config():
+                name, kind, detail = "config", "config", ""
+            case ast.Stream():
+                name, kind, detail = item.source, "stream", ""
+            case ast.Generate():
+                name, kind, detail = item.name, "generate", ""
+            case _:
+                continue
+        if item.span is not None:
+            yield lsp.DocumentSymbol(
+                name=name,
+                kind=SYMBOLS.get(kind, lsp.SymbolKind.Function),
+                range=to_range(lines, item.span.start, item.span.end),
+                selection_range=to_range(lines, item.span.start, item.span.start),
+                detail=detail or None,
+            )
 
 
 def to_code_action(

@@ -1,4 +1,4 @@
-"""Quick fixes: edits that the help of a diagnostic suggests, each tried first."""
+"""Quick fixes: edits that the help of a diagnostic suggests, placed in the text and tried."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +10,238 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean
-from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.fix_placement import FixEdit, place_fix, removal_edits
+from specc.lsp.document_analysis import (
+    DocumentAnalysis,
+    analyze_incrementally,
+    enclosing_item,
+    nodes_at,
+)
+from specc.syntax import ast
+from specc.syntax.ast_walk import walk_tree
+
+OPTION = re.compile(r"(\w+)(?:=(?!=)|: )(\S.*)")
+DECLARED = re.compile(r"(\w+): \w.*")
+ITEM = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!=)")
+WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
+CALLED = re.compile(r"(\w+)\(")
+STANDS = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
+"""`x` in advice stands for what the spec has there."""
+MOST_WORDS = 3  # words of a text in whose place a piece is tried
+
+
+@dataclass(frozen=True)
+class FixEdit:
+    """Characters `start` to `end` replaced by a text; `title` is the advice."""
+
+    title: str
+    start: int
+    end: int
+    text: str
+
+    def applied(self, text: str) -> str:
+        """A text with the edit made."""
+        return text[: self.start] + self.text + text[self.end :]
+
+
+def place_fix(
+    known: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
+) -> Iterator[FixEdit]:
+    """Yield the edits that advice may mean, the likeliest first; `spans[0]` is the error."""
+    # `… @ name` is what stands there, with a name behind it
+    piece = piece.removeprefix("… ")
+    # other dots stand for what only the author knows
+    if "…" in piece or "..." in piece:
+        return
+    yield from _as_option(known, spans, piece)
+    yield from _as_declaration(known, piece)
+    yield from _as_item(known, spans, piece)
+    yield from _behind_mask(known, spans, piece)
+    yield from _as_call(known, spans, piece)
+    for span in spans:
+        yield from _at(span, piece, added=added)
+    yield from _filled(known, spans, piece)
+    for span in spans:
+        yield from _for_a_word(span, piece)
+    if known.file is None and spans:  # the line cannot be parsed
+        start, end = _line(known.source.text, spans[0].start)
+        line = known.source.text[start:end]
+        indent = line[: len(line) - len(line.lstrip())]
+        yield FixEdit(f"write `{piece}`", start, end, f"{indent}{piece}\n")
+
+
+def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
+    """Each of some texts taken away, with the comma that belongs to it, or its line."""
+    for span in spans:
+        source, title = span.source.text, f"leave out `{span.text}`"
+        start, end = span.start, span.end
+        behind = re.compile(r"\s*,\s*").match(source, end)
+        before = re.search(r"\s*,\s*$", source[:start])
+        if behind:
+            yield FixEdit(title, start, behind.end(), "")
+        if before:
+            yield FixEdit(title, before.start(), end, "")
+        yield FixEdit(title, start, end, "")
+        first, last = _line(source, start)[0], _line(source, end)[1]
+        yield FixEdit(title, first, last, "")
+
+
+def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+    """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
+    option = OPTION.fullmatch(piece)
+    if option is None:
+        return
+    for call in _calls(known, spans):
+        given = [o.span for o in call.options if o.name == option[1] and o.span]
+        for span in given:
+            yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
+        closed = _end_of_inputs(call)
+        if not given and closed is not None:
+            comma = ", " if call.args or call.options else ""
+            yield FixEdit(f"add `{piece}`", closed, closed, f"{comma}{piece}")
+
+
+def _calls(known: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
+    """The calls around and inside some places, each once, the nearest first."""
+    seen: list[ast.Call] = []
+    for span in spans if known.file else ():
+        assert known.file is not None  # or there would be no span to look at
+        nodes = nodes_at(known.file, span.start)
+        # a message points at a line as often as at the call in it
+        inside = [n for node in nodes[-2:] for n in walk_tree(node)]
+        for node in (*reversed(nodes), *inside):
+            if isinstance(node, ast.Call) and node.span and node not in seen:
+                seen.append(node)
+                yield node
+
+
+def _end_of_inputs(call: ast.Call) -> int | None:
+    """Where one more option of a call would stand; None where it has no bracket."""
+    assert call.span is not None  # as the caller looked
+    start, text = call.span.start, call.span.text
+    # a quoted name of weights behind the call may have brackets of its own
+    if call.weights and call.weights.span:
+        text = text[: call.weights.span.start - start]
+    # the last bracket is that of the call: those of arguments stand inside it
+    closed = text.rfind(")")
+    return start + closed if closed >= 0 else None
+
+
+def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
+    """`keep: keep[b, n] right`: the type of an input, or a value of the config."""
+    declared = DECLARED.fullmatch(piece)
+    if declared is None or known.file is None:
+        return
+    title = f"declare `{piece}`"
+    nodes = list(walk_tree(known.file))
+    for node in (n for n in nodes if isinstance(n, ast.BlockParameter | ast.Field)):
+        if node.name == declared[1] and node.span and node.type.span:
+            # what follows, such as a default, stays
+            yield FixEdit(title, node.span.start, node.type.span.end, piece)
+    for config in (n for n in nodes if isinstance(n, ast.Config) and n.span):
+        assert config.span is not None  # as was just looked
+        closed = config.span.end - 1
+        yield FixEdit(title, closed, closed, f"  {piece} ")
+    yield from _above(known, f"config {{ {piece} }}", title)
+
+
+def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+    """Yield edits that add an item, a `where` in a graph's header, or a `return` in a block."""
+    title = f"add `{piece}`"
+    if known.file is None or not spans:
+        return
+    if ITEM.match(piece) and known.syntax == "yaml":
+        # keys of YAML have no order
+        end = len(known.source.text)
+        yield FixEdit(title, end, end, f"{piece}\n")
+    elif ITEM.match(piece):
+        yield from _above(known, piece, title)
+    block = enclosing_item(known.file, spans[0].start)
+    if not isinstance(block, ast.Block) or block.span is None:
+        return
+    start, text = block.span.start, block.span.text
+    if piece.startswith("where ") and "{" in text:
+        at = start + text.index("{")
+        yield FixEdit(title, at, at, f"{piece} ")
+    if piece.startswith("return ") and text.endswith("}"):
+        yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {piece}\n")
+
+
+def _above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
+    """A line above the first block or definition of a file."""
+    items = known.file.items if known.file else ()
+    for item in items:
+        if isinstance(item, ast.Block | ast.Definition) and item.span:
+            at = _line(known.source.text, item.span.start)[0]
+            yield FixEdit(title, at, at, f"{line}\n\n")
+            return
+
+
+def _behind_mask(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+    """`& causal` behind the mask of a call."""
+    for call in _calls(known, spans) if piece.startswith("& ") else ():
+        for option in call.options:
+            value = option.value.span
+            if option.name == "mask" and value is not None:
+                # `|` binds less than what is added
+                text = f"({value.text})" if "|" in value.text else value.text
+                made = f"{text} {piece}"
+                yield FixEdit(f"write `{made}`", value.start, value.end, made)
+
+
+def _at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
+    """A piece where a message points: instead of the text, behind it, or before it."""
+    if not added and not piece.startswith("@ "):
+        yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
+    title = f"add `{piece}`"
+    if added or piece.startswith("@ "):
+        blank = " " if piece[0].isalnum() or piece[0] == "@" else ""
+        yield FixEdit(title, span.end, span.end, blank + piece)
+        yield FixEdit(title, span.start, span.start, f"{piece}\n")
+
+
+def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+    """`tokenizer("a.json")` in place of a call of the same function."""
+    name = CALLED.match(piece)
+    for call in _calls(known, spans) if name else ():
+        assert name is not None  # or there were no calls
+        if call.function.path == name[1] and call.span is not None:
+            yield FixEdit(f"write `{piece}`", call.span.start, call.span.end, piece)
+
+
+def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+    """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
+    if not spans or not STANDS.search(piece):
+        return
+
+    def put(over: Span, meant: Span) -> FixEdit:
+        text = STANDS.sub(lambda _: meant.text, piece)
+        return FixEdit(f"write `{text}`", over.start, over.end, text)
+
+    whole = spans[0]
+    for call in _calls(known, spans[:1]):
+        inside = call.span is not None and call.span.text in whole.text
+        for taken in (a.span for a in call.args if inside and a.span):
+            yield put(taken, taken)
+            yield put(whole, taken)
+    yield put(whole, whole)
+
+
+def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
+    """`insert(x, axis=1)` in place of the `x` in a text."""
+    words = dict.fromkeys(WORD.findall(piece))
+    for word in [*words][:MOST_WORDS]:
+        for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
+            if found.group() != span.text:
+                start = span.start + found.start()
+                yield FixEdit(f"write `{piece}`", start, start + len(word), piece)
+
+
+def _line(text: str, at: int) -> tuple[int, int]:
+    """Where the line of a character begins, and where the next one does."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    return start, len(text) if end < 0 else end + 1
+
 
 PIECE = re.compile(r"`([^`\n]+)`")
 WRITTEN = re.compile(r"[ =(@:&]")
@@ -30,12 +260,9 @@ BEGINS = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """How advice begins that says what to write."""
 OFFERED = re.compile(r"did you mean `([^`\n]+)`\?")
 NAMED = re.compile(r"[\w.-]+")
-MOST_TRIED = 16
-"""Edits of one message that are tried."""
-MOST_SEEN = 64
-"""Edits of one message that are thought of."""
-MOST_OFFERED = 4
-"""Edits of one message that are offered."""
+MOST_TRIED = 16  # edits of one message that are tried
+MOST_SEEN = 64  # edits of one message that are thought of
+MOST_OFFERED = 4  # edits of one message that are offered
 
 
 def find_quick_fixes(

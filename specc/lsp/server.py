@@ -17,9 +17,10 @@ from pygls.lsp.server import LanguageServer
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
-from specc.lsp import dsl_completion, inlay_hints, protocol, yaml_completion
+from specc.lsp import dsl_completion, protocol, yaml_completion
+from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
-from specc.lsp.hover import find_meaning
+from specc.lsp.hover import NameMeaning, find_meaning, meaning_as_markdown
 from specc.lsp.protocol import DocumentLines, split_document_lines
 from specc.syntax import source_limits
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -39,43 +40,49 @@ class RequestHandlers:
     desk: OpenDocuments
     lines: Callable[[str], DocumentLines]
 
-    async def _read(self, uri: str, *, settled: bool = False) -> OpenDocument | None:
-        """An open text as far as it is known; waits for the first that is found."""
+    async def _read(
+        self, uri: str, *, settled: bool = False
+    ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
+        """Return an open document once its first analysis, or all that is `settled`, is there."""
         document = self.desk.get(uri)
         if document is None:
             return None
         await asyncio.to_thread(self.desk.wait, uri, document.version, PATIENCE, settled=settled)
-        return self.desk.get(uri)
-
-    async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
-        """What the word at a character means."""
-        document = await self._read(params.text_document.uri)
+        document = self.desk.get(uri)
         if document is None or document.known is None:
             return None
-        lines = self.lines(document.text)
-        place = params.position
-        offset = lines.offset(place.line, place.character)
-        found = find_meaning(document.known, offset)
-        text = inlay_hints.meaning_as_markdown(found) if found else ""
-        if found is None or not text:
+        return document, document.known, self.lines(document.text)
+
+    async def _meaning(
+        self, params: lsp.HoverParams | lsp.DefinitionParams
+    ) -> tuple[NameMeaning, DocumentAnalysis, DocumentLines] | None:
+        read = await self._read(params.text_document.uri)
+        if read is None:
             return None
+        _, known, lines = read
+        offset = lines.offset(params.position.line, params.position.character)
+        found = find_meaning(known, offset)
+        return (found, known, lines) if found else None
+
+    async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
+        """Return signature, documentation and type of the name at a position."""
+        meaning = await self._meaning(params)
+        text = meaning_as_markdown(meaning[0]) if meaning else ""
+        if meaning is None or not text:
+            return None
+        found, _, lines = meaning
         content = lsp.MarkupContent(lsp.MarkupKind.Markdown, text)
         return lsp.Hover(content, protocol.to_range(lines, found.start, found.end))
 
     async def definition(self, params: lsp.DefinitionParams) -> lsp.Location | None:
-        """Where the word at a character is said."""
-        document = await self._read(params.text_document.uri)
-        if document is None or document.known is None:
+        """Return where the name at a position is defined."""
+        meaning = await self._meaning(params)
+        if meaning is None or meaning[0].place is None:
             return None
-        lines = self.lines(document.text)
-        place = params.position
-        found = find_meaning(document.known, lines.offset(place.line, place.character))
-        if found is None or found.place is None:
-            return None
-        return protocol.to_location(document.known, lines, found.place)
+        return protocol.to_location(*meaning[1:], meaning[0].place)
 
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
-        """What may be written at a character."""
+        """Return the completions at a position."""
         document = self.desk.get(params.text_document.uri)
         # a text that is too long to be read says so, and no more
         if document is None or len(document.text) > source_limits.MAX_SPEC_BYTES:
@@ -98,7 +105,7 @@ class RequestHandlers:
         return lsp.CompletionList(False, items)
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
-        """The text in its canonical form; nothing for one that cannot be read."""
+        """Return the edit to the canonical form; None for a text that does not parse."""
         document = self.desk.get(params.text_document.uri)
         if document is None:
             return None
@@ -113,58 +120,29 @@ class RequestHandlers:
         return [lsp.TextEdit(protocol.to_range(lines, 0, len(document.text)), text)]
 
     async def hints(self, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        """Shapes behind the names that a part of a text gives."""
-        document = await self._read(params.text_document.uri)
-        if document is None or document.known is None:
-            return []
-        lines = self.lines(document.text)
-        first, last = params.range.start, params.range.end
-        found = inlay_hints.find_inlay_hints(
-            document.known, lines.offset(first.line, 0), lines.offset(last.line, last.character)
-        )
-        return [
-            lsp.InlayHint(
-                position=lsp.Position(*lines.place(hint.offset)),
-                label=hint.text,
-                kind=lsp.InlayHintKind.Type,
-            )
-            for hint in found
-        ]
+        """Return the shapes of the names that a range of a text binds."""
+        read = await self._read(params.text_document.uri)
+        return list(protocol.to_inlay_hints(*read[1:], params.range)) if read else []
 
     async def outline(self, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        """The items of a text."""
-        document = await self._read(params.text_document.uri)
-        if document is None or document.known is None:
-            return []
-        lines = self.lines(document.text)
-        return [
-            lsp.DocumentSymbol(
-                name=entry.name,
-                kind=protocol.SYMBOLS.get(entry.kind, lsp.SymbolKind.Function),
-                range=protocol.to_range(lines, entry.start, entry.end),
-                selection_range=protocol.to_range(lines, entry.start, entry.start),
-                detail=entry.detail or None,
-            )
-            for entry in inlay_hints.document_outline(document.known)
-        ]
+        """Return the items of a text."""
+        read = await self._read(params.text_document.uri)
+        return list(protocol.to_document_symbols(*read[1:])) if read else []
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """The quick fixes of messages in a part of a text, each of which was tried."""
-        document = await self._read(params.text_document.uri, settled=True)
-        if document is None or document.known is None:
+        """Return the quick fixes of messages in a range of a text, each of which was tried."""
+        read = await self._read(params.text_document.uri, settled=True)
+        if read is None:
             return []
-        lines = self.lines(document.text)
-        first, last = params.range.start, params.range.end
-        start = lines.offset(first.line, first.character)
-        end = lines.offset(last.line, last.character)
-        found: list[lsp.CodeAction] = []
+        document, known, lines = read
+        start, end = lines.offsets(params.range)
+        actions: list[lsp.CodeAction] = []
         for fault, edits in document.mended:
-            at = protocol.diagnostic_span(document.known, fault)
+            at = protocol.diagnostic_span(known, fault)
             if at[0] <= end and at[1] >= start:
-                said = protocol.to_diagnostic(document.known, lines, fault)
-                uri = document.uri
-                found += [protocol.to_code_action(uri, lines, said, edit) for edit in edits]
-        return found
+                said = protocol.to_diagnostic(known, lines, fault)
+                actions += [protocol.to_code_action(document.uri, lines, said, e) for e in edits]
+        return actions
 
 
 MOST_BYTES = 64 << 20

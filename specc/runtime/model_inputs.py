@@ -18,7 +18,7 @@ from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Graph
 from specc.ir.input_defaults import find_default_sources, resolve_absent_inputs
 from specc.preprocessing.array_files import cast_exactly
-from specc.preprocessing.image_sets import is_multi_image_input, merge_images, split_images
+from specc.preprocessing.images import is_multi_image_input, merge_images, split_images
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input, convert_to_array, images_per_text

@@ -12,7 +12,7 @@ import pytest
 
 from specc.cli import main as cli
 from specc.diagnostics.render import escape_control_characters
-from specc.io.termination_signals import ProcessTerminated
+from specc.io.platform import ProcessTerminated
 
 SPECC = [sys.executable, "-m", "specc"]
 SPEC = """specc 1

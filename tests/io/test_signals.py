@@ -12,14 +12,14 @@ import pytest
 from specc.cli import list as list_command
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
-from specc.io import termination_signals
-from specc.io.temporary_files import create_temporary_directory
+from specc.io import platform
+from specc.io.atomic_write import create_temporary_directory
 
 WAITING = """
 import sys, time
 from pathlib import Path
 from specc.cli import main
-from specc.io.temporary_files import create_temporary_directory
+from specc.io.atomic_write import create_temporary_directory
 from specc.io.atomic_write import OutputDirectory
 
 def stays(given):
@@ -84,15 +84,15 @@ def test_a_signal_that_became_another_exception(
             raise ImportError("initialization failed") from None
         return 0
 
-    monkeypatch.setattr(termination_signals, "RECEIVED_SIGNALS", [])
+    monkeypatch.setattr(platform, "RECEIVED_SIGNALS", [])
     monkeypatch.setattr(list_command, "add_list_arguments" if loading else "run_list", load)
-    numbers = [signal.SIGINT, *(getattr(signal, n) for n in termination_signals.SIGNAL_NAMES)]
+    numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]
     try:
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        termination_signals.install_termination_handlers()
+        platform.install_termination_handlers()
         assert main(["list"]) == 128 + number
     finally:
         for each, handler in zip(numbers, before, strict=True):

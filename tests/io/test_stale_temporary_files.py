@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from specc.io import temporary_files
-from specc.io.atomic_write import write_file_atomically
-from specc.io.temporary_files import create_temporary_directory
+from specc.io import atomic_write
+from specc.io.atomic_write import create_temporary_directory, write_file_atomically
 
 BUSY = """
 import sys, time
 from pathlib import Path
-from specc.io.temporary_files import create_temporary_directory
+from specc.io.atomic_write import create_temporary_directory
 from specc.io.atomic_write import OutputDirectory
 
 def chunks():
@@ -30,7 +29,7 @@ with create_temporary_directory() as folder, OutputDirectory(Path(sys.argv[1])) 
     (folder / "sums").write_bytes(b"x")
     out.entry("m.onnx", chunks())
 """
-LONG_AGO = temporary_files.STALE_SECONDS + 60
+LONG_AGO = atomic_write.STALE_SECONDS + 60
 
 
 @pytest.fixture
@@ -97,19 +96,17 @@ def name_of(place: str, pid: int) -> str:
 @pytest.mark.parametrize(
     ("where", "process", "age", "goes"),
     [
-        pytest.param(temporary_files.get_process_namespace, gone, 0, True, id="gone"),
+        pytest.param(atomic_write.get_process_namespace, gone, 0, True, id="gone"),
+        pytest.param(atomic_write.get_process_namespace, os.getpid, LONG_AGO, False, id="living"),
         pytest.param(
-            temporary_files.get_process_namespace, os.getpid, LONG_AGO, False, id="living"
-        ),
-        pytest.param(
-            lambda: elsewhere(temporary_files.get_process_namespace()),
+            lambda: elsewhere(atomic_write.get_process_namespace()),
             gone,
             60,
             False,
             id="elsewhere, young",
         ),
         pytest.param(
-            lambda: elsewhere(temporary_files.get_process_namespace()),
+            lambda: elsewhere(atomic_write.get_process_namespace()),
             gone,
             LONG_AGO,
             True,

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from specc.library.spec_files import list_builtin_specs, read_spec_file
-from specc.lsp import dsl_completion, inlay_hints, yaml_completion
+from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
-from specc.lsp.hover import find_meaning
+from specc.lsp.hover import fence_code, find_meaning, meaning_as_markdown
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import print_yaml
 
+protocol = pytest.importorskip("specc.lsp.protocol", reason="needs the extra lsp")
 SMALL = (
     "elman",
     "jordan",
@@ -62,12 +63,13 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
         found = find_meaning(known, offset)
         if found is not None:
             assert 0 <= found.start <= found.end <= len(text)
-            inlay_hints.meaning_as_markdown(found)
+            meaning_as_markdown(found)
         give = yaml_completion.complete_yaml if yaml else dsl_completion.complete_dsl
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
-    list(inlay_hints.find_inlay_hints(known, 0, len(text)))
-    list(inlay_hints.document_outline(known))
+    lines = protocol.DocumentLines(text)
+    list(protocol.to_inlay_hints(known, lines, protocol.to_range(lines, 0, len(text))))
+    list(protocol.to_document_symbols(known, lines))
     for fault in known.diagnostics[:1]:
         for edit in find_quick_fixes(known, fault):
             assert edit.applied(text) != text
@@ -117,9 +119,12 @@ items:
 
 def test_shapes_of_yaml_stand_at_the_end_of_lines() -> None:
     known = analyze_document(Path("/nowhere/a.yaml"), YAML)
-    (hint,) = inlay_hints.find_inlay_hints(known, 0, len(YAML))
-    assert YAML[: hint.offset].endswith("weights: w}}")
-    assert hint.text.strip() == "float[b, n, 8]"
+    lines = protocol.DocumentLines(YAML)
+    whole = protocol.to_range(lines, 0, len(YAML))
+    (hint,) = protocol.to_inlay_hints(known, lines, whole)
+    offset = lines.offset(hint.position.line, hint.position.character)
+    assert YAML[:offset].endswith("weights: w}}")
+    assert hint.label.strip() == "float[b, n, 8]"
 
 
 HOSTILE = """specc 1
@@ -136,14 +141,14 @@ def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
     known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
     found = find_meaning(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
-    text = inlay_hints.meaning_as_markdown(found)
+    text = meaning_as_markdown(found)
     assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
     assert "<img" not in text.replace("\\<img", "")
     assert "](http" not in text.replace("\\](http", "")
 
 
 def test_nothing_closes_a_fence() -> None:
-    text = inlay_hints.fence_code("a ```` b\n```\nc")
+    text = fence_code("a ```` b\n```\nc")
     fence = text.split("specc\n")[0]
     assert fence == "`" * 5
     assert text.count(fence) == 2

@@ -12,8 +12,7 @@ from support.told import _parts, write
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.fix_placement import FixEdit
-from specc.lsp.quick_fixes import find_quick_fixes
+from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
 
 EXACT = sorted({*DONE, *(guess[0] for guess in guesses())})
 """Cases of which a help says what to write."""

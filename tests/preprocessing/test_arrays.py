@@ -13,9 +13,9 @@ from specc.preprocessing.array_files import (
     cast_exactly,
     nested_array,
     parse_json_arrays,
+    parse_npy,
     read_arrays,
 )
-from specc.preprocessing.npy import parse_npy
 
 
 def code_of(action) -> str:
@@ -107,7 +107,7 @@ def test_damaged_bytes_never_escape_as_other_errors(tmp_path):
 
 
 def test_an_npz_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("specc.preprocessing.npy.MAX_ARRAY_BYTES", 100_000)
+    monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", 100_000)
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", bytes(1_000_000))
     assert code_of(lambda: read_arrays(str(tmp_path / "b.npz"))) == "E0904"
