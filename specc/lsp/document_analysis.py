@@ -1,6 +1,6 @@
 """Analyze one version of a document: AST, graphs, diagnostics; nodes and names at a position."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -37,6 +37,30 @@ class DocumentAnalysis:
     spec: OpenedSpec | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     readings: tuple[ElaborationRecord, ...] = field(default=(), repr=False)
+
+    @property
+    def items(self) -> Sequence[ast.Item]:
+        """The items of the file, none if it does not parse."""
+        return self.file.items if self.file else ()
+
+    @property
+    def extended(self) -> SpecModule | None:
+        """The module of the extended spec."""
+        return self.module.extended if self.module else None
+
+    @cached_property
+    def paths(self) -> Mapping[str, ast.Field]:
+        """Every config field by its dotted path."""
+        return self.spec.program.paths() if self.spec else {}
+
+    def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
+        """Return the block or definition of that name, of the spec or std, and its module."""
+        return (self.module.found(name) if self.module else None) or self.library.standard(name)
+
+    def find_used(self, alias: str) -> SpecModule | None:
+        """Return the used file with that alias; None where it cannot be read."""
+        user = self.module.user(alias) if self.module else None
+        return resolve_used_file(self, user[1], user[0]) if user else None
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -237,27 +261,21 @@ def _bound_by(node: ast.Node) -> Iterator[NameBinding]:
             return
 
 
-def config_fields(file: ast.File) -> Iterator[ast.Field]:
-    """The config values that a file declares."""
-    for item in file.items:
+def config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
+    """Yield the config fields that a file declares."""
+    for item in items:
         if isinstance(item, ast.Config):
             yield from (e for e in item.entries if isinstance(e, ast.Field))
 
 
 def enclosing_item(
-    file: ast.File, offset: int, *, begun: bool = False
+    items: Iterable[ast.Item], offset: int, *, begun: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """Return the block or definition around a character; in a text with newer changes (`begun`),
-    the last one before it.
+    """Return the block or definition around a character; in a text with newer changes
+    (`begun`), the last one before it.
     """
-    before = [
-        (item, item.span)
-        for item in file.items
-        if isinstance(item, ast.Block | ast.Definition)
-        and item.span is not None
-        and item.span.start <= offset
-    ]
-    if not before:
+    blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
+    before = [item for item in blocks if item.span and item.span.start <= offset]
+    if not before or before[-1].span is None:
         return None
-    item, span = max(before, key=lambda pair: pair[1].start)
-    return item if begun or offset <= span.end else None
+    return before[-1] if begun or offset <= before[-1].span.end else None

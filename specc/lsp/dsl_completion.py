@@ -11,13 +11,7 @@ from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_words
 from specc.library.spec_files import list_builtin_specs
-from specc.lsp.document_analysis import (
-    DocumentAnalysis,
-    bindings_at,
-    config_fields,
-    enclosing_item,
-    resolve_used_file,
-)
+from specc.lsp.document_analysis import DocumentAnalysis, bindings_at, config_fields, enclosing_item
 from specc.syntax import ast
 from specc.syntax.dsl.expected_tokens import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import print_type
@@ -102,12 +96,10 @@ def _dotted(text: str, end: int) -> str:
 
 def _members(known: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """What stands behind a dot: the blocks of a used file, values inside values."""
-    user = known.module.user(head) if known.module else None
-    used = resolve_used_file(known, user[1], user[0]) if user else None
+    used = known.find_used(head)
     for name, item in used.items.items() if used else ():
         yield CompletionItem(name, "function", doc=item.doc)
-    paths = known.spec.program.paths() if known.spec else {}
-    for path, field in paths.items():
+    for path, field in known.paths.items():
         above, _, name = path.rpartition(".")
         if above and above == head.removeprefix("config."):
             yield CompletionItem(name, "property", print_type(field.type), field.doc)
@@ -216,15 +208,14 @@ def _inputs(known: DocumentAnalysis) -> Iterator[CompletionItem]:
 
 def _keys(known: DocumentAnalysis) -> Iterator[CompletionItem]:
     """The config values of what is extended."""
-    base = known.module.extended if known.module else None
-    for field in config_fields(base.root.file) if base else ():
+    base = known.extended
+    for field in config_fields(base.root.file.items) if base else ():
         yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
 def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
     """What a word, a block or a definition takes, by name."""
-    module = known.module
-    found = (module.found(called) if module else None) or known.library.standard(called)
+    found = known.find_item(called)
     # a built-in function hides the std block of its name, not a block of the user
     if found is not None and not (found[1].standard and called in BUILTINS):
         for param in found[0].params or ():
@@ -239,12 +230,11 @@ def call_options(known: DocumentAnalysis, called: str) -> Iterator[CompletionIte
 
 def _values(known: DocumentAnalysis, offset: int, *, begun: bool) -> Iterator[CompletionItem]:
     """Every name that has a value or can be called here, the nearest first."""
-    item = enclosing_item(known.file, offset, begun=begun) if known.file else None
+    item = enclosing_item(known.items, offset, begun=begun)
     for bound in reversed(list(bindings_at(item, offset)) if item else []):
         said = known.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
         yield CompletionItem(bound.name, "variable", " or ".join(said))
-    paths = known.spec.program.paths() if known.spec else {}
-    for path, field in paths.items():
+    for path, field in known.paths.items():
         if "." not in path:
             yield CompletionItem(path, "property", print_type(field.type), field.doc)
     if known.module is not None:

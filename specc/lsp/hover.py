@@ -52,270 +52,194 @@ KEYWORDS: dict[str, type[ast.Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NameMeaning:
-    """What a word means. `shown` is code, `stands` what was found to stand there."""
+    """What the name from `start` to `end` means: code `shown`, types `stands` with symbolic
+    lengths and `numbers` with those of the config, and the `place` of its definition.
+    """
 
-    start: int
-    end: int
+    start: int = 0
+    end: int = 0
     shown: str = ""
     doc: str = ""
     stands: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     place: Span | None = None
-    """Where it is said."""
 
 
 def find_meaning(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
-    """What the word at a character means; None where nothing is known of it."""
-    # from the inside out: what a character is in first has the say
+    """Return what the name at a character means, None if it is not known."""
     nodes = nodes_at(known.file, offset) if known.file else []
-    for depth in range(len(nodes) - 1, -1, -1):
-        found = _of_node(known, nodes[: depth + 1], offset)
+    # the innermost node that has a meaning
+    for depth in range(len(nodes), 0, -1):
+        found = _of_node(known, nodes[:depth], offset)
         if found is not None:
             return found
     return _keyword(known, offset)
 
 
 def _of_node(known: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int) -> NameMeaning | None:
-    """What the last of some nodes, each inside the one before, means at a character."""
+    """Return the meaning of the last of nested nodes at a character."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
             return _name(known, nodes, node, offset)
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
-            return _option(known, nodes, node)
-        case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
-            return _binding(known, node, offset)
-        case ast.Field(span=span) if span and _in_name(span, node.name, offset):
-            return _field(node, span.start)
-        case ast.Assign(span=span) if span and _in_name(span, node.name, offset):
-            return _of_path(known, node.name, span.start, span.start + len(node.name))
-        case ast.DimName(span=span) if span and _in_name(span, node.name, offset):
-            return _length(known, node.name, span.start)
-        case ast.Use():
-            return _used(known, node)
+            return _placed(_option(known, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _extended(known, span)
+            return _placed(_spec(known.extended), span.start, span.end)
+        case ast.Use(span=span) if span and known.module:
+            return _placed(
+                _spec(resolve_used_file(known, known.module, node)), span.start, span.end
+            )
+        case (
+            ast.Target(name=name, span=span)
+            | ast.BlockParameter(name=name, span=span)
+            | ast.DefinitionParameter(name=name, span=span)
+            | ast.Field(name=name, span=span)
+            | ast.Assign(name=name, span=span)
+            | ast.DimName(name=name, span=span)
+        ) if name and span and span.start <= offset <= span.start + len(name):
+            return _placed(_declared(known, node, span), span.start, span.start + len(name))
         case _:
             return None
 
 
-def _in_name(span: Span, name: str, offset: int) -> bool:
-    """Whether a character belongs to the name that a node begins with."""
-    return span.start <= offset <= span.start + len(name)
+def _placed(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
+    return replace(found, start=start, end=end) if found else None
 
 
-def _binding(
-    known: DocumentAnalysis,
-    node: ast.Target | ast.BlockParameter | ast.DefinitionParameter,
-    offset: int,
-) -> NameMeaning | None:
-    """A name where it is given."""
-    span = node.span
-    if span is None or not _in_name(span, node.name, offset) or not node.name:
-        return None
-    typed = f": {print_type(node.type)}" if node.type else ""
-    return NameMeaning(
-        start=span.start,
-        end=span.start + len(node.name),
-        shown=node.name + typed,
-        stands=known.shapes.get((span.start, span.end), ()),
-        numbers=known.numbers.get((span.start, span.end), ()),
-        place=span,
-    )
+def _declared(known: DocumentAnalysis, node: ast.Node, span: Span) -> NameMeaning | None:
+    """Return the meaning of a name where it is declared."""
+    match node:
+        case ast.Field():
+            return _field(node)
+        case ast.Assign():
+            return _of_path(known, node.name)
+        case ast.DimName():
+            return _length(known, node.name)
+        case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
+            typed = f": {print_type(node.type)}" if node.type else ""
+            return _bound(known, node.name + typed, span)
+    return None
 
 
-def _field(field: ast.Field, start: int) -> NameMeaning:
-    """A config value where it is declared, or elsewhere."""
+def _bound(known: DocumentAnalysis, shown: str, span: Span) -> NameMeaning:
+    at = span.start, span.end
+    stands, numbers = known.shapes.get(at, ()), known.numbers.get(at, ())
+    return NameMeaning(shown=shown, stands=stands, numbers=numbers, place=span)
+
+
+def _field(field: ast.Field) -> NameMeaning:
     plain = replace(field, doc="", remarks=ast.NO_COMMENTS)
-    return NameMeaning(
-        start=start,
-        end=start + len(field.name),
-        shown=" ".join(line.strip() for line in print_statement(plain, 0)),
-        doc=field.doc,
-        place=field.span,
-    )
+    shown = " ".join(line.strip() for line in print_statement(plain, 0))
+    return NameMeaning(shown=shown, doc=field.doc, place=field.span)
 
 
-def _option(
-    known: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Option
-) -> NameMeaning | None:
-    """An option of a call, or a value of a record."""
-    span = node.name_span
-    assert span is not None  # as the caller looked
+def _option(known: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span) -> NameMeaning | None:
+    """Return the meaning of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
-    records = [n for n in nodes if isinstance(n, ast.RecordLiteral)]
+    if calls:
+        return resolve_dotted_name(known, calls[-1].function.path, span.start, called=True)
     # `text: { layers: 2 }` of an instance: its keys are config values
-    if records and not calls:
-        names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
-        return _of_path(known, ".".join(names), span.start, span.end)
-    if not calls:
-        return None
-    called = resolve_dotted_name(known, calls[-1].function.path, span.start, called=True)
-    if called is None:
-        return None
-    return replace(called, start=span.start, end=span.end)
+    names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
+    is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
+    return _of_path(known, ".".join(names)) if is_record else None
 
 
-def _of_path(known: DocumentAnalysis, path: str, start: int, end: int) -> NameMeaning | None:
-    """A config value by its dotted path."""
-    field = known.spec.program.paths().get(path) if known.spec else None
-    return replace(_field(field, start), start=start, end=end) if field else None
+def _of_path(known: DocumentAnalysis, path: str) -> NameMeaning | None:
+    return _field(known.paths[path]) if path in known.paths else None
 
 
 def _name(
     known: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> NameMeaning | None:
-    """A name, up to the part that the character is in."""
+    """Return the meaning of a name, up to the part that the character is in."""
     span = node.span
     assert span is not None  # as the caller looked
-    parent = nodes[-2] if len(nodes) > 1 else None
-    called = isinstance(parent, ast.Call) and parent.function is node
+    called = len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
     # `v.encode`: with the cursor in `v` the used file is meant
     dot = node.path.find(".", max(0, offset - span.start))
     path = node.path if dot < 0 else node.path[:dot]
+    here = _bound(known, path, span)
     found = resolve_dotted_name(known, path, span.start, called=called)
-    at = span.start, span.end
-    stands, numbers = known.shapes.get(at, ()), known.numbers.get(at, ())
-    if found is None:
-        if not stands:
-            return None
-        found = NameMeaning(start=span.start, end=span.end, shown=path)
-    if path != node.path:
-        stands = numbers = ()
-    return replace(
-        found, start=span.start, end=span.start + len(path), stands=stands, numbers=numbers
-    )
+    if found is None and not here.stands:
+        return None
+    found = found or replace(here, place=None)
+    types = (here.stands, here.numbers) if path == node.path else ((), ())
+    end = span.start + len(path)
+    return replace(found, start=span.start, end=end, stands=types[0], numbers=types[1])
 
 
 def resolve_dotted_name(
     known: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> NameMeaning | None:
-    """What a dotted name means at a character: the innermost names win."""
+    """Return the meaning of a dotted name at a character: the innermost scope wins."""
     head, _, rest = path.partition(".")
     if rest:
-        return _member(known, head, rest, path, offset)
-    here = None if called else _local(known, head, offset)
-    return (
-        here
-        or (None if called else _of_config(known, head, offset))
-        or _item(known, head, offset)
-        or _local(known, head, offset)
-        or _of_config(known, head, offset)
-        or _length(known, head, offset)
-        or _fixed(known, head, offset)
-    )
+        used = known.find_used(head)
+        if used is not None and rest in used.items:
+            return item_meaning(used.items[rest])
+        return _of_path(known, path.removeprefix("config."))
+    values = (_local, _of_config)
+    look_ups = (_item, *values) if called else (*values, _item)
+    found = (look_up(known, head, offset) for look_up in look_ups)
+    constant = NameMeaning(shown=head) if head in NAMED_CONSTANTS else None
+    return next(filter(None, found), None) or _length(known, head) or constant
 
 
 def _local(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
-    """A name of the block or definition around: what gave it last."""
-    item = enclosing_item(known.file, offset) if known.file else None
+    """Return the last binding of a name in the block or definition around."""
+    item = enclosing_item(known.items, offset)
     found = [b for b in bindings_at(item, offset) if b.name == name] if item else []
     if not found:
         return None
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
     shown = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
-    at = last.span.start, last.span.end
-    return NameMeaning(
-        start=offset,
-        end=offset + len(name),
-        shown=shown,
-        stands=known.shapes.get(at, ()),
-        numbers=known.numbers.get(at, ()),
-        place=last.span,
-    )
+    return _bound(known, shown, last.span)
 
 
-def _of_config(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
+def _of_config(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     if known.spec is not None:
-        return _of_path(known, name, offset, offset + len(name))
-    fields = config_fields(known.file) if known.file else ()
-    return next((_field(f, offset) for f in fields if f.name == name), None)
+        return _of_path(known, name)
+    return next((_field(f) for f in config_fields(known.items) if f.name == name), None)
 
 
-def _item(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
-    """A block, a definition or a word."""
-    module = known.module
-    found = (module.found(name) if module else None) or known.library.standard(name)
-    # where a normalizer is due std's is meant, elsewhere the word
+def _item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+    """Return the meaning of a block, a definition or a built-in function."""
+    found = known.find_item(name)
+    # where a normalizer is due std's is meant, elsewhere the built-in function
     if found is not None and not (found[1].standard and name in BUILTINS):
-        return item_meaning(found[0], offset)
+        return item_meaning(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
-    return NameMeaning(start=offset, end=offset + len(name), shown=word.shown(), doc=word.doc)
+    return NameMeaning(shown=word.shown(), doc=word.doc)
 
 
-def item_meaning(item: ast.Block | ast.Definition, offset: int) -> NameMeaning:
-    """A block or a definition."""
+def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
+    """Return the meaning of a block or a definition."""
     pieces = layout_header(item) if isinstance(item, ast.Block) else layout_definition(item)
-    return NameMeaning(
-        start=offset,
-        end=offset + len(item.name),
-        shown=join_pieces(pieces),
-        doc=item.doc,
-        place=item.name_span or item.span,
-    )
+    place = item.name_span or item.span
+    return NameMeaning(shown=join_pieces(pieces), doc=item.doc, place=place)
 
 
-def _length(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
-    """A length that `dims` declares."""
-    # the file itself first, then what it extends
+def _length(known: DocumentAnalysis, name: str) -> NameMeaning | None:
+    """Return the meaning of a length that `dims` declares, in the file or what it extends."""
     module: SpecModule | None = known.module
     while module is not None:
-        dims = [item for item in module.file.items if isinstance(item, ast.Dims)]
-        lengths = [one for item in dims for one in item.names if one.name == name]
-        if lengths:
-            return NameMeaning(
-                start=offset,
-                end=offset + len(name),
-                shown=f"dims {name}",
-                doc=f"a length that the inputs tell, at least {lengths[0].least}",
-                place=lengths[0].span,
-            )
+        dims = (item for item in module.file.items if isinstance(item, ast.Dims))
+        for one in (one for item in dims for one in item.names if one.name == name):
+            doc = f"a length that the inputs tell, at least {one.least}"
+            return NameMeaning(shown=f"dims {name}", doc=doc, place=one.span)
         module = module.extended
     return None
 
 
-def _fixed(known: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
-    if name not in NAMED_CONSTANTS:
+def _spec(module: SpecModule | None) -> NameMeaning | None:
+    if module is None:
         return None
-    return NameMeaning(start=offset, end=offset + len(name), shown=name)
-
-
-def _member(
-    known: DocumentAnalysis, head: str, rest: str, path: str, offset: int
-) -> NameMeaning | None:
-    """`v.encode`, `config.width`: an item of a used file, or a value inside another."""
-    at = offset, offset + len(path)
-    user = known.module.user(head) if known.module else None
-    if user is not None:
-        use, module = user
-        used = resolve_used_file(known, module, use)
-        if used is not None and rest in used.items:
-            return replace(item_meaning(used.items[rest], offset), end=at[1])
-    return _of_path(known, path.removeprefix("config."), *at)
-
-
-def _used(known: DocumentAnalysis, node: ast.Use) -> NameMeaning | None:
-    """A used file."""
-    assert known.module is not None or known.file is not None
-    used = resolve_used_file(known, known.module, node) if known.module else None
-    span = node.span
-    return None if used is None or span is None else _spec(used.file, span)
-
-
-def _extended(known: DocumentAnalysis, span: Span) -> NameMeaning | None:
-    """The spec that is extended."""
-    base = known.module.extended if known.module else None
-    return None if base is None else _spec(base.file, span)
-
-
-def _spec(file: ast.File, span: Span) -> NameMeaning:
-    """Another spec, where its name stands."""
-    return NameMeaning(
-        start=span.start, end=span.end, shown=f"model {file.model}", doc=file.doc, place=file.span
-    )
+    file = module.file
+    return NameMeaning(shown=f"model {file.model}", doc=file.doc, place=file.span)
 
 
 def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:

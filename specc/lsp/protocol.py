@@ -243,7 +243,7 @@ def to_document_symbols(
     known: DocumentAnalysis, lines: DocumentLines
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield the items of a spec that have a name."""
-    for item in known.file.items if known.file else ():
+    for item in known.items:
         match item:
             case ast.Block() | ast.Definition():
                 name, kind, detail = item.name, item.kind, item.doc

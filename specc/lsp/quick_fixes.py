@@ -155,7 +155,7 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
         yield FixEdit(title, end, end, f"{piece}\n")
     elif ITEM.match(piece):
         yield from _above(known, piece, title)
-    block = enclosing_item(known.file, spans[0].start)
+    block = enclosing_item(known.items, spans[0].start)
     if not isinstance(block, ast.Block) or block.span is None:
         return
     start, text = block.span.start, block.span.text
@@ -168,8 +168,7 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
 
 def _above(known: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
     """A line above the first block or definition of a file."""
-    items = known.file.items if known.file else ()
-    for item in items:
+    for item in known.items:
         if isinstance(item, ast.Block | ast.Definition) and item.span:
             at = _line(known.source.text, item.span.start)[0]
             yield FixEdit(title, at, at, f"{line}\n\n")
