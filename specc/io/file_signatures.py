@@ -17,51 +17,27 @@ from specc.io.safe_read import UnreadableFile, open_regular_file
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """What stands behind the name of a checkpoint that is cut into several files."""
 
+_PAGE = (
+    "a web page: the download gave a page instead of the file",
+    "download it again, from the link to the raw file; gated files need you to be logged in",
+)
+_PICKLE = "a Python pickle, which can run code when it is read"
+_CONVERT = "convert it to safetensors: {convert}"
+_OTHER = "specc reads weights from safetensors files"
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
         "a Git LFS pointer: the file itself was not downloaded",
         "run `git lfs pull` in the repository it came from",
     ),
-    (
-        b"<!doctype",
-        "a web page: the download gave a page instead of the file",
-        "download it again, from the link to the raw file; gated files need you to be logged in",
-    ),
-    (
-        b"<html",
-        "a web page: the download gave a page instead of the file",
-        "download it again, from the link to the raw file; gated files need you to be logged in",
-    ),
-    (
-        b"pk\x03\x04",
-        "a zip archive, probably a PyTorch checkpoint that torch.save wrote",
-        "convert it to safetensors: {convert}",
-    ),
-    (
-        b"\x80\x02",
-        "a Python pickle, which can run code when it is read",
-        "convert it to safetensors: {convert}",
-    ),
-    (
-        b"\x80\x03",
-        "a Python pickle, which can run code when it is read",
-        "convert it to safetensors: {convert}",
-    ),
-    (
-        b"\x80\x04",
-        "a Python pickle, which can run code when it is read",
-        "convert it to safetensors: {convert}",
-    ),
-    (
-        b"\x80\x05",
-        "a Python pickle, which can run code when it is read",
-        "convert it to safetensors: {convert}",
-    ),
+    (b"<!doctype", *_PAGE),
+    (b"<html", *_PAGE),
+    (b"pk\x03\x04", "a zip archive, probably a PyTorch checkpoint that torch.save wrote", _CONVERT),
+    *((bytes([0x80, protocol]), _PICKLE, _CONVERT) for protocol in (2, 3, 4, 5)),
     (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip FILE"),
-    (b"\x93numpy", "a NumPy array", "specc reads weights from safetensors files"),
-    (b"\x89hdf", "an HDF5 file", "specc reads weights from safetensors files"),
-    (b"gguf", "a GGUF file", "specc reads weights from safetensors files"),
+    (b"\x93numpy", "a NumPy array", _OTHER),
+    (b"\x89hdf", "an HDF5 file", _OTHER),
+    (b"gguf", "a GGUF file", _OTHER),
 )
 
 CONVERSION_COMMAND = (

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
@@ -11,9 +10,7 @@ _MEMINFO = Path("/proc/meminfo")
 _CGROUP_FILES = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (
-        Path("/sys/fs/cgroup/memory"),
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
+        *(Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
         "total_inactive_file",
     ),
 )
@@ -32,7 +29,8 @@ def _get_machine_memory() -> int | None:
     """What the machine has free."""
     try:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-        facts = {key: int(rest.split()[0]) for key, _, rest in _split_fields(lines)}
+        fields = (line.partition(":") for line in lines)
+        facts = {key: int(rest.split()[0]) for key, _, rest in fields}
         return (facts["MemAvailable"] + facts.get("SwapFree", 0)) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         pass
@@ -40,10 +38,6 @@ def _get_machine_memory() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None  # Windows has no such call, macOS no such name
-
-
-def _split_fields(lines: list[str]) -> list[tuple[str, str, str]]:
-    return [line.partition(":") for line in lines]
 
 
 def _get_cgroup_memory(folder: Path, limit: str, usage: str, cached: str) -> int | None:
@@ -63,12 +57,6 @@ def check_free_memory(what: str, held: int, stored: int, numbers: int) -> None:
     free = get_free_memory()
     if free is None or held <= free:
         return
-    _raise_not_enough_memory(what, held, stored, numbers, free)
-
-
-def _raise_not_enough_memory(
-    what: str, held: int, stored: int, numbers: int, free: int
-) -> NoReturn:
     raise_error(
         "E0804",
         f"`{escape_text(what)}` needs about {format_gigabytes(held)} of memory, and "

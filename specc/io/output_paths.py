@@ -50,6 +50,11 @@ NEW_SPEC_OUTPUT = OutputKind("a spec", (".yaml", ".specc", ".yml"))
 TRAINED_WEIGHTS_OUTPUT = OutputKind("weights", (".safetensors",), file_signatures.is_specc_weights)
 """What is named without an option: a new spec on its command line, weights in Python."""
 VOCABULARY_OUTPUT = OutputKind("a list of words", (".vocab",))
+_WITHOUT_OPTION = (
+    *(IMAGE_OUTPUT, ATTENTION_PLOT_OUTPUT, DRAWING_OUTPUT, HTML_OUTPUT),
+    *(NEW_SPEC_OUTPUT, TRAINED_WEIGHTS_OUTPUT),
+)
+"""Outputs that are not named by `-o`."""
 
 
 def resolve_output_path(
@@ -78,15 +83,7 @@ def resolve_output_path(
             notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING_WRITTEN],
             helps=[
                 f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
-                if kind
-                in (
-                    IMAGE_OUTPUT,
-                    ATTENTION_PLOT_OUTPUT,
-                    DRAWING_OUTPUT,
-                    HTML_OUTPUT,
-                    NEW_SPEC_OUTPUT,
-                    TRAINED_WEIGHTS_OUTPUT,
-                )
+                if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(usual)}`",
                 # a name without an ending is one of a folder
                 *([kind.folder] if kind.folder and not path.suffix else []),
@@ -206,53 +203,35 @@ def _is_existing_directory(folder: Path) -> bool:
 
 
 def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
-    """The coded form of what the system said: E0810 to E0815."""
+    """Raise E0810 to E0815 for an error of the operating system."""
     number = error.errno if isinstance(error, OSError) else None
-    name = f"`{escape_text(str(path))}`"
-    if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
-        raise_error(
-            "E0812",
-            f"the output {name} cannot be written: this folder takes no files",
-            notes=["it shows what the system does, and is on no disk", NOTHING_WRITTEN],
-            helps=["choose a folder you may write to with -o"],
-        )
-    if number == errno.ENOENT:
-        raise_error(
-            "E0810",
-            f"there is no folder for the output {name}",
-            notes=[
-                "a part of its path is a link that leads nowhere, or was removed just now",
-                NOTHING_WRITTEN,
-            ],
-            helps=["make the folder that the link means, or give another path"],
-        )
-    if number in (errno.ENOTDIR, errno.EISDIR):
-        raise_error(
-            "E0811",
-            f"{name} is not a folder",
-            notes=[NOTHING_WRITTEN],
-            helps=["give a path in a folder with -o"],
-        )
-    if number in _DENIED:
-        raise_error(
-            "E0812",
-            f"the output {name} cannot be written: {describe_os_error(error)}",
-            notes=[NOTHING_WRITTEN],
-            helps=["choose a folder you may write to with -o"],
-        )
-    if number in _FULL:
-        raise_error(
-            "E0813",
-            f"there is no space left for {name}",
-            notes=[f"the system says: {describe_os_error(error)}", NOTHING_WRITTEN],
-            helps=["free some space, or write to another disk with -o"],
-        )
-    raise_error(
+    name, why = f"`{escape_text(str(path))}`", describe_os_error(error)
+    elsewhere = "choose a folder you may write to with -o"
+    notes = [NOTHING_WRITTEN]
+    code, title, mend = (
         "E0815",
-        f"writing {name} failed: {describe_os_error(error)}",
-        notes=[NOTHING_WRITTEN],
-        helps=["check the name and the disk, or write somewhere else with -o"],
+        f"writing {name} failed: {why}",
+        "check the name and the disk, or write somewhere else with -o",
     )
+    if number == errno.ENOENT and not os.path.lexists(path) and _is_existing_directory(path.parent):
+        code, mend = "E0812", elsewhere
+        title = f"the output {name} cannot be written: this folder takes no files"
+        notes = ["it shows what the system does, and is on no disk", NOTHING_WRITTEN]
+    elif number == errno.ENOENT:
+        code, title = "E0810", f"there is no folder for the output {name}"
+        broken = "a part of its path is a link that leads nowhere, or was removed just now"
+        notes = [broken, NOTHING_WRITTEN]
+        mend = "make the folder that the link means, or give another path"
+    elif number in (errno.ENOTDIR, errno.EISDIR):
+        code, title = "E0811", f"{name} is not a folder"
+        mend = "give a path in a folder with -o"
+    elif number in _DENIED:
+        code, title, mend = "E0812", f"the output {name} cannot be written: {why}", elsewhere
+    elif number in _FULL:
+        code, title = "E0813", f"there is no space left for {name}"
+        notes = [f"the system says: {why}", NOTHING_WRITTEN]
+        mend = "free some space, or write to another disk with -o"
+    raise_error(code, title, notes=notes, helps=[mend])
 
 
 def describe_os_error(error: OSError | ValueError) -> str:

@@ -18,29 +18,18 @@ from specc.drawing.drawing_marks import (
 from specc.visualize.block_dataflow import BlockFlow, FlowItem
 from specc.visualize.block_tree import Block, Opens
 
-FILL: Mapping[str, str] = {
-    "attention": "#ffe3c9",
-    "experts": "#f6d6e8",
-    "recurrent": "#d9efe3",
-    "convolution": "#d5f0ee",
-    "linear": "#d8e8f7",
-    "norm": "#f5f0c4",
-    "embedding": "#f7dadb",
-    "activation": "#e9e3f5",
-    "other": "#ececf0",
+COLORS: Mapping[str, tuple[str, str]] = {
+    "attention": ("#ffe3c9", "#d98936"),
+    "experts": ("#f6d6e8", "#b8558c"),
+    "recurrent": ("#d9efe3", "#3f8f68"),
+    "convolution": ("#d5f0ee", "#2e8c86"),
+    "linear": ("#d8e8f7", "#4a80b5"),
+    "norm": ("#f5f0c4", "#a8992c"),
+    "embedding": ("#f7dadb", "#b8565a"),
+    "activation": ("#e9e3f5", "#7c63b3"),
+    "other": ("#ececf0", "#8a8a96"),
 }
-EDGE: Mapping[str, str] = {
-    "attention": "#d98936",
-    "experts": "#b8558c",
-    "recurrent": "#3f8f68",
-    "convolution": "#2e8c86",
-    "linear": "#4a80b5",
-    "norm": "#a8992c",
-    "embedding": "#b8565a",
-    "activation": "#7c63b3",
-    "other": "#8a8a96",
-}
-"""A color for each kind of block, told apart by their names as well."""
+"""Fill and edge of each kind of block."""
 
 ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
 ROUND = 11.0  # radius of a sign
@@ -294,8 +283,8 @@ def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
             y=0,
             width=width,
             height=height,
-            fill=FILL[kind],
-            stroke=EDGE[kind],
+            fill=COLORS[kind][0],
+            stroke=COLORS[kind][1],
             radius=7,
             part=part,
         ),
@@ -327,12 +316,12 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
             width=width,
             height=height,
             fill="#fafafc",
-            stroke=EDGE[block.kind],
+            stroke=COLORS[block.kind][1],
             weight=1.25,
             radius=11,
             part=block.path,
         ),
-        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=EDGE[block.kind]),
+        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=COLORS[block.kind][1]),
     ]
     if times:
         marks.append(TextMark(x=width - 12, y=19, text=times, size=13, bold=True, anchor="end"))
