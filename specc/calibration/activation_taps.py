@@ -35,10 +35,7 @@ def expose_loop_activations(graph: Graph, names: Names) -> TappedGraph:
     """
     made = Builder()
     walk = _Walk(made)
-    for name, value in graph.inputs.items():
-        walk.now[value] = made.input(name, graph.input_facts[name])
-    for name, value in graph.parameters.items():
-        walk.now[value] = made.parameter(graph.parameter_facts[name])
+    walk.now |= made.copy_ports(graph)
     walk.nodes(graph, names)
     outputs = {name: walk.now[value] for name, value in graph.outputs.items()}
     outputs |= {
@@ -87,8 +84,7 @@ class _Walk:
     def _loop(self, node: Node, op: ops.Scan, names: Names) -> tuple[Value, ...]:
         """A loop, and what its body collects for us noted."""
         inner = _Walk(Builder())
-        for name, value in op.body.inputs.items():
-            inner.now[value] = inner.made.input(name, op.body.input_facts[name])
+        inner.now |= inner.made.copy_ports(op.body)
         inner.nodes(op.body, _inside(node, op, names))
         args = [a and self.now[a] for a in node.args]
         more = inner.rows(node, op)

@@ -144,19 +144,12 @@ class _Whole:
     ) -> Graph:
         """The graph of a group of nodes, and of all light ones that it needs."""
         graph, made = self.graph, Builder()
-        now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
-        for name, value in takes.items():
-            now[value] = made.input(name, Input(value.type))
-        # those that nothing reads are left out in the end
-        for name, value in graph.parameters.items():
-            now[value] = made.parameter(graph.parameter_facts[name])
+        # parameters that nothing reads are left out in the end
+        now = made.copy_ports(graph)
+        now |= {value: made.input(name, Input(value.type)) for name, value in takes.items()}
         here = self._with_light(group, gives.values())
-        for node, results in graph.nodes:
-            if node in here:
-                new = made.add(node.op, *(a and now[a] for a in node.args))
-                now.update(zip(results, new, strict=True))
-        outputs = {name: now[value] for name, value in gives.items()}
-        return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+        made.copy_nodes(graph, now, here)
+        return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})
 
     def _with_light(self, group: list[Made], gives: Iterable[Value]) -> set[Node]:
         """The nodes of a group, and the light ones that these and results are made of."""

@@ -5,7 +5,7 @@ it made before; where a node came from and what it is called is kept beside it a
 part of its equality.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -192,6 +192,46 @@ class Builder:
         now = self.made[node] = NodeOrigin(scopes, spans)
         seen.update((scope, span))
         self.seen[node] = now, seen
+
+    def copy_ports(self, graph: Graph) -> dict[Value, Value]:
+        """Add the inputs and parameters of `graph`; the new value of each."""
+        now = {v: self.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+        for name, value in graph.parameters.items():
+            now[value] = self.parameter(graph.parameter_facts[name])
+        return now
+
+    def copy_node(
+        self, graph: Graph, node: Node, now: Mapping[Value, Value], op: Op | None = None
+    ) -> tuple[Value, ...]:
+        """Add a node of `graph`, or `op` in its place, to the operands that are `now`."""
+        results = self.add(op or node.op, *(a and now[a] for a in node.args))
+        self.copy_origin(graph, node, results)
+        return results
+
+    def copy_nodes(
+        self, graph: Graph, now: dict[Value, Value], only: Container[Node] | None = None
+    ) -> None:
+        """Add all nodes of `graph`, or `only` some; `now` gains their results."""
+        for node, results in graph.nodes:
+            if only is None or node in only:
+                now.update(zip(results, self.copy_node(graph, node, now), strict=True))
+
+    def copy_origin(self, graph: Graph, node: Node, results: Sequence[Value]) -> None:
+        """Record that what makes `results` came from where `node` of `graph` did."""
+        known = graph.made.get(node)
+        if known and results and results[0].node:
+            self.made[results[0].node] = known
+
+    def finish_copy(
+        self, graph: Graph, now: Mapping[Value, Value], outputs: Mapping[str, Value] | None = None
+    ) -> Graph:
+        """Finish a copy of `graph` with its name, names and bounds, and its outputs unless
+        others are given.
+        """
+        self.names = {n: now[v] for n, v in graph.names.items() if v in now}
+        if outputs is None:
+            outputs = {n: now[v] for n, v in graph.outputs.items()}
+        return self.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
 
     def finish(
         self,

@@ -30,7 +30,9 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         waiting.remove(name)
         for other in find_default_sources(defaults, name) - {*made.inputs} - {*outputs}:
             now[defaults.inputs[other]] = made.input(other, defaults.input_facts[other])
-        outputs[name] = _copy_nodes(made, defaults, defaults.outputs[name], now)
+        value = defaults.outputs[name]
+        made.copy_nodes(defaults, now, collect_needed_nodes([value]))
+        outputs[name] = now[value]
         # Whoever reads it later reads the default, unless it already is such an input.
         if name in defaults.inputs:
             now.setdefault(defaults.inputs[name], outputs[name])
@@ -72,14 +74,3 @@ def find_circular_default(defaults: Graph) -> str:
     while ready := {n for n in waiting if not find_default_sources(defaults, n) & waiting}:
         waiting -= ready
     return next((n for n in defaults.outputs if n in waiting), "")
-
-
-def _copy_nodes(made: Builder, defaults: Graph, wanted: Value, now: dict[Value, Value]) -> Value:
-    live = collect_needed_nodes([wanted])
-    for node, results in defaults.nodes:
-        if node in live:
-            new = made.add(node.op, *(a and now[a] for a in node.args))
-            now.update(zip(results, new, strict=True))
-            if (known := defaults.made.get(node)) and new[0].node:
-                made.made[new[0].node] = known
-    return now[wanted]

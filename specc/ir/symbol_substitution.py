@@ -23,10 +23,8 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     for name, value in graph.parameters.items():
         now[value] = b.parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
-        made = b.add(_substitute_op(node.op, lengths), *(a and now[a] for a in node.args))
+        made = b.copy_node(graph, node, now, _substitute_op(node.op, lengths))
         now.update(zip(results, made, strict=True))
-        if (known := graph.made.get(node)) and made[0].node:
-            b.made[made[0].node] = known
     b.names = {n: now[v] for n, v in graph.names.items() if v in now}
     outputs = {n: now[v] for n, v in graph.outputs.items()}
     # Of a symbol that means another length now, nothing is known.

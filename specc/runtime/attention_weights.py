@@ -211,12 +211,9 @@ def _with(
     """The graph again, loops giving what is wanted of their bodies, and where each
     wanted value is in it.
     """
-    builder, now = Builder(), dict[Value, Value]()
+    builder = Builder()
+    now = builder.copy_ports(graph)
     taps: dict[str, Value] = {}
-    for name, value in graph.inputs.items():
-        now[value] = builder.input(name, graph.input_facts[name])
-    for name, value in graph.parameters.items():
-        now[value] = builder.parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
         inner = _within(node, wanted)
         op, names = _collecting(node.op, inner) if inner else (node.op, ())

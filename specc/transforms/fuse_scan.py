@@ -315,11 +315,7 @@ class _FusedLoop:
         now = {v: builder.input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
         now[new] = builder.input("state", Input(new.type))
         now |= {v: builder.input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
-        live = _collect_between(values, now)
-        for node, results in op.body.nodes:
-            if results[0] in live:
-                made = builder.add(node.op, *(now[a] if a else None for a in node.args))
-                now.update(zip(results, made, strict=True))
+        builder.copy_nodes(op.body, now, _collect_between(values, now))
         body: Graph = builder.finish("body", {f"out {n}": now[v] for n, v in enumerate(values)})
         loop = ops.Scan(body, op.scanned + 1, 0, 1, op.reverse, op.masked)
         args = [
@@ -331,14 +327,14 @@ class _FusedLoop:
         return split_scan(self.b, loop, args) or self.b.add(loop, *args)
 
 
-def _collect_between(values: Sequence[Value], known: dict[Value, Value]) -> set[Value]:
-    """Return the first results of the nodes between `known` and `values`."""
-    live: set[Value] = set()
+def _collect_between(values: Sequence[Value], known: dict[Value, Value]) -> set[Node]:
+    """Return the nodes between `known` and `values`."""
+    live: set[Node] = set()
     todo = list(values)
     while todo:
         value = todo.pop()
-        if value not in known and value not in live:
-            live.add(value)
+        if value not in known and value.node not in live:
             assert value.node is not None
+            live.add(value.node)
             todo += [a for a in value.node.args if a]
     return live

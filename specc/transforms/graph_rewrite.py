@@ -23,12 +23,7 @@ MAX_REWRITE_ROUNDS = 50
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
     """`graph` with, at each node, the first rule that applies, in one walk from the inputs on."""
     builder = Builder()
-    now: dict[Value, Value] = {}
-    for name, value in graph.inputs.items():
-        now[value] = builder.input(name, graph.input_facts[name])
-    for name, value in graph.parameters.items():
-        now[value] = builder.parameter(graph.parameter_facts[name])
-    return rewrite_into_builder(graph, builder, now, rules)
+    return rewrite_into_builder(graph, builder, builder.copy_ports(graph), rules)
 
 
 def rewrite_into_builder(
@@ -49,9 +44,7 @@ def rewrite_into_builder(
             )
             now[old] = new
         _copy_node_origin(builder, graph.made.get(node, NodeOrigin()), made, count)
-    builder.names = {name: now[v] for name, v in graph.names.items()}
-    outputs = {name: now[v] for name, v in graph.outputs.items()}
-    return builder.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+    return builder.finish_copy(graph, now)
 
 
 def _apply_first_rule(

@@ -19,19 +19,16 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
             made.input(name, facts)
     for parameter in graph.parameter_facts.values():
         made.parameter(parameter)
-    inside = _copy_nodes(made, defaults, dict(_add_inputs(defaults, made)))
-    known = dict(_add_inputs(graph, made))
-    known.update(
-        {graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs}
-    )
+    inside = _list_kept_inputs(defaults, made)
+    made.copy_nodes(defaults, inside)
+    now = _list_kept_inputs(graph, made)
+    now |= {graph.inputs[n]: inside[v] for n, v in defaults.outputs.items() if n in graph.inputs}
     for name in defaults.outputs:
         if name in graph.inputs and graph.input_facts[name].keep:
-            _zero_padding_ids(made, graph, known, graph.inputs[name])
-    known.update({v: made.parameters[n] for n, v in graph.parameters.items()})
-    now = _copy_nodes(made, graph, known)
-    made.names = {n: now[v] for n, v in graph.names.items() if v in now}
-    outputs = {n: now[v] for n, v in graph.outputs.items()}
-    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+            _zero_padding_ids(made, graph, now, graph.inputs[name])
+    now |= {v: made.parameters[n] for n, v in graph.parameters.items()}
+    made.copy_nodes(graph, now)
+    return made.finish_copy(graph, now)
 
 
 def _zero_padding_ids(made: Builder, graph: Graph, known: dict[Value, Value], keep: Value) -> None:
@@ -48,14 +45,5 @@ def _zero_padding_ids(made: Builder, graph: Graph, known: dict[Value, Value], ke
         known[ids] = made.one(ops.Where(), unread, zero, known[ids])
 
 
-def _add_inputs(graph: Graph, made: Builder) -> list[tuple[Value, Value]]:
-    return [(v, made.inputs[n]) for n, v in graph.inputs.items() if n in made.inputs]
-
-
-def _copy_nodes(made: Builder, graph: Graph, now: dict[Value, Value]) -> dict[Value, Value]:
-    for node, results in graph.nodes:
-        new = made.add(node.op, *(a and now[a] for a in node.args))
-        now.update(zip(results, new, strict=True))
-        if (known := graph.made.get(node)) and new[0].node:
-            made.made[new[0].node] = known
-    return now
+def _list_kept_inputs(graph: Graph, made: Builder) -> dict[Value, Value]:
+    return {v: made.inputs[n] for n, v in graph.inputs.items() if n in made.inputs}

@@ -234,9 +234,7 @@ class _HalfConverter:
             new = self._written(node, width)
             for old, one in zip(results, new, strict=True):
                 self.enter(old, one, "neutral" if width == "neutral" else "wide")
-            known = graph.made.get(node)
-            if known and new and new[0].node:
-                self.made.made[new[0].node] = known
+            self.made.copy_origin(graph, node, new)
 
     def _written(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node, with its operands in its dtype."""

@@ -7,13 +7,13 @@ Each number of a head has a scale, which becomes a parameter of the step. What a
 reads of the new rows is what later steps will read of them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from specc.ir import ops
 from specc.ir.derived_graphs import KVCache
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.graph import Builder, Graph, Parameter, Value
 from specc.ir.types import Type
 
 STATE_SCALE_SUFFIX = ":scale"
@@ -24,56 +24,26 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     """`step` with these states in 8 bits."""
     keys = {c.key: c.next_key for c in caches}
     after = keys | {c.value: c.next_value for c in caches}
-    walk = _KvCacheQuantizer(Builder(), {step.outputs[result]: n for n, result in after.items()})
-    walk.enter(step, after)
+    joined = {step.outputs[result]: name for name, result in after.items()}
+    made, now = Builder(), dict[Value, Value]()
+    for name, facts in step.input_facts.items():
+        small = Type("i8", facts.type.shape) if name in after else facts.type
+        now[step.inputs[name]] = made.input(name, replace(facts, type=small))
+    for name, value in step.parameters.items():
+        now[value] = made.parameter(step.parameter_facts[name])
+    scales = {name: made.parameter(_make_state_scale(step, name)) for name in after}
+    kept: dict[Value, Value] = {}
     for node, results in step.nodes:
-        walk.node(step, node, results)
-    made, now = walk.made, walk.now
-    made.names = {n: now[v] for n, v in step.names.items() if v in now}
-    outputs = {n: walk.kept.get(v, now[v]) for n, v in step.outputs.items()}
-    return made.finish(step.name, outputs, least=step.least, facts=step.facts)
-
-
-@dataclass
-class _KvCacheQuantizer:
-    """Writes a step again. `joined` are the values that are kept, with the state that
-    each comes from; `kept` holds what becomes of them, `now` what is read in their place.
-    """
-
-    made: Builder
-    joined: Mapping[Value, str]
-    now: dict[Value, Value] = field(default_factory=dict)
-    kept: dict[Value, Value] = field(default_factory=dict)
-    scales: dict[str, Value] = field(default_factory=dict)
-
-    def enter(self, step: Graph, states: Collection[str]) -> None:
-        """Inputs and parameters, and the scales of `states`."""
-        for name, facts in step.input_facts.items():
-            small = Type("i8", facts.type.shape) if name in states else facts.type
-            given = replace(facts, type=small)
-            self.now[step.inputs[name]] = self.made.input(name, given)
-        for name, value in step.parameters.items():
-            self.now[value] = self.made.parameter(step.parameter_facts[name])
-        for name in states:
-            self.scales[name] = self.made.parameter(_make_state_scale(step, name))
-
-    def node(self, step: Graph, node: Node, results: tuple[Value, ...]) -> None:
-        """Convert a node; concatenations of cached and new positions are quantized."""
-        if results[0] in self.joined:
-            self._keep(node, results[0])
-            return
-        new = self.made.add(node.op, *(a and self.now[a] for a in node.args))
-        self.now.update(zip(results, new, strict=True))
-        if (known := step.made.get(node)) and new[0].node:
-            self.made.made[new[0].node] = known
-
-    def _keep(self, node: Node, whole: Value) -> None:
-        """Old rows with new ones behind them, as they are kept and as they are read."""
-        past, fresh = (self.now[a] for a in node.args if a is not None)
-        scale = self.scales[self.joined[whole]]
-        rounded = self.made.one(ops.Quantize(), fresh, scale)
-        both = self.kept[whole] = self.made.one(node.op, past, rounded)
-        self.now[whole] = self.made.one(ops.Dequantize(), both, scale)
+        whole = results[0]
+        if whole not in joined:
+            now.update(zip(results, made.copy_node(step, node, now), strict=True))
+            continue
+        # old rows with new ones behind them, as they are kept and as they are read
+        past, fresh = (now[a] for a in node.args if a is not None)
+        scale = scales[joined[whole]]
+        kept[whole] = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))
+        now[whole] = made.one(ops.Dequantize(), kept[whole], scale)
+    return made.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:

@@ -120,10 +120,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
         else:
             now[value] = made.parameter(facts)
     _WeightQuantizer(made, now, pairs).nodes(graph)
-    # a name of a weight that is rounded names nothing any more
-    made.names = {n: now[v] for n, v in graph.names.items() if v in now}
-    outputs = {n: now[v] for n, v in graph.outputs.items()}
-    return made.finish(graph.name, outputs, least=graph.least, facts=graph.facts)
+    return made.finish_copy(graph, now)
 
 
 def _make_quantized_weight(
@@ -167,9 +164,7 @@ class _WeightQuantizer:
             new = self._node(node, results)
             # what only moved a weight has become nothing
             self.now.update(zip(results, new, strict=False))
-            known = graph.made.get(node)
-            if known and new and new[0].node:
-                self.made.made[new[0].node] = known
+            self.made.copy_origin(graph, node, new)
 
     def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
         """Convert a node; return nothing for a view of a weight."""
@@ -274,8 +269,7 @@ class _WeightQuantizer:
             inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
             args += pair.numbers, pair.scales
         inside.nodes(op.body)
-        outputs = {n: inside.now[v] for n, v in op.body.outputs.items()}
-        body = inner.finish(op.body.name, outputs, least=op.body.least, facts=op.body.facts)
+        body = inner.finish_copy(op.body, inside.now)
         if isinstance(op, ops.Route):
             return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
         return self.made.add(replace(op, body=body), *args)

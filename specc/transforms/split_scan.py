@@ -322,11 +322,7 @@ class _ScanRebuilder:
             for n, v in enumerate(values):
                 now[v] = inner.input(f"{word} {n}", Input(v.type))
         for node in self.parts.inside:
-            new = inner.add(node.op, *(a and now[a] for a in node.args))
-            now.update(zip(made[node], new, strict=True))
-            # Messages still speak of the line that asked for the node.
-            if (known := self.op.body.made.get(node)) and new[0].node:
-                inner.made[new[0].node] = known
+            now.update(zip(made[node], inner.copy_node(self.op.body, node, now), strict=True))
         outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.nexts())}
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
         return inner.finish("body", outputs)

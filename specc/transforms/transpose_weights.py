@@ -56,10 +56,11 @@ def restore_transposed_weights(graph: Graph) -> Graph:
     if not types:
         return graph
     made = Builder()
-    now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
-    for name, value in graph.parameters.items():
-        facts = graph.parameter_facts[name]
-        now[value] = made.parameter(replace(facts, type=types.get(name, facts.type)))
+    parameters = {
+        n: replace(facts, type=types.get(n, facts.type))
+        for n, facts in graph.parameter_facts.items()
+    }
+    now = made.copy_ports(replace(graph, parameter_facts=parameters))
     back = {now[graph.parameters[name]] for name in types}
 
     def rule(builder: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
