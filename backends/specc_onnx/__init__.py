@@ -12,14 +12,12 @@ from specc_onnx.emit.kv_buffers import find_kv_buffers
 from specc_onnx.emit.onnx_graph import BuiltModel, build_model
 from specc_onnx.generate.generation_model import build_generation_model
 from specc_onnx.lower import (
-    arithmetic,
     attention,
     conv,
-    custom_score_attention,
     einsum,
+    elementwise,
     loop,
     nn,
-    pointwise,
     position,
     quantized,
     recurrent,
@@ -35,13 +33,12 @@ from specc_onnx.write.model_writer import write_model
 from specc_onnx.write.package_writer import write_package
 
 RULES = (
-    arithmetic,
     attention,
     einsum,
+    elementwise,
     conv,
     loop,
     nn,
-    pointwise,
     position,
     quantized,
     recurrent,
@@ -49,7 +46,6 @@ RULES = (
     rows,
     route,
     tensor,
-    custom_score_attention,
 )
 """The modules that fill `lower`, a family of ops each."""
 

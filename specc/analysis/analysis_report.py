@@ -20,9 +20,8 @@ from specc.analysis.time_dataflow import TimeFlow, trace_time_dataflow
 from specc.analysis.time_dataflow_facts import Leak
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_needed_nodes
-from specc.ir.input_defaults import resolve_absent_inputs
+from specc.ir.input_defaults import inline_defaults, resolve_absent_inputs
 from specc.ir.interval import Interval
-from specc.transforms.inline_defaults import inline_defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

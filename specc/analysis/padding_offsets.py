@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim, multiply_dims, sum_dims
-from specc.ir.dim_bounds import is_never_negative
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import Interval
+from specc.ir.length_constraints import is_never_negative
 from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import Type

@@ -35,10 +35,9 @@ from typing import TypeAlias
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Node, Value, collect_needed_nodes, substitute_graph_symbols
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
 from specc.ir.op_dependence import Dependence
-from specc.ir.symbol_substitution import substitute_graph_symbols
 from specc.ir.time_axis import TimeAxis, find_time_axis
 
 TimeRead: TypeAlias = tuple[int | None, Interval]

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from specc.calibration.expert_activations import collect_expert_activations
 from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.transforms.quantize_weights import find_viewed_weight
+from specc.transforms.quantize import find_viewed_weight
 from specc.transforms.weight_uses import find_matrix_product, list_captured_operands
 
 Names: TypeAlias = Mapping[Value, str]

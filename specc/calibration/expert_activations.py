@@ -6,7 +6,7 @@ from dataclasses import replace
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.transforms.quantize_weights import find_viewed_weight
+from specc.transforms.quantize import find_viewed_weight
 from specc.transforms.weight_uses import find_matrix_product
 
 

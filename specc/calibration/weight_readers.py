@@ -8,7 +8,7 @@ from typing import TypeAlias
 from specc.calibration.activation_taps import WeightMatrix, expose_loop_activations
 from specc.ir.graph import Graph, Value
 from specc.ir.quantization_format import QuantizationPlan
-from specc.transforms.quantize_weights import expand_recurrent_layers
+from specc.transforms.quantize import expand_recurrent_layers
 
 BITS = 4
 """Numbers of 8 bits lose so little that nothing is to be made up for."""

@@ -28,7 +28,7 @@ from specc.driver.quantize_section import NONE, CalibrationSource, QuantizeOptio
 from specc.io.atomic_write import check_free_disk_space, create_temporary_directory
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.transforms.quantize_kv_cache import STATE_SCALE_SUFFIX
+from specc.transforms.quantize import STATE_SCALE_SUFFIX
 from specc.weights.parameter_values import SeededValues, find_ties
 from specc.weights.quantized_values import (
     FactorOf,

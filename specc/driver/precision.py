@@ -24,7 +24,7 @@ from specc.transforms.quantization_plan import (
     QuantizationRequest,
     choose_weight_formats,
 )
-from specc.transforms.quantize_weights import find_viewed_weight
+from specc.transforms.quantize import find_viewed_weight
 from specc.weights.quantized_values import QuantizedValues
 from specc.weights.range_check import NarrowDtype
 

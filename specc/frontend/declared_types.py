@@ -36,7 +36,7 @@ from specc.frontend.spec_values import (
     take_first_result,
 )
 from specc.ir.dim import Dim
-from specc.ir.dim_bounds import replace_exact_division
+from specc.ir.length_constraints import replace_exact_division
 from specc.ir.ops.tensor import POINTWISE_FUNCTIONS
 from specc.ir.types import Type
 from specc.syntax import ast

@@ -12,7 +12,7 @@ from specc.frontend.spec_values import describe_value, take_first_result
 from specc.ir.dim import Dim, DimError, DimLimitError
 from specc.ir.graph import Graph, Node
 from specc.ir.length_constraints import iterate_nested_nodes, list_nonnegative_dims
-from specc.ir.length_sources import find_length_sources
+from specc.ir.shape_binding import find_length_sources
 from specc.syntax import ast
 
 

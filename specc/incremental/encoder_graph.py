@@ -41,8 +41,7 @@ from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, find_op_dependences
 from specc.ir.dim import Dim, min_dims
-from specc.ir.graph import Builder, Graph, Node, Value
-from specc.ir.symbol_substitution import substitute_op_symbol
+from specc.ir.graph import Builder, Graph, Node, Value, substitute_op_symbol
 from specc.ir.types import Type
 
 

@@ -6,14 +6,13 @@ are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a /
 guesses.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 from typing import TypeAlias, Union
 
 from specc.diagnostics.source import Origin
-from specc.ir.dim_format import format_monomial
 
 MAX_DIM_INTEGER = 2**53
 """Integers stay below this, so that every number survives a trip through a double (and
@@ -203,7 +202,7 @@ class Dim:
     def __str__(self) -> str:
         if not self.terms:
             return "0"
-        texts = [format_monomial(m, c) for m, c in self.terms]
+        texts = [_format_monomial(m, c) for m, c in self.terms]
         return texts[0] + "".join(
             f" - {t[1:]}" if t.startswith("-") else f" + {t}" for t in texts[1:]
         )
@@ -391,3 +390,11 @@ def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
 def _format_infix_operand(dim: Dim) -> str:
     """A dim as an operand of an infix part."""
     return str(dim) if dim.number is not None or dim.name else f"({dim})"
+
+
+def _format_monomial(monomial: Monomial, c: int) -> str:
+    """`-3*batch*seq^2` of factors with their powers and a number."""
+    factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
+    if not factors:
+        return str(c)
+    return {1: "", -1: "-"}.get(c, f"{c}*") + "*".join(factors)

@@ -1,12 +1,26 @@
-"""Base class of ops, and tables with one rule per op class."""
+"""Base class of ops, named operands, and tables with one rule per op class.
+
+An op class names those of its operands that passes ask for:
+
+    class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+        scores, mask = Operand(0), Operand(1)
+
+`Share.mask(node)` is the value, `Share.mask.of(facts)` what a list with one entry an
+operand says of it, `Share.mask.place` its number. A test compares places and kinds with
+the signature.
+"""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Generic, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import Type
+
+if TYPE_CHECKING:
+    from specc.ir.graph import Node, Value
+
 
 OPS_BY_NAME: dict[str, type["Op"]] = {}
 """Every operation by its printed name. Complete once `specc.ir.ops` is imported."""
@@ -93,3 +107,38 @@ class OpRuleTable(Generic[F]):
     def missing(self, ops: Collection[type[Op]]) -> set[str]:
         """Names of the ops this backend cannot handle. A test keeps it empty."""
         return {op.name for op in ops} - {op.name for op in self.table}
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One that every node has."""
+
+    place: int
+
+    def __call__(self, node: "Node") -> "Value":
+        """The value."""
+        value = node.args[self.place]
+        assert value is not None, f"operand {self.place + 1} of {node.op.name} is given"
+        return value
+
+    def of(self, facts: Sequence[T]) -> T:
+        """What a list with one entry for each operand holds for this one."""
+        return facts[self.place]
+
+
+@dataclass(frozen=True)
+class OptionalOperand:
+    """One that a node may lack: it stands as None, or behind the last that is given."""
+
+    place: int
+
+    def __call__(self, node: "Node") -> "Value | None":
+        """The value; None where the node lacks it."""
+        return self.of(node.args)
+
+    def of(self, facts: Sequence[T | None]) -> T | None:
+        """What a list with one entry for each operand holds for this one."""
+        return facts[self.place] if self.place < len(facts) else None

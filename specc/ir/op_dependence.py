@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
-from specc.ir.op import Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Share, Weigh
 from specc.ir.signature import SignatureAxis, SignatureTerm, assign_axis_marks
 from specc.ir.types import Type

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from specc.ir.dim import Dim
-from specc.ir.dim_bounds import is_never_negative
 from specc.ir.graph import Graph
+from specc.ir.length_constraints import is_never_negative
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.quantization_format import NormFold
-from specc.transforms.quantize_weights import find_viewed_weight
+from specc.transforms.quantize import find_viewed_weight
 
 
 def find_norm_folds(

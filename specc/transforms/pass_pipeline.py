@@ -29,17 +29,17 @@ from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.derived_graphs import DerivedGraphs, KVCache
 from specc.ir.graph import Graph
+from specc.ir.input_defaults import inline_defaults
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import GenerateSection, StreamSection
 from specc.ir.quantization_format import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
-from specc.transforms.inline_defaults import inline_defaults
 from specc.transforms.mixed_precision import HalfDtype, convert_derived_to_half
 from specc.transforms.mixed_precision import convert_graph_to_half as narrowed
 from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
-from specc.transforms.quantize_kv_cache import quantize_kv_states
-from specc.transforms.quantize_weights import quantize_graph as rounded
+from specc.transforms.quantize import quantize_graph as rounded
+from specc.transforms.quantize import quantize_kv_states
 from specc.transforms.split_scan import split_scan
 from specc.transforms.transpose_weights import (
     find_linear_weights,

@@ -15,7 +15,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
 from specc.ir.quantization_format import QuantizationFormat
-from specc.transforms.quantize_weights import (
+from specc.transforms.quantize import (
     expand_recurrent_layers,
     find_lstm_only_weights,
     list_lstm_weight_pairs,

@@ -12,8 +12,7 @@ import pytest
 import specc_numpy
 import specc_onnx
 from specc import backend
-from specc.ir.op import OPS_BY_NAME, Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
 
 TABLES: dict[str, Mapping[type[Op], Callable[..., object]]] = {
     "onnx": specc_onnx.lower.table,

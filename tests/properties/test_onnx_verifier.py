@@ -31,7 +31,7 @@ from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import ModelDefinition
 from specc.verification.verify_model import random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
-from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.lower.emitter import iterate_node_bodies
 from specc_onnx.verifier.onnx_value_types import (
     InferredTypes,
     UnsoundModelError,
@@ -40,10 +40,10 @@ from specc_onnx.verifier.onnx_value_types import (
 )
 from specc_onnx.verifier.onnx_verifier import (
     check_value_types,
+    infer_model_types,
     make_weights_inputs,
     verify_without_runtime,
 )
-from specc_onnx.verifier.shape_inference import infer_model_types
 
 TARGETS = ("onnx", "ort-cpu")
 OPSETS = (17, 20, 23, 26)

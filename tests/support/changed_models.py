@@ -4,7 +4,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from specc_onnx.write.model_hash import BLANK_HASH, HASH_KEY, insert_model_hash
+from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 
 def save_with_hash(model: ModelProto, path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
 
 from specc_onnx.verifier.onnx_value_types import InferredTypes, UnsoundModelError
-from specc_onnx.verifier.shape_inference import infer_model_types
+from specc_onnx.verifier.onnx_verifier import infer_model_types
 
 
 @dataclass(frozen=True)

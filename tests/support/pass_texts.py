@@ -42,7 +42,7 @@ from specc.transforms.quantization_plan import (
     QuantizationRequest,
     choose_weight_formats,
 )
-from specc.transforms.quantize_weights import quantize_graph
+from specc.transforms.quantize import quantize_graph
 from specc.transforms.split_scan import can_vectorize_op, split_scan, vectorize_op
 
 Graphs = Mapping[str, Graph]

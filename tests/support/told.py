@@ -31,7 +31,7 @@ from specc.cli import main as cli
 from specc.io import atomic_write as output
 from specc.preprocessing import chat_template
 from specc.runtime import loaded_model as running
-from specc_onnx.write import model_hash
+from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dtypes.bfloat16}
 
@@ -143,9 +143,9 @@ def _rewrite(path: Path, change: dict[str, Any]) -> None:
     if not change:
         model.metadata_props.remove(entry)
     for entry in model.metadata_props:
-        if entry.key == model_hash.HASH_KEY:
-            entry.value = model_hash.BLANK_HASH
-    path.write_bytes(b"".join(model_hash.insert_model_hash(model.SerializeToString())))
+        if entry.key == HASH_KEY:
+            entry.value = BLANK_HASH
+    path.write_bytes(b"".join(insert_model_hash(model.SerializeToString())))
 
 
 def _raises(error: BaseException) -> Callable[..., NoReturn]:

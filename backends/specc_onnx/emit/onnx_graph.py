@@ -27,12 +27,14 @@ from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import (
     CONTRIB_DOMAIN,
     Emitter,
+    find_live_nodes,
+    iterate_node_bodies,
+    iterate_node_inputs,
     list_value_infos,
     make_unique_name,
     make_value_info,
 )
 from specc_onnx.lower.emitter_state import LoweringSite, NameTable, Tensor
-from specc_onnx.lower.liveness import find_live_nodes, iterate_node_bodies, iterate_node_inputs
 from specc_onnx.lower.registry import lower_nodes
 
 PADDING_SIDE_TEXT = {"left": " in front", "right": " behind", "any": ""}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedProduct
-from specc_onnx.lower.liveness import iterate_node_bodies
+from specc_onnx.lower.emitter import iterate_node_bodies
 from specc_onnx.lower.route import EXPERT_LOOP_NAME
 
 EXACT_ACCURACY_LEVEL = 1

@@ -1,10 +1,23 @@
-"""Lower `Attend`: choose KV buffer, blocked or dense attention."""
+"""Lower `Attend` to KV buffer, blocked or dense attention; masked softmax, hard attention
+and weighted sums, in blocks where masks allow.
+"""
 
+from dataclasses import replace
 from math import inf
 
-from specc.analysis.local_attention import LocalAttention, plan_mask_blocks
+from specc.analysis.local_attention import LocalAttention, plan_mask_blocks, plan_weight_blocks
 from specc.ir import ops
-from specc_onnx.lower.blocked_attention import emit_local_attention
+from specc.ir.dim import Dim, multiply_dims
+from specc.ir.graph import Value
+from specc.ir.types import Type
+from specc_onnx.lower.attention_short_form import make_if_branch
+from specc_onnx.lower.blocked_attention import (
+    GlobalTokens,
+    emit_block_loop,
+    emit_is_long_enough,
+    emit_local_attention,
+    set_lengths_nonempty,
+)
 from specc_onnx.lower.dense_attention import (
     AttentionParts,
     emit_dense_attention,
@@ -12,8 +25,22 @@ from specc_onnx.lower.dense_attention import (
 )
 from specc_onnx.lower.emitter import Emitter, record_attention_note
 from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.grid_slices import (
+    GridAxes,
+    GridSlice,
+    LeafFunction,
+    PositionSpan,
+    slice_positions,
+)
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
-from specc_onnx.lower.registry import lower
+from specc_onnx.lower.nn import emit_masked_softmax
+from specc_onnx.lower.predictive_local_attention import (
+    emit_near_sum,
+    emit_near_weights,
+    find_window_center,
+)
+from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
 """What a note says of the form in which an attention is done, and why."""
@@ -70,3 +97,137 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     if most <= found.above:
         return f"blocks pay above {found.above} rows, and there are at most {most}"
     return found
+
+
+def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
+    """Emit the sum of values weighted by `[…, q, k]` in blocks; None where blocks do not apply."""
+    local = _plan_weight_blocks(g, weights, values)
+    if local is None:
+        return None
+    type = g.site.types[0]
+    n = type.shape[-2]
+    long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, local, GlobalTokens())
+    with g.body() as body, set_lengths_nonempty(g, n, *type.shape[:-2]):
+        rows = emit_block_loop(g, n, local, _WeightedSumBlock(g, local, weights, values), "")
+        then = make_if_branch(g, body, "long", rows, type)
+    with g.body(apart=True) as body:
+        again = _recompute_weights(g, local, weights, (n, n), lambda value, axes: value)
+        made = emit_matmul(g, again, values)
+        otherwise = make_if_branch(g, body, "short", made, type)
+    return g.node("If", long, then_branch=then, else_branch=otherwise)
+
+
+class _WeightedSumBlock:
+    """Makes the sums of some queries."""
+
+    def __init__(self, g: Emitter, local: LocalAttention, weights: Tensor, values: Tensor) -> None:
+        self.g, self.local, self.weights, self.values = g, local, weights, values
+
+    def __call__(self, queries: PositionSpan, keys: PositionSpan) -> Tensor:
+        g, type = self.g, self.g.site.types[0]
+
+        def cut(value: Value, axes: GridAxes) -> Value:
+            x = slice_positions(g, g.values.tensors[value], axes, (queries, keys))
+            made = Value(x.type)
+            g.values.tensors[made] = replace(x, value=made)
+            return made
+
+        lengths = (queries.length, keys.length)
+        some = _recompute_weights(g, self.local, self.weights, lengths, cut)
+        near = slice_positions(g, self.values, (self.values.type.rank - 2,), (keys,))
+        shape = (*type.shape[:-2], queries.length, type.shape[-1])
+        return Tensor(emit_matmul(g, some, near), Type(type.dtype, shape))
+
+
+def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
+    """Return the blocks if the weights have no other user and can be computed per block."""
+    value, width = weights.value, values.type.shape[-1].number
+    if value is None or width is None or not g.target.blocks:
+        return None
+    # Leading axes of the two may differ, by a 1 that is repeated.
+    if g.facts.use_counts.get(value, 0) != 1 or weights.type.shape[:-2] != values.type.shape[:-2]:
+        return None
+    local = plan_weight_blocks(value)
+    if local is None:
+        return None
+    whole = _make_weight_slice(g, local, weights, lambda value, axes: value)
+    whole.of(value, _get_weight_axes(weights))
+    return local if value not in whole.grids else None
+
+
+def _make_weight_slice(
+    g: Emitter,
+    local: LocalAttention,
+    weights: Tensor,
+    leaf: LeafFunction,
+    lengths: tuple[Dim, Dim] | None = None,
+) -> GridSlice:
+    queries, keys = lengths or weights.type.shape[-2:]
+    return GridSlice(queries=queries, keys=keys, leaf=leaf, scope=g.site.scope, within=local.band)
+
+
+def _get_weight_axes(x: Tensor) -> GridAxes:
+    return x.type.rank - 2, x.type.rank - 1
+
+
+def _recompute_weights(
+    g: Emitter, local: LocalAttention, weights: Tensor, lengths: tuple[Dim, Dim], leaf: LeafFunction
+) -> Tensor:
+    """Weights of some queries and keys, written into the innermost body."""
+    assert weights.value is not None, "an operand of the graph has a value"
+    portion = _make_weight_slice(g, local, weights, leaf, lengths)
+    value = portion.of(weights.value, _get_weight_axes(weights))
+    site = g.site
+    lower_nodes(g, portion.graph(value))
+    g.site = site
+    return g.values.tensors[value]
+
+
+@lower(ops.MaskedSoftmax)
+def masked_softmax(op: ops.MaskedSoftmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    """Softmax of the visible."""
+    if center := find_window_center(g, mask):
+        return emit_near_weights(g, center, (scores, mask), _emit_masked_softmax)
+    return _emit_masked_softmax(g, scores, mask)
+
+
+def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    return emit_masked_softmax(g, scores.name, scores.type.dtype, mask)
+
+
+@lower(ops.Hard)
+def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    """Lower to the one-hot of the first maximum of the visible scores."""
+    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    lowest = g.constant(float("-inf"), dtype)
+    seen = g.node("Where", mask.name, scores.name, lowest)
+    # What is hidden is minus infinity by now, and so is a score that hides itself.
+    best = g.node(
+        "And",
+        g.node("Equal", seen, emit_reduce(g, "ReduceMax", seen, axis, keep=True)),
+        g.node("Greater", seen, lowest),
+    )
+    # Of equals the first: the one at which the count of equals is 1.
+    rank = g.node("CumSum", emit_cast(g, best, "bool", "i32"), g.constant(axis, "i64"))
+    first = g.node("And", best, g.node("Equal", rank, g.constant(1, "i32")))
+    return emit_cast(g, first, "bool", dtype)
+
+
+@lower(ops.Share)
+def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+    """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
+    dtype, axis = scores.type.dtype, scores.type.rank - 1
+    seen = g.node("Where", mask.name, g.node("Relu", scores.name), g.constant(0, dtype))
+    # Nothing that is left is below 0, so the sum is 0 only where all are.
+    total = emit_reduce(g, "ReduceSum", seen, axis, keep=True)
+    empty = g.node("Equal", total, g.constant(0, dtype))
+    return g.node("Div", seen, g.node("Where", empty, g.constant(1, dtype), total))
+
+
+@lower(ops.Weigh)
+def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
+    """Lower to a sum over near keys, a blocked sum, or a matrix product."""
+    if weights.value and weights.value.node:
+        record_attention_note(g, weights.type.dtype, {"weights": weights.name})
+    made = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
+    return emit_matmul(g, weights, values) if made is None else made

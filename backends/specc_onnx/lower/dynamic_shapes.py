@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from specc.ir.dim import Atom, Dim, DimFunction, DimLike, Monomial
-from specc.ir.dim_bounds import is_never_negative
-from specc.ir.length_sources import AxisSource, LengthSource, find_length_sources
+from specc.ir.length_constraints import is_never_negative
+from specc.ir.shape_binding import AxisSource, LengthSource, find_length_sources
 from specc.ir.types import Type
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 

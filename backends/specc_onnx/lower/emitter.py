@@ -6,7 +6,7 @@ innermost open `GraphBody`; a body sees everything outside it, as in ONNX. Lengt
 computed outside (`specc_onnx.lower.dynamic_shapes`).
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,6 @@ from specc_onnx.lower.emitter_state import (
     NameTable,
     ValueTable,
 )
-from specc_onnx.lower.liveness import find_live_nodes
 
 CONTRIB_DOMAIN = "com.microsoft"
 
@@ -313,3 +312,30 @@ def record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> N
         g.attentions += (
             {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
         )
+
+
+def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs inside a node."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+
+
+def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
+    """Every name a node reads, also from within its bodies."""
+    yield from node.input
+    for body in iterate_node_bodies(node):
+        for inner in body.node:
+            yield from iterate_node_inputs(inner)
+        for result in body.output:
+            yield result.name
+
+
+def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
+    """The nodes that `wanted` is made from."""
+    read, kept = set(wanted), []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(iterate_node_inputs(node))
+    return kept[::-1]

@@ -8,10 +8,10 @@ from specc.ir.graph import Node, Value
 from specc_onnx.lower.conv import emit_convolution
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.emitter_state import Tensor
-from specc_onnx.lower.index_checks import emit_checked_indices
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
+    emit_checked_indices,
     emit_flatten,
     emit_reduce,
     emit_reshape,

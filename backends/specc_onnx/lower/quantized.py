@@ -15,11 +15,11 @@ from specc.ir.types import Type
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter
 from specc_onnx.lower.emitter_state import Tensor
-from specc_onnx.lower.index_checks import emit_checked_indices
 from specc_onnx.lower.nn import emit_unflatten
 from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import (
     emit_cast,
+    emit_checked_indices,
     emit_flatten,
     emit_reduce,
     emit_reshape,

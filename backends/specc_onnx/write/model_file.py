@@ -4,6 +4,9 @@ A model is parsed as untrusted: its size is capped before it is read, and weight
 it are read only from regular files in or below its folder.
 """
 
+import hashlib
+import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,10 +19,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.backend import QuantizedProduct, Subgraphs, WeightFootprint
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file, read_regular_file
 from specc.ir.array import Array
-from specc_onnx.emit.attention_outputs import PROVIDERS_WITHOUT_WEIGHTS, add_attention_outputs
-from specc_onnx.emit.execution_counts import count_executions, list_subgraphs
+from specc_onnx.emit.instrumentation import (
+    PROVIDERS_WITHOUT_WEIGHTS,
+    add_attention_outputs,
+    count_executions,
+    list_subgraphs,
+)
 from specc_onnx.emit.quantization_probes import (
     expose_quantized_products,
     has_per_tensor_rounding,
@@ -27,7 +34,6 @@ from specc_onnx.emit.quantization_probes import (
 )
 from specc_onnx.fixed_shape_session import FixedShapeModel, can_record_run
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
-from specc_onnx.write import model_hash
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
@@ -114,7 +120,7 @@ class OnnxModelFile:
 
     def unbroken(self) -> bool:
         """Whether the file is as it was written, to the last byte."""
-        return model_hash.has_valid_hash(self.path)
+        return has_valid_hash(self.path)
 
     def room(self) -> WeightFootprint:
         """What its weights take in memory."""
@@ -331,3 +337,35 @@ def _iterate_node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 def _parse_byte_count(text: str) -> int:
     """A number of bytes as a model writes it; -1 for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+
+
+HASH_KEY = "specc.seal"
+BLANK_HASH = "0" * 64
+_HASH_PREFIX = bytes([0x0A, len(HASH_KEY)]) + HASH_KEY.encode() + bytes([0x12, len(BLANK_HASH)])
+"""How protobuf writes the key and the length of the text."""
+
+
+def insert_model_hash(data: bytes) -> list[bytes | memoryview]:
+    """The bytes of a model with a blank seal, with the seal filled in; nothing large is copied."""
+    at = data.rindex(_HASH_PREFIX + BLANK_HASH.encode()) + len(_HASH_PREFIX)
+    view = memoryview(data)
+    return [view[:at], hashlib.sha256(data).hexdigest().encode(), view[at + len(BLANK_HASH) :]]
+
+
+def has_valid_hash(path: Path) -> bool:
+    """Whether a file is as it was written. A file without a seal is not."""
+    try:
+        with (
+            os.fdopen(open_regular_file(path), "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            at = data.rfind(_HASH_PREFIX) + len(_HASH_PREFIX)
+            if at < len(_HASH_PREFIX):
+                return False
+            with memoryview(data) as view:
+                digest = hashlib.sha256(view[:at])
+                digest.update(BLANK_HASH.encode())
+                digest.update(view[at + len(BLANK_HASH) :])
+            return data[at : at + len(BLANK_HASH)] == digest.hexdigest().encode()
+    except (UnreadableFile, OSError, ValueError):
+        return False

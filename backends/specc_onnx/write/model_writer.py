@@ -28,7 +28,7 @@ from specc_onnx.generate.generation_context import GenerationParts
 from specc_onnx.generate.generation_model import build_generation_model
 from specc_onnx.lower import onnx_targets
 from specc_onnx.verifier.onnx_verifier import verify_built_model
-from specc_onnx.write import model_hash
+from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 from specc_onnx.write.weight_placement import (
     WeightPlacement,
     plan_weight_placement,
@@ -231,7 +231,7 @@ def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
     """The model's bytes, the same for the same model, with a hash of themselves inside
-    (`specc_onnx.write.model_hash`).
+    (`specc_onnx.write.model_file`).
     """
-    add_metadata(model, {model_hash.HASH_KEY: model_hash.BLANK_HASH})
-    return model_hash.insert_model_hash(model.SerializeToString(deterministic=True))
+    add_metadata(model, {HASH_KEY: BLANK_HASH})
+    return insert_model_hash(model.SerializeToString(deterministic=True))

@@ -8,9 +8,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.derived_graphs import DecodeState
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import Builder, Graph, Input, Node, Value, substitute_graph_symbols
 from specc.ir.op import Op
-from specc.ir.symbol_substitution import substitute_graph_symbols
 from specc.ir.types import Type
 
 

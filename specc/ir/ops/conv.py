@@ -8,8 +8,7 @@ from 0 to `kernel - 1`; where there are none, zeros stand.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, min_dims, mod_dims
-from specc.ir.op import Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 

@@ -1,8 +1,7 @@
 """Linear layers, embeddings, norms, softmax and attention."""
 
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
-from specc.ir.op import Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings
 from specc.ir.types import ShapeError
 

@@ -1,8 +1,7 @@
 """Position encodings: sinusoidal and rotary (RoPE)."""
 
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.op import Op
-from specc.ir.operands import Operand
+from specc.ir.op import Op, Operand
 from specc.ir.signature import AxisBindings
 from specc.ir.types import ShapeError
 

@@ -10,8 +10,7 @@ Without a group size there is one scale per channel.
 from typing import Literal, TypeAlias
 
 from specc.ir.dim import Dim
-from specc.ir.op import Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 

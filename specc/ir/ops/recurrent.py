@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from specc.ir.dim import divide_dims_exactly, mod_dims
-from specc.ir.op import Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError, Type
 

@@ -3,8 +3,7 @@ roll, pad, resize, group norm.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, mod_dims
-from specc.ir.op import Op
-from specc.ir.operands import OptionalOperand
+from specc.ir.op import Op, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 

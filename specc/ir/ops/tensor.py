@@ -1,8 +1,7 @@
 """Elementwise ops, reductions, and ops that reshape or move elements."""
 
 from specc.ir.dim import Dim, multiply_dims, sum_dims
-from specc.ir.op import Op
-from specc.ir.operands import Operand
+from specc.ir.op import Op, Operand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ALL_DTYPES, ShapeError, Type
 

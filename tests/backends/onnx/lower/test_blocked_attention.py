@@ -20,11 +20,14 @@ from specc.analysis.local_attention import plan_local_attention
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc_onnx import build_model, get_target
-from specc_onnx.emit.attention_outputs import add_attention_outputs
+from specc_onnx.emit.instrumentation import add_attention_outputs
 from specc_onnx.lower import blocked_attention, grid_slices
-from specc_onnx.lower.liveness import iterate_node_bodies
-from specc_onnx.verifier.onnx_verifier import make_weights_inputs, verify_built_model
-from specc_onnx.verifier.shape_inference import infer_model_types
+from specc_onnx.lower.emitter import iterate_node_bodies
+from specc_onnx.verifier.onnx_verifier import (
+    infer_model_types,
+    make_weights_inputs,
+    verify_built_model,
+)
 
 
 def off(graph: Graph, opset: int, batch: int, *rows: int) -> float:

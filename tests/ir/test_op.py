@@ -9,8 +9,7 @@ from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Builder, Input
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer import format_ir
-from specc.ir.op import OPS_BY_NAME, Op
-from specc.ir.operands import Operand, OptionalOperand
+from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
 from specc.ir.types import Type
 
 NAMED = {
