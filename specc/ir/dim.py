@@ -6,7 +6,7 @@ are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a /
 guesses.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod

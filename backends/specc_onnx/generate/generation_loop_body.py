@@ -22,7 +22,12 @@ from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy, LoopCarry, TokenDecision
 from specc_onnx.generate.generation_context import GenerationContext
 from specc_onnx.lower.dynamic_shapes import LengthResolver
-from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import (
+    emit_body_results,
+    make_body_graph,
+    make_branch,
+    make_value_info,
+)
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
 from specc_onnx.lower.registry import lower_nodes
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
@@ -176,7 +181,7 @@ def build_generation_body(work: GenerationContext, turn: LoopIteration) -> Graph
             before = [t.name for t in names[stateful:]]
             decision = turn.chooser.step(g, logits, iteration.name, before)
             after = _list_next_carries(work, inner, decision)
-        results = _copy_results(g, [decision.more, *after])
+        results = emit_body_results(g, [decision.more, *after])
     inputs = [make_value_info(t.name, t.type) for t in (iteration, going, *names)]
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
     return make_body_graph("step", opened, results, types, inputs)
@@ -206,15 +211,15 @@ def emit_first_logits(
     tokens = inner[work.derived.growing].name
     count = g.node("Shape", tokens, start=1, end=2)
     some = g.node("Squeeze", g.node("Greater", count, g.vector(0)))
-    with g.body() as body:
+    types = [row, *(value.type for value in afters)]
+
+    def step() -> list[str]:
         logits = _emit_step(work, turn)
-        made = [logits, *(g.values.tensors[value].name for value in afters)]
-        types = [row, *(value.type for value in afters)]
-        stepped = make_body_graph("stepped", body, _copy_results(g, made), types)
-    with g.body() as body:
-        known = [first.name, *(inner[s.name].name for s in states)]
-        types = [row, *(c.type for c in turn.states)]
-        waiting = make_body_graph("begun", body, _copy_results(g, known), types)
+        return [logits, *(g.values.tensors[value].name for value in afters)]
+
+    stepped = make_branch(g, "stepped", types, step)
+    known = [first.name, *(inner[s.name].name for s in states)]
+    waiting = make_branch(g, "begun", [row, *(c.type for c in turn.states)], lambda: known)
     g.site = LoweringSite(("start",))
     logits, *after = g.nodes("If", len(types), some, then_branch=stepped, else_branch=waiting)
     for value, name in zip(afters, after, strict=True):
@@ -223,13 +228,10 @@ def emit_first_logits(
         return logits
     # Some texts of the batch may have a prompt and others none.
     begins = g.node("Equal", iteration, g.constant(0, "i64"))
-    with g.body() as body:
-        mixed = g.node("Where", turn.empty, first.name, logits)
-        here = make_body_graph("mixed", body, _copy_results(g, [mixed]), [row])
-    with g.body() as body:
-        there = make_body_graph("going", body, _copy_results(g, [logits]), [row])
-    (logits,) = g.nodes("If", 1, begins, then_branch=here, else_branch=there)
-    return logits
+    operands = turn.empty, first.name, logits
+    here = make_branch(g, "mixed", [row], lambda: g.nodes("Where", 1, *operands))
+    there = make_branch(g, "going", [row], lambda: [logits])
+    return g.node("If", begins, then_branch=here, else_branch=there)
 
 
 def _emit_newest_logits(work: GenerationContext) -> str:
@@ -312,18 +314,6 @@ def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
     """Return the axis of a step's input with the length of the new, or of all, positions."""
     new = derived.step.inputs[derived.growing].type.shape[1]
     return next(n for n, d in enumerate(type.shape) if d.symbols() & new.symbols())
-
-
-def _copy_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Results under names that the body itself makes, each once, as ONNX wants them."""
-    made = {name for node in g.bodies.open[-1].nodes for name in node.output}
-    found: list[str] = []
-    for name in results:
-        # A carry that is handed on unchanged, or a value of the main graph, may not be
-        # a result of the body under its own name; nor may one value be two results.
-        own = name in made and name not in found
-        found.append(name if own else g.alias(name, g.place("result")))
-    return found
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:

@@ -2,15 +2,12 @@
 and weighted sums, in blocks where masks allow.
 """
 
-from dataclasses import replace
 from math import inf
 
 from specc.analysis.local_attention import LocalAttention, plan_mask_blocks, plan_weight_blocks
 from specc.ir import ops
-from specc.ir.dim import Dim, multiply_dims
-from specc.ir.graph import Value
+from specc.ir.dim import multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.attention_short_form import make_if_branch
 from specc_onnx.lower.blocked_attention import (
     GlobalTokens,
     emit_block_loop,
@@ -23,13 +20,13 @@ from specc_onnx.lower.dense_attention import (
     emit_dense_attention,
     emit_result_per_head,
 )
-from specc_onnx.lower.emitter import Emitter, record_attention_note
+from specc_onnx.lower.emitter import Emitter, make_branch, record_attention_note
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.grid_slices import (
     GridAxes,
     GridSlice,
-    LeafFunction,
     PositionSpan,
+    recompute_slice,
     slice_positions,
 )
 from specc_onnx.lower.kv_buffer_attention import emit_kv_buffer_attention, is_kv_buffer
@@ -39,7 +36,7 @@ from specc_onnx.lower.predictive_local_attention import (
     emit_near_weights,
     find_window_center,
 )
-from specc_onnx.lower.registry import lower, lower_nodes
+from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
@@ -107,36 +104,25 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
     type = g.site.types[0]
     n = type.shape[-2]
     long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, local, GlobalTokens())
-    with g.body() as body, set_lengths_nonempty(g, n, *type.shape[:-2]):
-        rows = emit_block_loop(g, n, local, _WeightedSumBlock(g, local, weights, values), "")
-        then = make_if_branch(g, body, "long", rows, type)
-    with g.body(apart=True) as body:
-        again = _recompute_weights(g, local, weights, (n, n), lambda value, axes: value)
-        made = emit_matmul(g, again, values)
-        otherwise = make_if_branch(g, body, "short", made, type)
-    return g.node("If", long, then_branch=then, else_branch=otherwise)
+    axes = _get_weight_axes(weights)
 
-
-class _WeightedSumBlock:
-    """Makes the sums of some queries."""
-
-    def __init__(self, g: Emitter, local: LocalAttention, weights: Tensor, values: Tensor) -> None:
-        self.g, self.local, self.weights, self.values = g, local, weights, values
-
-    def __call__(self, queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        g, type = self.g, self.g.site.types[0]
-
-        def cut(value: Value, axes: GridAxes) -> Value:
-            x = slice_positions(g, g.values.tensors[value], axes, (queries, keys))
-            made = Value(x.type)
-            g.values.tensors[made] = replace(x, value=made)
-            return made
-
-        lengths = (queries.length, keys.length)
-        some = _recompute_weights(g, self.local, self.weights, lengths, cut)
-        near = slice_positions(g, self.values, (self.values.type.rank - 2,), (keys,))
+    def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
+        some = recompute_slice(g, weights, axes, (queries, keys), within=local.band)
+        near = slice_positions(g, values, (values.type.rank - 2,), (keys,))
         shape = (*type.shape[:-2], queries.length, type.shape[-1])
         return Tensor(emit_matmul(g, some, near), Type(type.dtype, shape))
+
+    def add_blocks() -> list[str]:
+        with set_lengths_nonempty(g, n, *type.shape[:-2]):
+            return [emit_block_loop(g, n, local, add_block, "")]
+
+    def add_all() -> list[str]:
+        again = recompute_slice(g, weights, axes, (None, None), within=local.band)
+        return [emit_matmul(g, again, values)]
+
+    then = make_branch(g, "long", [type], add_blocks)
+    otherwise = make_branch(g, "short", [type], add_all, apart=True)
+    return g.node("If", long, then_branch=then, else_branch=otherwise)
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
@@ -150,37 +136,14 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     local = plan_weight_blocks(value)
     if local is None:
         return None
-    whole = _make_weight_slice(g, local, weights, lambda value, axes: value)
+    queries, keys = weights.type.shape[-2:]
+    whole = GridSlice(queries=queries, keys=keys, scope=g.site.scope, within=local.band)
     whole.of(value, _get_weight_axes(weights))
     return local if value not in whole.grids else None
 
 
-def _make_weight_slice(
-    g: Emitter,
-    local: LocalAttention,
-    weights: Tensor,
-    leaf: LeafFunction,
-    lengths: tuple[Dim, Dim] | None = None,
-) -> GridSlice:
-    queries, keys = lengths or weights.type.shape[-2:]
-    return GridSlice(queries=queries, keys=keys, leaf=leaf, scope=g.site.scope, within=local.band)
-
-
 def _get_weight_axes(x: Tensor) -> GridAxes:
     return x.type.rank - 2, x.type.rank - 1
-
-
-def _recompute_weights(
-    g: Emitter, local: LocalAttention, weights: Tensor, lengths: tuple[Dim, Dim], leaf: LeafFunction
-) -> Tensor:
-    """Weights of some queries and keys, written into the innermost body."""
-    assert weights.value is not None, "an operand of the graph has a value"
-    portion = _make_weight_slice(g, local, weights, leaf, lengths)
-    value = portion.of(weights.value, _get_weight_axes(weights))
-    site = g.site
-    lower_nodes(g, portion.graph(value))
-    g.site = site
-    return g.values.tensors[value]
 
 
 @lower(ops.MaskedSoftmax)

@@ -15,23 +15,31 @@ all keys are done by themselves, and put in their places.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from specc.analysis.local_attention import GLOBAL_TOKEN_RATIO, GlobalTokenCondition, LocalAttention
 from specc.ir import ops
 from specc.ir.dim import Dim
+from specc.ir.graph import Value
 from specc.ir.types import Type
-from specc_onnx.lower.attention_short_form import make_if_branch, prepare_short_parts
 from specc_onnx.lower.dense_attention import (
     AttentionParts,
     AttentionResult,
     can_fuse_attention,
+    emit_combined_mask,
     emit_dense_attention,
     find_packed_heads,
 )
-from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import (
+    Emitter,
+    emit_body_results,
+    make_body_graph,
+    make_branch,
+    make_value_info,
+)
 from specc_onnx.lower.emitter_state import Tensor
-from specc_onnx.lower.grid_slices import PositionSpan, slice_attention_parts
+from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_attention_parts
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
@@ -66,21 +74,89 @@ def emit_local_attention(
         apart = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     long = emit_is_long_enough(g, b, n, local, apart)
     plain, told = prepare_short_parts(op, g, parts, long)
-    with g.body() as short:
+    told = {**told}
+
+    def attend_at_once() -> list[str]:
         made = emit_dense_attention(op, g, plain)
-        otherwise = make_if_branch(g, short, "short", made.result, type)
-    with g.body() as opened, set_lengths_nonempty(g, b, n):
-        if local.band.empty:
-            # Nobody sees a neighbor: zeros, over which the queries apart are put.
-            rows = emit_full(g, 0, type.dtype, type.shape)
-        else:
-            rows = _emit_attention_blocks(op, g, parts, local, apart)
-        if apart.queries:
-            rows = _emit_global_queries(op, g, parts, Tensor(rows, type), apart.queries)
-        then = make_if_branch(g, opened, "long", rows, type)
+        told.update(made.told)
+        return [made.result]
+
+    def attend_in_blocks() -> list[str]:
+        with set_lengths_nonempty(g, b, n):
+            if local.band.empty:
+                # Nobody sees a neighbor: zeros, over which the queries apart are put.
+                rows = emit_full(g, 0, type.dtype, type.shape)
+            else:
+                rows = _emit_attention_blocks(op, g, parts, local, apart)
+            if apart.queries:
+                rows = _emit_global_queries(op, g, parts, Tensor(rows, type), apart.queries)
+            return [rows]
+
+    otherwise = make_branch(g, "short", [type], attend_at_once)
+    then = make_branch(g, "long", [type], attend_in_blocks)
     result = g.node("If", long, then_branch=then, else_branch=otherwise)
-    told = {**made.told, **told, "blocks": result}
-    return AttentionResult(result=result, packed=flat, weights="", told=told)
+    return AttentionResult(result=result, packed=flat, weights="", told={**told, "blocks": result})
+
+
+def prepare_short_parts(
+    op: ops.Attend, g: Emitter, parts: AttentionParts, long: str
+) -> tuple[AttentionParts, dict[str, str]]:
+    """Return the operands of the short form and the names of the masks computed for it, each
+    made inside an `If` so that a long text never has them; `long` is the condition under
+    which they are unused.
+    """
+    mask, add = parts.mask, parts.add
+
+    def combine() -> Tensor:
+        name = emit_combined_mask(
+            g, replace(parts, mask=_recompute_whole(g, mask), add=_recompute_whole(g, add))
+        )
+        # Nothing is done in blocks that has no mask.
+        assert name is not None
+        dtype = "bool" if add is None else add.type.dtype
+        given = [x.type.shape for x in (mask, add) if x]
+        sides = [next((d for d in ds if d != 1), ds[0]) for ds in zip(*given, strict=True)]
+        return Tensor(name, Type(dtype, (*sides[:2], *parts.grid[2:])))
+
+    if can_fuse_attention(op, g, parts):
+        key = tuple(x.value if x else None for x in (mask, add))
+        both = _emit_short_operand(g, long, key, combine)
+        return replace(parts, mask=None, add=None, shown=both), {"mask": both}
+    mask, add = (x and _emit_short_mask(g, x, long) for x in (mask, add))
+    told = {"mask": mask and mask.name, "added": add and add.name}
+    return replace(parts, mask=mask, add=add), {n: t for n, t in told.items() if t}
+
+
+def _recompute_whole(g: Emitter, x: Tensor | None) -> Tensor | None:
+    """A mask or added scores again, in the innermost body."""
+    return recompute_mask(g, x) if x and x.value else x
+
+
+def _emit_short_mask(g: Emitter, x: Tensor, long: str) -> Tensor:
+    """The mask or the added scores of the short form."""
+    make = partial(recompute_mask, g, x) if x.value else lambda: x
+    return replace(x, name=_emit_short_operand(g, long, (x.value,), make))
+
+
+def _emit_short_operand(
+    g: Emitter, long: str, key: tuple[Value | None, ...], make: Callable[[], Tensor]
+) -> str:
+    """Emit an `If` outside the loop: the value of `make` for a short sequence, an unused
+    tensor of one element for a long one; once for all attentions that share it.
+    """
+    if (long, *key) in g.layouts.hoisted:
+        return g.layouts.hoisted[long, *key]
+    with g.body(apart=True) as short:
+        made = make()
+        results = emit_body_results(g, [made.name])
+    otherwise = make_body_graph("short", short, results, [made.type])
+    one = Type(made.type.dtype, (Dim.of(1),) * made.type.rank)
+    then = make_branch(g, "unused", [one], lambda: [emit_full(g, 0, one.dtype, one.shape)])
+    result = g.node("If", long, then_branch=then, else_branch=otherwise)
+    # What stands in a loop's body is seen there alone.
+    if len(g.bodies.open) == 1:
+        g.layouts.hoisted[long, *key] = result
+    return result
 
 
 @contextmanager
@@ -141,6 +217,15 @@ def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
         yield
     finally:
         g.lengths = before
+
+
+@contextmanager
+def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
+    """Bind a symbol to the i64[] `count`, which is nonzero, inside the context."""
+    numbers = {**g.lengths.numbers, str(length): count}
+    sure = g.lengths.sure | {length}
+    with g.rooted(replace(g.lengths, numbers=numbers, sure=sure)):
+        yield
 
 
 # --- a loop over blocks ---------------------------------------------------------------
@@ -238,11 +323,7 @@ def _set_key_count_known(g: Emitter, queries: PositionSpan, keys: PositionSpan) 
     count = g.node("Squeeze", g.node("Sub", keys.stop, keys.start), g.vector(0))
     if keys.others:
         count = g.node("Add", count, g.node("Size", keys.others))
-    numbers = {**g.lengths.numbers, str(BLOCK_KEYS_DIM): count}
-    with (
-        set_lengths_nonempty(g, queries.length, BLOCK_KEYS_DIM),
-        g.rooted(replace(g.lengths, numbers=numbers)),
-    ):
+    with set_lengths_nonempty(g, queries.length), set_length_known(g, BLOCK_KEYS_DIM, count):
         yield
 
 
@@ -295,12 +376,9 @@ def _emit_global_queries(
     axis = rows.type.rank - 2
     count = g.node("Size", numbers)
     some = g.node("Greater", count, g.constant(0, "i64"))
-    with g.body() as body:
-        told = {**g.lengths.numbers, str(GLOBAL_QUERIES_DIM): count}
-        with (
-            set_lengths_nonempty(g, GLOBAL_QUERIES_DIM),
-            g.rooted(replace(g.lengths, numbers=told)),
-        ):
+
+    def overwrite() -> list[str]:
+        with set_length_known(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, numbers)
             made = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_scope(g, BLOCKS_SCOPE):
@@ -308,8 +386,8 @@ def _emit_global_queries(
             beside = [a for a in range(rows.type.rank) if a != axis]
             places = g.node("Unsqueeze", numbers, g.vector(*beside))
             places = g.node("Expand", places, g.node("Shape", made))
-            put = g.node("ScatterElements", rows.name, places, made, axis=axis)
-        then = make_if_branch(g, body, "apart", put, rows.type)
-    with g.body() as nothing:
-        otherwise = make_if_branch(g, nothing, "none", rows.name, rows.type)
+            return [g.node("ScatterElements", rows.name, places, made, axis=axis)]
+
+    then = make_branch(g, "apart", [rows.type], overwrite)
+    otherwise = make_branch(g, "none", [rows.type], lambda: [rows.name])
     return g.node("If", some, then_branch=then, else_branch=otherwise)

@@ -14,7 +14,7 @@ from typing import Any
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, make_body_graph
+from specc_onnx.lower.emitter import Emitter, make_branch
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.nn import emit_masked_softmax
 from specc_onnx.lower.tensor_helpers import (
@@ -252,17 +252,21 @@ def _emit_guarded_attention(
         something = g.node("Greater", g.dim(multiply_dims(doubtful)), g.constant(0, "i64"))
     count = 1 + call.read
     types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
-    with g.body() as then:
+
+    def attend() -> list[str]:
         made = g.nodes("Attention", call.results, *call.names, **call.options)
-    yes = make_body_graph("some", then, [made[0], made[-1]][:count], types)
-    with g.body() as otherwise:
-        zeros = [emit_full(g, 0, dtype, t.shape) for t in types]
-    no = make_body_graph("none", otherwise, zeros, types)
+        return [made[0], made[-1]][:count]
+
+    def fill() -> list[str]:
+        return [emit_full(g, 0, dtype, t.shape) for t in types]
+
+    some = make_branch(g, "some", types, attend)
+    none = make_branch(g, "none", types, fill)
     # An `If` has no operands but its condition: branches read the rest from outside.
-    results = g.nodes("If", count, something, then_branch=yes, else_branch=no)
+    results = g.nodes("If", count, something, then_branch=some, else_branch=none)
     return AttentionResult(
         result=results[0],
         packed=call.packed,
         weights=results[1] if call.read else "",
-        told={"node": made[0], "guard": results[0]},
+        told={"node": some.output[0].name, "guard": results[0]},
     )

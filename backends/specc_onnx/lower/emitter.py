@@ -6,7 +6,7 @@ innermost open `GraphBody`; a body sees everything outside it, as in ONNX. Lengt
 computed outside (`specc_onnx.lower.dynamic_shapes`).
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -263,6 +263,32 @@ def make_body_graph(
         output=outputs,
         value_info=list_value_infos(body, results),
     )
+
+
+def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
+    """Results under names that the innermost body itself makes, each once, as ONNX wants
+    them: a carry that is handed on unchanged or a value from outside is copied.
+    """
+    made = {name for node in g.bodies.open[-1].nodes for name in node.output}
+    found: list[str] = []
+    for name in results:
+        own = name in made and name not in found
+        found.append(name if own else g.alias(name, g.place("result")))
+    return found
+
+
+def make_branch(
+    g: Emitter,
+    name: str,
+    types: Sequence[Type],
+    write: Callable[[], Sequence[str]],
+    *,
+    apart: bool = False,
+) -> GraphProto:
+    """A branch of an `If` that gives what `write` emits; `apart` as in `Emitter.body`."""
+    with g.body(apart=apart) as body:
+        results = emit_body_results(g, write())
+    return make_body_graph(name, body, results, types)
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:

@@ -43,7 +43,7 @@ class GridSlice:
 
     queries: Dim
     keys: Dim
-    leaf: LeafFunction
+    leaf: LeafFunction = lambda value, axes: value
     scope: str = ""
     one_axis: bool = False
     within: Interval = EMPTY_INTERVAL
@@ -202,18 +202,8 @@ def slice_attention_parts(
     keys: PositionSpan | None,
 ) -> AttentionParts:
     """The operands of an attention of some queries over some keys, or over all."""
-
-    def leaf(value: Value, axes: GridAxes) -> Value:
-        x = slice_positions(g, g.values.tensors[value], axes, (queries, keys))
-        # What has no value yet is another tensor than the one that was given.
-        made = value if x.value is value else Value(x.type)
-        g.values.tensors[made] = replace(x, value=made)
-        return made
-
-    length = keys.length if keys else parts.grid[3]
-    portion = make_grid_slice(g, queries.length, length, leaf)
     mask, add = (
-        lower_grid_slice(g, portion, x) if x and x.value else x for x in (parts.mask, parts.add)
+        recompute_mask(g, x, queries, keys) if x and x.value else x for x in (parts.mask, parts.add)
     )
     if mask is not None and keys is not None and keys.others:
         mask = replace(mask, name=g.node("And", mask.name, _emit_not_duplicated(g, keys)))
@@ -234,23 +224,50 @@ def _slice_operands(
     return [_slice_heads(g, x, span, name) for x, span, name in operands]
 
 
-def make_grid_slice(g: Emitter, queries: Dim, keys: Dim, leaf: LeafFunction) -> GridSlice:
-    """Grids of these lengths, to be made under the scope of what is being lowered."""
-    return GridSlice(queries=queries, keys=keys, leaf=leaf, scope=g.site.scope)
-
-
-def lower_grid_slice(g: Emitter, portion: GridSlice, x: Tensor) -> Tensor:
-    """A portion of a mask or of added scores, `[b, h, q, k]`, written into the innermost
-    body.
+def recompute_slice(
+    g: Emitter,
+    x: Tensor,
+    axes: GridAxes,
+    spans: tuple[PositionSpan | None, PositionSpan | None],
+    *,
+    one_axis: bool = False,
+    within: Interval = EMPTY_INTERVAL,
+) -> Tensor:
+    """`x` of the queries and keys of two spans, or of all, made again in the innermost body;
+    `axes` are its own of the two. Other arguments are those of `GridSlice`.
     """
-    assert x.value is not None, "what has no value was made by a rule, as no mask is"
-    shape = x.type.shape
-    axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
+    assert x.value is not None, "an operand of the graph has a value"
+
+    def leaf(value: Value, axes: GridAxes) -> Value:
+        known = g.values.tensors[value]
+        part = slice_positions(g, known, axes, spans)
+        if part is known:
+            return value
+        made = Value(part.type)
+        g.values.tensors[made] = replace(part, value=made)
+        return made
+
+    queries, keys = (
+        span.length if span else x.type.shape[0 if axis is None else axis]
+        for span, axis in zip(spans, axes, strict=True)
+    )
+    portion = GridSlice(
+        queries=queries, keys=keys, leaf=leaf, scope=g.site.scope, one_axis=one_axis, within=within
+    )
     value = portion.of(x.value, axes)
     site = g.site
     lower_nodes(g, portion.graph(value))
     g.site = site
     return g.values.tensors[value]
+
+
+def recompute_mask(
+    g: Emitter, x: Tensor, queries: PositionSpan | None = None, keys: PositionSpan | None = None
+) -> Tensor:
+    """Some queries and keys, or all, of a mask or of added scores `[b, h, q, k]`."""
+    shape = x.type.shape
+    axes: GridAxes = (None if shape[2] == 1 else 2, None if shape[3] == 1 else 3)
+    return recompute_slice(g, x, axes, (queries, keys))
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:

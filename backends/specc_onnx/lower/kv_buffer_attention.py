@@ -11,7 +11,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Value
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, make_body_graph
+from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, make_branch
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
@@ -186,12 +186,12 @@ def _emit_unbiased_if_causal(
     """
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.grown))
     grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
-    with g.body() as then:
-        made = call.written(g, None)
-    without = make_body_graph("plain", then, made, types)
-    with g.body() as otherwise:
-        made = call.written(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
-    with_bias = make_body_graph("masked", otherwise, made, types)
+
+    def attend_with_bias() -> tuple[str, ...]:
+        return call.written(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
+
+    without = make_branch(g, "plain", types, lambda: call.written(g, None))
+    with_bias = make_branch(g, "masked", types, attend_with_bias)
     return g.nodes("If", 3, plain, then_branch=without, else_branch=with_bias)
 
 

@@ -12,7 +12,13 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Value, collect_needed_nodes
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
-from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import (
+    Emitter,
+    emit_body_results,
+    make_body_graph,
+    make_branch,
+    make_value_info,
+)
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
@@ -169,16 +175,22 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     starts = op.inner().starts
     left = _emit_any_unfinished(g, g.values.tensors[starts[op.until]].name)
     types = [v.type for v in ending]
-    with g.body() as going:
+
+    def go_on() -> list[str]:
         lower_nodes(g, op.body, {n for n, _ in op.body.nodes} - always)
-        # A branch gives only what is made in it.
-        turned = [g.alias(g.values.tensors[v].name, g.place("turned")) for v in ending]
-    then = make_body_graph(g.place("going"), going, turned, types)
-    with g.body() as over:
-        same = [g.alias(g.values.tensors[v].name, g.place("same")) for v in starts]
+        return [g.values.tensors[v].name for v in ending]
+
+    def stay() -> list[str]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
-    otherwise = make_body_graph(g.place("over"), over, [*same, *zeros], types)
-    results = g.nodes("If", len(ending), left, then_branch=then, else_branch=otherwise)
+        return [*(g.values.tensors[v].name for v in starts), *zeros]
+
+    results = g.nodes(
+        "If",
+        len(ending),
+        left,
+        then_branch=make_branch(g, g.place("going"), types, go_on),
+        else_branch=make_branch(g, g.place("over"), types, stay),
+    )
     return [*results, *(g.values.tensors[v].name for v in values[len(ending) :])]
 
 
@@ -195,13 +207,7 @@ def _emit_iteration_results(
             old = g.values.tensors[before[n]].name if carried else g.constant(0, dtype)
             result = emit_where(g, dtype, _emit_broadcast_keep(g, kept, value.type), result, old)
         names.append(result)
-    own = {name for node in g.bodies.open[-1].nodes for name in node.output}
-    for n, name in enumerate(names):
-        # A carry that is handed on unchanged, or a value from outside, is no result of
-        # the body under its own name; nor is one value two results.
-        if name not in own or name in names[:n]:
-            names[n] = g.alias(name, g.place("result"))
-    return names
+    return emit_body_results(g, names)
 
 
 def _emit_broadcast_keep(g: Emitter, kept: Tensor, type: Type) -> str:

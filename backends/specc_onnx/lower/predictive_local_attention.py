@@ -7,26 +7,19 @@ the greatest one more: those rows alone are scored, made weights of and summed, 
 they are less than half of all. The other weights are zeros.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
 from specc.ir.types import Type
-from specc_onnx.lower.attention_short_form import make_if_branch
-from specc_onnx.lower.emitter import Emitter, make_body_graph
-from specc_onnx.lower.emitter_state import GraphBody, Tensor
-from specc_onnx.lower.grid_slices import (
-    GridAxes,
-    GridSlice,
-    LeafFunction,
-    PositionSpan,
-    slice_positions,
-)
-from specc_onnx.lower.registry import lower_nodes
+from specc_onnx.lower.blocked_attention import set_length_known
+from specc_onnx.lower.emitter import Emitter, make_branch
+from specc_onnx.lower.emitter_state import Tensor
+from specc_onnx.lower.grid_slices import PositionSpan, recompute_slice, slice_positions
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 NEAR_KEYS_DIM = Dim.symbol("near.keys")
@@ -165,28 +158,21 @@ def emit_near_weights(
         many = g.node("Greater", g.dim(keys), g.constant(MIN_KEYS, "i64"))
     number = Type("i64", (Dim.of(1),))
     types = [type, number, number, Type("bool", ())]
-    with g.body(apart=True) as body:
+
+    def weigh_near() -> tuple[str, ...]:
         near = _emit_near_keys(g, *center, keys)
         made = _emit_few_key_weights(g, near, given, make)
-        told = (made, near.keys.start, near.keys.stop, near.few)
-        names = [_copy_branch_result(g, body, name) for name in told]
-        then = make_body_graph("many", body, names, types)
-    with g.body(apart=True) as body:
+        return made, near.keys.start, near.keys.stop, near.few
+
+    def weigh_all() -> tuple[str, ...]:
         made = _emit_all_key_weights(g, given, make)
-        told = (made, g.vector(0), g.vector(0), g.constant(False, "bool"))
-        otherwise = make_body_graph(
-            "few", body, [_copy_branch_result(g, body, n) for n in told], types
-        )
+        return made, g.vector(0), g.vector(0), g.constant(False, "bool")
+
+    then = make_branch(g, "many", types, weigh_near, apart=True)
+    otherwise = make_branch(g, "few", types, weigh_all, apart=True)
     result, start, stop, few = g.nodes("If", 4, many, then_branch=then, else_branch=otherwise)
     g.layouts.near[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), few)
     return result
-
-
-def _copy_branch_result(g: Emitter, body: GraphBody, name: str) -> str:
-    """A result of a branch, which has to be made inside."""
-    if any(name in node.output for node in body.nodes):
-        return name
-    return g.alias(name, g.place("near"))
 
 
 def _emit_few_key_weights(
@@ -194,44 +180,31 @@ def _emit_few_key_weights(
 ) -> str:
     """Weights of the keys near the center, where they are few."""
     type = g.site.types[0]
-    last = type.rank - 1
+    front = g.vector(*[0] * (type.rank - 1))
 
-    def cut(value: Value, axes: GridAxes) -> Value:
-        x = slice_positions(g, g.values.tensors[value], axes, (None, near.keys))
-        made = Value(x.type)
-        g.values.tensors[made] = replace(x, value=made)
-        return made
+    def weigh_near() -> list[str]:
+        with _set_near_count_known(g, near):
+            made = make(g, *(_recompute_keys(g, x, near.keys) for x in given))
+            behind = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
+            ends = g.node("Concat", front, near.keys.start, front, behind, axis=0)
+            return [g.node("Pad", made, ends)]
 
-    with g.body() as body, _set_near_count_known(g, near):
-        made = make(g, *_recompute_operands(g, given, NEAR_KEYS_DIM, cut))
-        front = [g.vector(*[0] * last), near.keys.start, g.vector(*[0] * last)]
-        behind = g.node("Sub", g.shape([type.shape[-1]]), near.keys.stop)
-        padded = g.node("Pad", made, g.node("Concat", *front, behind, axis=0))
-        then = make_if_branch(g, body, "near", padded, type)
-    with g.body(apart=True) as body:
-        otherwise = make_if_branch(g, body, "all", _emit_all_key_weights(g, given, make), type)
+    def weigh_all() -> list[str]:
+        return [_emit_all_key_weights(g, given, make)]
+
+    then = make_branch(g, "near", [type], weigh_near)
+    otherwise = make_branch(g, "all", [type], weigh_all, apart=True)
     return g.node("If", near.few, then_branch=then, else_branch=otherwise)
 
 
 def _emit_all_key_weights(g: Emitter, given: tuple[Tensor, Tensor], make: WeightFunction) -> str:
     """Weights of all keys, made in the innermost body."""
-    keys = g.site.types[0].shape[-1]
-    return make(g, *_recompute_operands(g, given, keys, lambda value, axes: value))
+    return make(g, *(_recompute_keys(g, x, None) for x in given))
 
 
-def _recompute_operands(
-    g: Emitter, given: tuple[Tensor, ...], keys: Dim, leaf: LeafFunction
-) -> list[Tensor]:
-    """Scores and mask over some keys, written into the innermost body."""
-    portion = GridSlice(queries=Dim.of(1), keys=keys, leaf=leaf, scope=g.site.scope, one_axis=True)
-    found, site = [], g.site
-    for x in given:
-        assert x.value is not None, "an operand of the graph has a value"
-        value = portion.of(x.value, (None, x.type.rank - 1))
-        lower_nodes(g, portion.graph(value))
-        found.append(g.values.tensors[value])
-    g.site = site
-    return found
+def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
+    """Scores or mask over some keys or all, written into the innermost body."""
+    return recompute_slice(g, x, (None, x.type.rank - 1), (None, keys), one_axis=True)
 
 
 def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
@@ -240,12 +213,15 @@ def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
     if near is None:
         return None
     type = g.site.types[0]
-    with g.body() as body, _set_near_count_known(g, near):
-        few = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
-        some = slice_positions(g, values, (values.type.rank - 2,), (near.keys,))
-        then = make_if_branch(g, body, "near", emit_matmul(g, few, some), type)
-    with g.body() as body:
-        otherwise = make_if_branch(g, body, "all", emit_matmul(g, weights, values), type)
+
+    def add_near() -> list[str]:
+        with _set_near_count_known(g, near):
+            few = slice_positions(g, weights, (weights.type.rank - 1,), (near.keys,))
+            some = slice_positions(g, values, (values.type.rank - 2,), (near.keys,))
+            return [emit_matmul(g, few, some)]
+
+    then = make_branch(g, "near", [type], add_near)
+    otherwise = make_branch(g, "all", [type], lambda: [emit_matmul(g, weights, values)])
     return g.node("If", near.few, then_branch=then, else_branch=otherwise)
 
 
@@ -266,11 +242,7 @@ def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
     return None
 
 
-@contextmanager
-def _set_near_count_known(g: Emitter, near: NearKeys) -> Iterator[None]:
-    """How many keys are near is known inside."""
+def _set_near_count_known(g: Emitter, near: NearKeys) -> AbstractContextManager[None]:
+    """Bind the number of keys that are near inside the context."""
     count = g.node("Sub", near.keys.stop, near.keys.start)
-    numbers = {**g.lengths.numbers, str(NEAR_KEYS_DIM): g.node("Squeeze", count, g.vector(0))}
-    sure = g.lengths.sure | {NEAR_KEYS_DIM}
-    with g.rooted(replace(g.lengths, numbers=numbers, sure=sure)):
-        yield
+    return set_length_known(g, NEAR_KEYS_DIM, g.node("Squeeze", count, g.vector(0)))

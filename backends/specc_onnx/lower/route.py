@@ -17,6 +17,7 @@ would be long, and all of them would be in memory twice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from onnx import GraphProto
 
@@ -26,7 +27,13 @@ from specc.ir.ops.route import Routed
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.element_types import HALF_DTYPES
-from specc_onnx.lower.emitter import Emitter, make_body_graph, make_value_info
+from specc_onnx.lower.emitter import (
+    Emitter,
+    emit_body_results,
+    make_body_graph,
+    make_branch,
+    make_value_info,
+)
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
@@ -144,8 +151,7 @@ class _ExpertEmitter:
             )
             expert = g.node("Gather", chosen, number.name, axis=0)
             own = [self._own(t, expert) for t in self.given.stacked]
-            after = self._added(before.name, expert, own)
-            results = [g.alias(going.name, g.place("going")), after]
+            results = emit_body_results(g, [going.name, *self._added(before.name, expert, own)])
         return make_body_graph(
             g.place(EXPERT_LOOP_NAME),
             opened,
@@ -162,12 +168,9 @@ class _ExpertEmitter:
             expert = g.constant(number, "i64")
             own = [each[number] for each in parts]
             there = g.node("Gather", self._there(), expert, axis=0)
-            with g.body() as opened:
-                added = [self._added(total, expert, own)]
-            chosen = make_body_graph(g.place("expert"), opened, added, [self.sums])
-            with g.body() as opened:
-                same = [g.alias(total, g.place("same"))]
-            nobody = make_body_graph(g.place("nobody"), opened, same, [self.sums])
+            add = partial(self._added, total, expert, own)
+            chosen = make_branch(g, g.place("expert"), [self.sums], add)
+            nobody = make_branch(g, g.place("nobody"), [self.sums], partial(list, [total]))
             total = g.node("If", there, then_branch=chosen, else_branch=nobody)
         return total
 
@@ -179,7 +182,7 @@ class _ExpertEmitter:
         no = emit_full(g, False, "bool", [many])
         return g.node("ScatterElements", no, named, yes, axis=0)
 
-    def _added(self, before: str, expert: str, own: Sequence[Tensor]) -> str:
+    def _added(self, before: str, expert: str, own: Sequence[Tensor]) -> tuple[str, ...]:
         """The sums with what one expert makes of the rows that chose it."""
         g, site = self.g, self.g.site
         at, share = self._rows_of(g.node("Equal", self.ids, expert))
@@ -188,7 +191,7 @@ class _ExpertEmitter:
         within, dtype = self.given.gates.type.dtype, self.sums.dtype
         added = g.node("Mul", emit_cast(g, made, within, dtype), emit_cast(g, share, within, dtype))
         rows = emit_unsqueeze(g, at, 1)
-        return g.node("ScatterND", before, rows, added, reduction="add")
+        return g.nodes("ScatterND", 1, before, rows, added, reduction="add")
 
     def _rows_of(self, here: str) -> tuple[str, str]:
         """The numbers of the rows that chose this expert, i64[m], and its weight in
