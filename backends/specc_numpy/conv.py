@@ -5,10 +5,14 @@ from math import prod
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.dim import Dim
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
+from specc.ir.evaluation import (
+    count_kept_rows,
+    count_transposed_positions,
+    count_windows,
+    evaluate_length,
+)
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
 
 FULL_SLICE = slice(None)
 
@@ -45,7 +49,7 @@ def conv_transpose(
     x, groups = to_channels_first(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     out = weight.shape[1] * groups
-    counts = [count_transposed_positions(op, n, size) for n, size in enumerate(sizes)]
+    counts = count_transposed_positions(op, sizes)
     given = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
     room = [_count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)]
@@ -97,9 +101,7 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
 def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
-    count = Dim.of(op.rows(Dim.of(size))).at({})
-    if count < min(size, 1):
-        _raise_too_short(size, op.lag + 1)
+    count = count_kept_rows(op, size)
     made: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
         # All rows from there on ahead, or with a lag below 0 any of those behind.
@@ -118,30 +120,6 @@ def to_channels_first(kernel: Sequence[int], x: Array) -> Array:
 def to_channels_last(kernel: Sequence[int], y: Array) -> Array:
     """The opposite of `to_channels_first`."""
     return y.swapaxes(1, 2) if len(kernel) == 1 else y
-
-
-def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
-    """How many windows there are along each axis. E0912 where an axis is too short for one."""
-    for n, size in enumerate(sizes):
-        if (op.spare(Dim.of(size), n).number or 0) < 0:
-            _raise_too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
-    return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
-
-
-def count_transposed_positions(op: ops.ConvTranspose, n: int, size: int) -> int:
-    """How many rows become of so many. E0912 where that is no length."""
-    count = op.rows(Dim.of(size), n).at({})
-    if count < 0:
-        raise_error("E0912", f"{size} rows are too few: {-count} more would be cut off")
-    return count
-
-
-def _raise_too_short(size: int, least: int) -> None:
-    raise_error(
-        "E0912",
-        f"a window moves along an axis of {size} rows, too few for it",
-        helps=[f"give at least {max(least, 1)}"],
-    )
 
 
 def _get_padded_sizes(op: ops.Sliding, x: Array) -> list[int]:

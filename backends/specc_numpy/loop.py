@@ -3,11 +3,11 @@
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.evaluation import evaluate_length
 from specc_numpy.numpy_interpreter import (
     Array,
     LengthValues,
     evaluate,
-    evaluate_length,
     evaluate_nodes,
     get_numpy_dtype,
 )

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.evaluation import evaluate_patch_counts
 from specc_numpy.numpy_interpreter import Array, LengthValues, check_indices, evaluate
 
 
@@ -152,16 +152,8 @@ def patches(
     op: ops.Patches, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
-    (batch, channels, high, wide), (_, _, p, r) = image.shape, w.shape
-    if high % p or wide % r:
-        raise_error(
-            "E0912",
-            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
-            helps=[
-                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
-            ],
-        )
-    rows, columns = high // p, wide // r
+    (batch, channels, *_), (*_, p, r) = image.shape, w.shape
+    rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches go row by row; within one the channel comes first, as in the weights of a
     # convolution.
     cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)

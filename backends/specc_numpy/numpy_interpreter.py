@@ -5,7 +5,6 @@ absent operand is None. Numbers with a fraction are float64 whatever their decla
 type; whole numbers and booleans keep it.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.dim import Dim, DimError
-from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+from specc.ir.evaluation import check_index_range, iterate_live_nodes
+from specc.ir.graph import Graph, Value
 from specc.ir.op import OpRuleTable
 from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import KIND_BY_DTYPE, Type
@@ -41,31 +40,10 @@ def get_numpy_dtype(dtype: str) -> type[np.generic]:
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
-def evaluate_length(dim: Dim, env: LengthValues) -> int:
-    """A length as a number. Fails with E0912 where these inputs give it no value."""
-    try:
-        return dim.at(env)
-    except DimError as error:
-        known = ", ".join(f"{k} = {env[k]}" for k in sorted(dim.symbols()) if k in env)
-        raise_error(
-            "E0912",
-            f"these inputs leave a length without a value: {error}",
-            notes=[f"here {known}"] if known else [],
-            helps=["give inputs whose lengths the model can divide"],
-        )
-
-
 def check_indices(ids: Array, below: int, what: str) -> None:
     """Fails with E0913 unless every id is an index of a table of `below` rows."""
-    if ids.size and (ids.min() < 0 or ids.max() >= below):
-        wrong = ids.min() if ids.min() < 0 else ids.max()
-        raise_error(
-            "E0913",
-            f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
-            helps=[
-                "check the ids that are given, and that they were made with this model's vocabulary"
-            ],
-        )
+    if ids.size:
+        check_index_range(int(ids.min()), int(ids.max()), below, what)
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
@@ -102,8 +80,6 @@ def _evaluate_nodes(
     wanted: list[Value],
     after: ResultHook | None,
 ) -> dict[Value, Array]:
-    nodes = _list_live_nodes(graph, wanted)
-    left = _count_uses(nodes, wanted)
     known: dict[Value, Array] = {}
 
     def read(value: Value) -> Array:
@@ -113,48 +89,17 @@ def _evaluate_nodes(
             )
         return known[value]
 
-    for node, results in nodes:
+    for node, results in iterate_live_nodes(graph, wanted, known):
         operands = [read(a) if a else None for a in node.args]
         # infinities and NaN go on as they are, as in any run-time
         with np.errstate(all="ignore"):
             evaluated = evaluate[node.op](node.op, env, *operands)
         arrays = evaluated if isinstance(evaluated, tuple) else (evaluated,)
         for result, array in zip(results, arrays, strict=True):
-            # A result that nobody reads, such as the weights of an attention, is not
-            # kept at all.
-            if left[result]:
+            if result:
                 made = np.asarray(array)
                 known[result] = made if after is None else after(result, made)
-        _free_operands(node, left, known)
     return {v: read(v) for v in wanted}
-
-
-NodeList = list[tuple[Node, tuple[Value, ...]]]
-
-
-def _list_live_nodes(graph: Graph, wanted: list[Value]) -> NodeList:
-    """The nodes that `wanted` is made from, in order."""
-    live = collect_needed_nodes(wanted)
-    return [(node, results) for node, results in graph.nodes if node in live]
-
-
-def _count_uses(nodes: NodeList, wanted: list[Value]) -> Counter[Value]:
-    """How often each value is read. What is wanted is read once more, at the end."""
-    uses = Counter(a for node, _ in nodes for a in node.args if a)
-    uses.update(wanted)
-    return uses
-
-
-def _free_operands(node: Node, left: Counter[Value], known: dict[Value, Array]) -> None:
-    """Forget the operands that no later node reads: a long graph needs no more memory
-    than its widest place.
-    """
-    # A node may read one value twice: `x * x` counts for two.
-    read_here = Counter(a for a in node.args if a)
-    left.subtract(read_here)
-    for operand in read_here:
-        if not left[operand]:
-            known.pop(operand, None)
 
 
 ACCEPTED_NUMPY_KINDS = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
+from specc.ir.evaluation import evaluate_length
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
 
 
 @evaluate(ops.Sinusoid)

@@ -3,13 +3,8 @@
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.numpy_interpreter import (
-    Array,
-    LengthValues,
-    evaluate,
-    evaluate_length,
-    evaluate_nodes,
-)
+from specc.ir.evaluation import evaluate_length
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_nodes
 
 
 @evaluate(ops.Route)

@@ -6,7 +6,8 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_length
+from specc.ir.evaluation import evaluate_length, evaluate_padding, evaluate_stride, evaluate_top_k
+from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
 
 
 @evaluate(ops.Sort)
@@ -29,9 +30,7 @@ def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
 @evaluate(ops.TopK)
 def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
-    k, rows = evaluate_length(op.k, env), x.shape[op.axis]
-    if not 0 <= k <= rows:
-        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    k = evaluate_top_k(op, x.shape[op.axis], env)
     order = _sort_indices(x, op.axis, op.largest)
     places = np.take(order, np.arange(k), axis=op.axis)
     return np.take_along_axis(x, places, axis=op.axis), places
@@ -40,13 +39,7 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 @evaluate(ops.Stride)
 def stride(op: ops.Stride, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop, step = (evaluate_length(d, env) for d in (op.start, op.stop, op.step))
-    rows = x.shape[op.axis]
-    if not (0 <= start <= stop <= rows and step >= 1):
-        raise_error(
-            "E0912",
-            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
-        )
+    start, stop, step = evaluate_stride(op, x.shape[op.axis], env)
     return np.take(x, np.arange(start, stop, step), axis=op.axis)
 
 
@@ -59,14 +52,7 @@ def roll(op: ops.Roll, env: LengthValues, x: Array) -> Array:
 @evaluate(ops.Pad)
 def pad(op: ops.Pad, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    before, after = evaluate_length(op.before, env), evaluate_length(op.after, env)
-    rows = x.shape[op.axis]
-    # a mirror stands on the last row, so that it shows one row less
-    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
-    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
-        raise_error(
-            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
-        )
+    before, after = evaluate_padding(op, x.shape[op.axis], env)
     widths = [(0, 0)] * x.ndim
     widths[op.axis] = before, after
     if op.mode == "constant":

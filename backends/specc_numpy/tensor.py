@@ -5,14 +5,22 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.evaluation import (
+    check_at_least_one,
+    compute_merged_shape,
+    evaluate_index,
+    evaluate_length,
+    evaluate_slice,
+    evaluate_split_shape,
+    number_einsum_axes,
+)
+from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_numpy.numpy_interpreter import (
     Array,
     LengthValues,
     check_indices,
     evaluate,
-    evaluate_length,
     get_numpy_dtype,
 )
 
@@ -77,12 +85,6 @@ ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
     "floordiv": np.floor_divide,
     "mod": np.mod,
 }
-
-FLOAT32_INTEGER_RANGES = {
-    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
-    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
-}
-"""The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
@@ -183,18 +185,13 @@ def transpose(op: ops.Transpose, env: LengthValues, x: Array) -> Array:
 @evaluate(ops.Split)
 def split(op: ops.Split, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *u *b]"""
-    sizes = [evaluate_length(n, env) for n in op.sizes]
-    if math.prod(sizes) != x.shape[op.axis]:
-        parts = " · ".join(map(str, sizes))
-        raise_error("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
-    return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
+    return x.reshape(evaluate_split_shape(op, x.shape, env))
 
 
 @evaluate(ops.Merge)
 def merge(op: ops.Merge, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    merged = x.shape[op.axis : op.axis + op.count]
-    return x.reshape(*x.shape[: op.axis], math.prod(merged), *x.shape[op.axis + op.count :])
+    return x.reshape(compute_merged_shape(op, x.shape))
 
 
 @evaluate(ops.Insert)
@@ -224,20 +221,14 @@ def concat(op: ops.Concat, env: LengthValues, *xs: Array) -> Array:
 @evaluate(ops.Slice)
 def slice_(op: ops.Slice, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop = evaluate_length(op.start, env), evaluate_length(op.stop, env)
-    if not 0 <= start <= stop <= x.shape[op.axis]:
-        raise_error(
-            "E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows"
-        )
+    start, stop = evaluate_slice(op, x.shape[op.axis], env)
     return np.take(x, np.arange(start, stop), axis=op.axis)
 
 
 @evaluate(ops.Index)
 def index(op: ops.Index, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
-    at = evaluate_length(op.at, env)
-    if not 0 <= at < x.shape[op.axis]:
-        raise_error("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+    at = evaluate_index(op, x.shape[op.axis], env)
     taken: Array = np.take(x, at, axis=op.axis)
     return taken
 
@@ -245,12 +236,7 @@ def index(op: ops.Index, env: LengthValues, x: Array) -> Array:
 @evaluate(ops.Last)
 def last(op: ops.Last, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a *b]"""
-    if not x.shape[op.axis]:
-        raise_error(
-            "E0912",
-            "the newest row is taken from an axis that has no rows",
-            helps=["give at least one row"],
-        )
+    check_at_least_one(x.shape[op.axis])
     taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
     return taken
 
@@ -335,11 +321,7 @@ def mat_mul(op: ops.MatMul, env: LengthValues, left: Array, right: Array) -> Arr
 @evaluate(ops.Einsum)
 def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
-    left, right = op.equation.split("->")
-    terms = [t.split() for t in left.split(",")]
-    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
-    given: list[Array | list[int]] = []
-    for x, term in zip(xs, terms, strict=True):
-        given += [x, [numbers[name] for name in term]]
-    result: Array = np.asarray(np.einsum(*given, [numbers[name] for name in right.split()]))
-    return result
+    terms, result = number_einsum_axes(op)
+    given = [part for pair in zip(xs, terms, strict=True) for part in pair]
+    made: Array = np.asarray(np.einsum(*given, result))
+    return made

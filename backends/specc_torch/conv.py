@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.evaluation import count_kept_rows, count_transposed_positions, count_windows
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 CONV_FUNCTIONS = {1: functional.conv1d, 2: functional.conv2d}
@@ -25,7 +24,7 @@ def conv(
 ) -> Tensor:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
     x = _to_channels_first(op.kernel, x)
-    counts = _count_windows(op, x.shape[2:])
+    counts = count_windows(op, x.shape[2:])
     # PyTorch refuses an axis that is shorter than a window; here its result has no rows.
     if 0 in (*counts, x.shape[0]):
         return _to_channels_first(op.kernel, x.new_zeros(x.shape[0], weight.shape[0], *counts))
@@ -50,9 +49,7 @@ def conv_transpose(
 ) -> Tensor:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
     x, groups = _to_channels_first(op.kernel, x), place.length(op.groups)
-    counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(x.shape[2:])]
-    if min(counts) < 0:
-        raise_error("E0912", f"{list(x.shape[2:])} rows are too few for what is cut off")
+    counts = count_transposed_positions(op, x.shape[2:])
     if 0 in x.shape:
         made = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
     else:
@@ -71,7 +68,7 @@ def conv_transpose(
 def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
     x = _to_channels_first(op.kernel, x)
-    counts = _count_windows(op, x.shape[2:])
+    counts = count_windows(op, x.shape[2:])
     if 0 in (*counts, *x.shape[:2]):
         return _to_channels_first(op.kernel, x.new_zeros(*x.shape[:2], *counts))
     padded = _pad_window_axes(op, x, -torch.inf)
@@ -85,7 +82,7 @@ def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
 def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
     x = _to_channels_first(op.kernel, x)
-    counts = _count_windows(op, x.shape[2:])
+    counts = count_windows(op, x.shape[2:])
     if 0 in (*counts, *x.shape[:2]):
         return _to_channels_first(op.kernel, x.new_zeros(*x.shape[:2], *counts))
     mean = AVERAGE_POOL_FUNCTIONS[len(op.kernel)](
@@ -107,9 +104,7 @@ def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tenso
 def keep_rows(op: ops.KeepRows, place: ForwardContext, keep: Tensor) -> Tensor:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
-    count = op.rows(Dim.of(size)).at({})
-    if count < min(size, 1):
-        _raise_too_short(size)
+    count = count_kept_rows(op, size)
     first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)
     at = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
     if not size:
@@ -121,18 +116,6 @@ def keep_rows(op: ops.KeepRows, place: ForwardContext, keep: Tensor) -> Tensor:
 def _to_channels_first(kernel: Sequence[int], x: Tensor) -> Tensor:
     """Rows [b, t, c] as [b, c, t], and back; a picture as it is."""
     return x.transpose(1, 2) if len(kernel) == 1 else x
-
-
-def _count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
-    """How many windows there are along each axis. E0912 where an axis is too short for one."""
-    for n, size in enumerate(sizes):
-        if (op.spare(Dim.of(size), n).number or 0) < 0:
-            _raise_too_short(size)
-    return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
-
-
-def _raise_too_short(size: int) -> None:
-    raise_error("E0912", f"a window moves along an axis of {size} rows, too few for it")
 
 
 def _pad_window_axes(op: ops.Sliding, x: Tensor, value: float) -> Tensor:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.evaluation import evaluate_patch_counts
 from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 
@@ -149,16 +149,8 @@ def patches(
     op: ops.Patches, place: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
 ) -> Tensor:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
-    (high, wide), (p, r) = image.shape[2:], w.shape[2:]
-    if high % p or wide % r:
-        raise_error(
-            "E0912",
-            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
-            helps=[
-                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
-            ],
-        )
-    rows, columns = high // p, wide // r
+    p, r = w.shape[2:]
+    rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches go row by row; within one the channel comes first, as in the weights.
     cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
     flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())

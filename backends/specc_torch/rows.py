@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.evaluation import evaluate_padding, evaluate_stride, evaluate_top_k
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
@@ -19,9 +20,7 @@ def sort(op: ops.Sort, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor
 @evaluate(ops.TopK)
 def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tensor]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
-    k, rows = place.length(op.k), x.shape[op.axis]
-    if not 0 <= k <= rows:
-        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    k = evaluate_top_k(op, x.shape[op.axis], place.lengths)
     # `torch.topk` takes any of equals.
     order = torch.argsort(x, dim=op.axis, descending=op.largest, stable=True)
     places = order.narrow(op.axis, 0, k)
@@ -31,13 +30,7 @@ def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tenso
 @evaluate(ops.Stride)
 def stride(op: ops.Stride, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop, step = (place.length(d) for d in (op.start, op.stop, op.step))
-    rows = x.shape[op.axis]
-    if not (0 <= start <= stop <= rows and step >= 1):
-        raise_error(
-            "E0912",
-            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
-        )
+    start, stop, step = evaluate_stride(op, x.shape[op.axis], place.lengths)
     leading = (slice(None),) * op.axis
     return x[(*leading, slice(start, stop, step))]
 
@@ -51,13 +44,8 @@ def roll(op: ops.Roll, place: ForwardContext, x: Tensor) -> Tensor:
 @evaluate(ops.Pad)
 def pad(op: ops.Pad, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
-    before, after = place.length(op.before), place.length(op.after)
     rows = x.shape[op.axis]
-    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
-    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
-        raise_error(
-            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
-        )
+    before, after = evaluate_padding(op, rows, place.lengths)
     if op.mode == "constant":
         ends = [
             x.new_full((*x.shape[: op.axis], n, *x.shape[op.axis + 1 :]), op.value)

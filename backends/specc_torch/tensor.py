@@ -7,8 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.evaluation import (
+    check_at_least_one,
+    compute_merged_shape,
+    evaluate_index,
+    evaluate_slice,
+    evaluate_split_shape,
+    number_einsum_axes,
+)
+from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
 POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -74,12 +82,6 @@ ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "floordiv": _make_integer_division(_floor_divide),
     "mod": _make_integer_division(torch.remainder),
 }
-
-FLOAT32_INTEGER_RANGES = {
-    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
-    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
-}
-"""The least and the greatest whole number of each type that single precision holds."""
 
 COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eq": torch.eq,
@@ -178,18 +180,13 @@ def transpose(op: ops.Transpose, place: ForwardContext, x: Tensor) -> Tensor:
 @evaluate(ops.Split)
 def split(op: ops.Split, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *u *b]"""
-    sizes = [place.length(n) for n in op.sizes]
-    if math.prod(sizes) != x.shape[op.axis]:
-        parts = " · ".join(map(str, sizes))
-        raise_error("E0912", f"an axis of {x.shape[op.axis]} rows is not {parts} rows long")
-    return x.reshape(*x.shape[: op.axis], *sizes, *x.shape[op.axis + 1 :])
+    return x.reshape(evaluate_split_shape(op, x.shape, place.lengths))
 
 
 @evaluate(ops.Merge)
 def merge(op: ops.Merge, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
-    merged = math.prod(x.shape[op.axis : op.axis + op.count])
-    return x.reshape(*x.shape[: op.axis], merged, *x.shape[op.axis + op.count :])
+    return x.reshape(compute_merged_shape(op, x.shape))
 
 
 @evaluate(ops.Insert)
@@ -219,29 +216,21 @@ def concat(op: ops.Concat, place: ForwardContext, *xs: Tensor) -> Tensor:
 @evaluate(ops.Slice)
 def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop = place.length(op.start), place.length(op.stop)
-    if not 0 <= start <= stop <= x.shape[op.axis]:
-        raise_error(
-            "E0912", f"rows {start} up to {stop} are taken from an axis of {x.shape[op.axis]} rows"
-        )
+    start, stop = evaluate_slice(op, x.shape[op.axis], place.lengths)
     return x.narrow(op.axis, start, stop - start)
 
 
 @evaluate(ops.Index)
 def index(op: ops.Index, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
-    at = place.length(op.at)
-    if not 0 <= at < x.shape[op.axis]:
-        raise_error("E0912", f"row {at} is taken from an axis of {x.shape[op.axis]} rows")
+    at = evaluate_index(op, x.shape[op.axis], place.lengths)
     return x.select(op.axis, at)
 
 
 @evaluate(ops.Last)
 def last(op: ops.Last, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
-    if not x.shape[op.axis]:
-        helps = ["give at least one row"]
-        raise_error("E0912", "the newest row is taken from an axis that has no rows", helps=helps)
+    check_at_least_one(x.shape[op.axis])
     return x.select(op.axis, x.shape[op.axis] - 1)
 
 
@@ -330,10 +319,5 @@ def mat_mul(op: ops.MatMul, place: ForwardContext, left: Tensor, right: Tensor) 
 @evaluate(ops.Einsum)
 def einsum(op: ops.Einsum, place: ForwardContext, *xs: Tensor) -> Tensor:
     """f[*s] -> f[*t]"""
-    left, right = op.equation.split("->")
-    terms = [t.split() for t in left.split(",")]
-    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
-    given: list[Tensor | list[int]] = []
-    for x, term in zip(xs, terms, strict=True):
-        given += [x, [numbers[name] for name in term]]
-    return torch.einsum(*given, [numbers[name] for name in right.split()])
+    terms, result = number_einsum_axes(op)
+    return torch.einsum(*(p for pair in zip(xs, terms, strict=True) for p in pair), result)

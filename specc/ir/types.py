@@ -30,6 +30,13 @@ KIND_BY_DTYPE = {
 }
 
 
+FLOAT32_INTEGER_RANGES = {
+    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
+    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
+}
+"""The least and the greatest whole number of each type that single precision holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Type:
     """`f32[batch, seq, 768]`."""

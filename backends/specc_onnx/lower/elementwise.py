@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from specc.ir import ops
 from specc.ir.graph import Value
+from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import Tensor
 from specc_onnx.lower.registry import lower
@@ -24,12 +25,6 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 INTEGER_DTYPES = frozenset({"i64", "i32"})
-FLOAT32_INTEGER_RANGES = {
-    "i64": (-(2.0**63), 2.0**63 - 2.0**39),
-    "i32": (-(2.0**31), 2.0**31 - 2.0**7),
-}
-"""The least and the greatest whole number of each type that a float32 holds."""
-
 PLAIN_OPERATORS = {"add": "Add", "sub": "Sub", "mul": "Mul"}
 FLOAT_OPERATORS = {**PLAIN_OPERATORS, "div": "Div", "pow": "Pow", "min": "Min", "max": "Max"}
 """Functions that one operator is."""

@@ -1,0 +1,196 @@
+"""What the evaluators of graphs share, whatever their arrays are: the walk over nodes,
+lengths as numbers, and the checks of lengths that only real inputs tell.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import NoReturn, TypeVar
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.ir import ops
+from specc.ir.dim import Dim, DimError
+from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
+
+T = TypeVar("T")
+
+
+def iterate_live_nodes(
+    graph: Graph, wanted: Sequence[Value], known: dict[Value, T]
+) -> Iterator[tuple[Node, list[Value | None]]]:
+    """Yield the nodes that `wanted` needs, in order, with their results, None for those that
+    nothing reads. Behind each, `known` forgets the operands that no later node reads: a
+    long graph needs no more memory than its widest place.
+    """
+    live = collect_needed_nodes(wanted)
+    nodes = [(node, results) for node, results in graph.nodes if node in live]
+    left = Counter(a for node, _ in nodes for a in node.args if a)
+    # What is wanted is read once more, at the end.
+    left.update(wanted)
+    for node, results in nodes:
+        yield node, [r if left[r] else None for r in results]
+        # A node may read one value twice: `x * x` counts for two.
+        read_here = Counter(a for a in node.args if a)
+        left.subtract(read_here)
+        for operand in read_here:
+            if not left[operand]:
+                known.pop(operand, None)
+
+
+def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
+    """A length as a number. Fails with E0912 where these inputs give it no value."""
+    try:
+        return dim.at(lengths)
+    except DimError as error:
+        known = ", ".join(f"{k} = {lengths[k]}" for k in sorted(dim.symbols()) if k in lengths)
+        raise_error(
+            "E0912",
+            f"these inputs leave a length without a value: {error}",
+            notes=[f"here {known}"] if known else [],
+            helps=["give inputs whose lengths the model can divide"],
+        )
+
+
+def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
+    """Fails with E0913 unless ids from `least` to `greatest` are indices of `below` rows."""
+    if least < 0 or greatest >= below:
+        wrong = least if least < 0 else greatest
+        raise_error(
+            "E0913",
+            f"{what} has rows 0 to {below - 1}, row {wrong} is asked for",
+            helps=[
+                "check the ids that are given, and that they were made with this model's vocabulary"
+            ],
+        )
+
+
+def check_at_least_one(rows: int) -> None:
+    """Fails with E0912 where the newest position of an empty axis is asked for."""
+    if not rows:
+        raise_error(
+            "E0912",
+            "the newest row is taken from an axis that has no rows",
+            helps=["give at least one row"],
+        )
+
+
+def evaluate_split_shape(
+    op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
+) -> list[int]:
+    """The shape behind `op`. E0912 where the sizes are not those of the axis."""
+    sizes = [evaluate_length(n, lengths) for n in op.sizes]
+    if prod(sizes) != shape[op.axis]:
+        parts = " · ".join(map(str, sizes))
+        raise_error("E0912", f"an axis of {shape[op.axis]} rows is not {parts} rows long")
+    return [*shape[: op.axis], *sizes, *shape[op.axis + 1 :]]
+
+
+def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
+    """The shape behind `op`."""
+    end = op.axis + op.count
+    return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
+
+
+def evaluate_slice(op: ops.Slice, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+    """Start and stop. E0912 where the axis has not so many rows."""
+    start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
+    if not 0 <= start <= stop <= rows:
+        raise_error("E0912", f"rows {start} up to {stop} are taken from an axis of {rows} rows")
+    return start, stop
+
+
+def evaluate_index(op: ops.Index, rows: int, lengths: Mapping[str, int]) -> int:
+    """The position. E0912 where the axis has not so many rows."""
+    at = evaluate_length(op.at, lengths)
+    if not 0 <= at < rows:
+        raise_error("E0912", f"row {at} is taken from an axis of {rows} rows")
+    return at
+
+
+def evaluate_top_k(op: ops.TopK, rows: int, lengths: Mapping[str, int]) -> int:
+    """`k`. E0912 where the axis has not so many rows."""
+    k = evaluate_length(op.k, lengths)
+    if not 0 <= k <= rows:
+        raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
+    return k
+
+
+def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tuple[int, int, int]:
+    """Start, stop and step. E0912 where the axis has not so many rows."""
+    start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
+    if not (0 <= start <= stop <= rows and step >= 1):
+        raise_error(
+            "E0912",
+            f"rows {start} up to {stop} in steps of {step} are taken from an axis of {rows} rows",
+        )
+    return start, stop, step
+
+
+def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+    """The positions before and after. E0912 where the mode cannot make so many."""
+    before, after = evaluate_length(op.before, lengths), evaluate_length(op.after, lengths)
+    # a mirror stands on the last row, so that it shows one row less
+    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
+    if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
+        raise_error(
+            "E0912", f"an axis of {rows} rows is padded by {before} and {after}, mode {op.mode}"
+        )
+    return before, after
+
+
+def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
+    """The patches below and beside each other. E0912 where an image `[…, y, x]` is not cut
+    into whole ones `[…, p, r]`.
+    """
+    (*_, high, wide), (*_, p, r) = image, patch
+    if high % p or wide % r:
+        raise_error(
+            "E0912",
+            f"a picture of {high} by {wide} points is not cut into whole patches of {p} by {r}",
+            helps=[
+                f"give a picture whose height is a multiple of {p} and whose width is one of {r}"
+            ],
+        )
+    return high // p, wide // r
+
+
+def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
+    """How many windows there are along each axis. E0912 where an axis is too short for one."""
+    for n, size in enumerate(sizes):
+        if (op.spare(Dim.of(size), n).number or 0) < 0:
+            raise_too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
+    return [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
+
+
+def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
+    """How many rows become of so many along each axis. E0912 where that is no length."""
+    counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
+    for size, count in zip(sizes, counts, strict=True):
+        if count < 0:
+            raise_error("E0912", f"{size} rows are too few: {-count} more would be cut off")
+    return counts
+
+
+def count_kept_rows(op: ops.KeepRows, size: int) -> int:
+    """How many flags come of so many. E0912 where the axis is too short."""
+    count = op.rows(Dim.of(size)).at({})
+    if count < min(size, 1):
+        raise_too_short(size, op.lag + 1)
+    return count
+
+
+def raise_too_short(size: int, least: int) -> NoReturn:
+    """Fails with E0912: an axis of `size` rows has no place for a window."""
+    raise_error(
+        "E0912",
+        f"a window moves along an axis of {size} rows, too few for it",
+        helps=[f"give at least {max(least, 1)}"],
+    )
+
+
+def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
+    """The axes of each operand and of the result as numbers, one for each name."""
+    left, right = op.equation.split("->")
+    terms = [t.split() for t in left.split(",")]
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}
+    return [[numbers[n] for n in t] for t in terms], [numbers[n] for n in right.split()]
