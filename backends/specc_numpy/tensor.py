@@ -96,73 +96,31 @@ COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 
-@evaluate(ops.Constant)
-def constant(op: ops.Constant, env: LengthValues) -> Array:
-    """-> a[]"""
-    return np.array(op.value, get_numpy_dtype(op.dtype))
-
-
-@evaluate(ops.Range)
-def range_(op: ops.Range, env: LengthValues) -> Array:
-    """-> i[n]"""
-    return np.arange(evaluate_length(op.length, env), dtype=np.int64)
-
-
-@evaluate(ops.Extent)
-def extent(op: ops.Extent, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> i[t]"""
-    return np.arange(x.shape[op.axis], dtype=np.int64)
-
-
-@evaluate(ops.Size)
-def size(op: ops.Size, env: LengthValues) -> Array:
-    """-> i[]"""
-    return np.array(evaluate_length(op.length, env), np.int64)
-
-
-@evaluate(ops.Pointwise)
-def pointwise(op: ops.Pointwise, env: LengthValues, x: Array) -> Array:
-    """n[*s] -> n[*s]"""
-    return POINTWISE[op.fn](x)
-
-
-@evaluate(ops.Arith)
-def arith(op: ops.Arith, env: LengthValues, left: Array, right: Array) -> Array:
-    """n[#*s], n[#*s] -> n[*s]"""
-    return ARITH[op.fn](left, right)
-
-
-@evaluate(ops.Compare)
-def compare(op: ops.Compare, env: LengthValues, left: Array, right: Array) -> Array:
-    """n[#*s], n[#*s] -> b[*s]"""
-    return COMPARE[op.fn](left, right)
-
-
-@evaluate(ops.And)
-def and_(op: ops.And, env: LengthValues, left: Array, right: Array) -> Array:
-    """b[#*s], b[#*s] -> b[*s]"""
-    result: Array = np.logical_and(left, right)
-    return result
-
-
-@evaluate(ops.Or)
-def or_(op: ops.Or, env: LengthValues, left: Array, right: Array) -> Array:
-    """b[#*s], b[#*s] -> b[*s]"""
-    result: Array = np.logical_or(left, right)
-    return result
-
-
-@evaluate(ops.Not)
-def not_(op: ops.Not, env: LengthValues, a: Array) -> Array:
-    """b[*s] -> b[*s]"""
-    result: Array = np.logical_not(a)
-    return result
-
-
-@evaluate(ops.Where)
-def where(op: ops.Where, env: LengthValues, condition: Array, yes: Array, no: Array) -> Array:
-    """b[#*s], a[#*s], a[#*s] -> a[*s]"""
-    return np.where(condition, yes, no)
+evaluate.add(
+    {
+        ops.Constant: lambda op, env: np.array(op.value, get_numpy_dtype(op.dtype)),
+        ops.Range: lambda op, env: np.arange(evaluate_length(op.length, env), dtype=np.int64),
+        ops.Extent: lambda op, env, x: np.arange(x.shape[op.axis], dtype=np.int64),
+        ops.Size: lambda op, env: np.array(evaluate_length(op.length, env), np.int64),
+        ops.Pointwise: lambda op, env, x: POINTWISE[op.fn](x),
+        ops.Arith: lambda op, env, left, right: ARITH[op.fn](left, right),
+        ops.Compare: lambda op, env, left, right: COMPARE[op.fn](left, right),
+        ops.And: lambda op, env, left, right: np.logical_and(left, right),
+        ops.Or: lambda op, env, left, right: np.logical_or(left, right),
+        ops.Not: lambda op, env, a: np.logical_not(a),
+        ops.Where: lambda op, env, condition, yes, no: np.where(condition, yes, no),
+        ops.Transpose: lambda op, env, x: x.transpose(op.order),
+        ops.Split: lambda op, env, x: x.reshape(evaluate_split_shape(op, x.shape, env)),
+        ops.Merge: lambda op, env, x: x.reshape(compute_merged_shape(op, x.shape)),
+        ops.Insert: lambda op, env, x: np.expand_dims(x, op.axis),
+        ops.Squeeze: lambda op, env, x: np.squeeze(x, op.axis),
+        ops.Expand: lambda op, env, x: np.repeat(x, evaluate_length(op.length, env), axis=op.axis),
+        ops.Concat: lambda op, env, *xs: np.concatenate(xs, axis=op.axis),
+        ops.Flip: lambda op, env, x: np.flip(x, op.axis),
+        ops.CumSum: lambda op, env, x: np.cumsum(x, axis=op.axis, dtype=x.dtype),
+        ops.MatMul: lambda op, env, left, right: left @ right,
+    }
+)
 
 
 @evaluate(ops.Cast)
@@ -174,48 +132,6 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     known = np.nan_to_num(x, nan=0.0, posinf=most, neginf=least)
     cut: Array = np.trunc(np.clip(known, least, most))
     return cut.astype(get_numpy_dtype(op.to))
-
-
-@evaluate(ops.Transpose)
-def transpose(op: ops.Transpose, env: LengthValues, x: Array) -> Array:
-    """a[*s] -> a[*t]"""
-    return x.transpose(op.order)
-
-
-@evaluate(ops.Split)
-def split(op: ops.Split, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a *u *b]"""
-    return x.reshape(evaluate_split_shape(op, x.shape, env))
-
-
-@evaluate(ops.Merge)
-def merge(op: ops.Merge, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a u *b]"""
-    return x.reshape(compute_merged_shape(op, x.shape))
-
-
-@evaluate(ops.Insert)
-def insert(op: ops.Insert, env: LengthValues, x: Array) -> Array:
-    """a[*a *b] -> a[*a one *b]"""
-    return np.expand_dims(x, op.axis)
-
-
-@evaluate(ops.Squeeze)
-def squeeze(op: ops.Squeeze, env: LengthValues, x: Array) -> Array:
-    """a[*a one *b] -> a[*a *b]"""
-    return np.squeeze(x, op.axis)
-
-
-@evaluate(ops.Expand)
-def expand(op: ops.Expand, env: LengthValues, x: Array) -> Array:
-    """a[*a one *b] -> a[*a t *b]"""
-    return np.repeat(x, evaluate_length(op.length, env), axis=op.axis)
-
-
-@evaluate(ops.Concat)
-def concat(op: ops.Concat, env: LengthValues, *xs: Array) -> Array:
-    """a[*a t *b]... -> a[*a u *b]"""
-    return np.concatenate(xs, axis=op.axis)
 
 
 @evaluate(ops.Slice)
@@ -251,24 +167,12 @@ def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array
     return taken
 
 
-@evaluate(ops.Flip)
-def flip(op: ops.Flip, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a t *b]"""
-    return np.flip(x, op.axis)
-
-
 @evaluate(ops.Delay)
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     rows = x.shape[op.axis]
     first = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
     return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
-
-
-@evaluate(ops.CumSum)
-def cum_sum(op: ops.CumSum, env: LengthValues, x: Array) -> Array:
-    """n[*a t *b] -> n[*a t *b]"""
-    return np.cumsum(x, axis=op.axis, dtype=x.dtype)
 
 
 @evaluate(ops.Reduce)
@@ -309,13 +213,6 @@ def one_hot(op: ops.OneHot, env: LengthValues, ids: Array) -> Array:
     """i[*s] -> f[*s n]"""
     chosen: Array = ids[..., None] == np.arange(evaluate_length(op.size, env))
     return chosen.astype(np.float64)
-
-
-@evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, env: LengthValues, left: Array, right: Array) -> Array:
-    """f[#*s m k], f[#*s k n] -> f[*s m n]"""
-    product: Array = left @ right
-    return product
 
 
 @evaluate(ops.Einsum)

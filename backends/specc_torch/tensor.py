@@ -93,73 +93,36 @@ COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@evaluate(ops.Constant)
-def constant(op: ops.Constant, place: ForwardContext) -> Tensor:
-    """-> a[]"""
-    # filled where it is: a number that is copied to a GPU waits for all work there
-    return torch.full((), op.value, dtype=place.stored(op.dtype), device=place.device)
-
-
-@evaluate(ops.Range)
-def range_(op: ops.Range, place: ForwardContext) -> Tensor:
-    """-> i[n]"""
-    return place.rows(place.length(op.length))
-
-
-@evaluate(ops.Extent)
-def extent(op: ops.Extent, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> i[t]"""
-    return place.rows(x.shape[op.axis])
-
-
-@evaluate(ops.Size)
-def size(op: ops.Size, place: ForwardContext) -> Tensor:
-    """-> i[]"""
-    return torch.full((), place.length(op.length), dtype=torch.int64, device=place.device)
-
-
-@evaluate(ops.Pointwise)
-def pointwise(op: ops.Pointwise, place: ForwardContext, x: Tensor) -> Tensor:
-    """n[*s] -> n[*s]"""
-    return POINTWISE[op.fn](x)
-
-
-@evaluate(ops.Arith)
-def arith(op: ops.Arith, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
-    """n[#*s], n[#*s] -> n[*s]"""
-    return ARITH[op.fn](left, right)
-
-
-@evaluate(ops.Compare)
-def compare(op: ops.Compare, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
-    """n[#*s], n[#*s] -> b[*s]"""
-    return COMPARE[op.fn](left, right)
-
-
-@evaluate(ops.And)
-def and_(op: ops.And, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
-    """b[#*s], b[#*s] -> b[*s]"""
-    return left & right
-
-
-@evaluate(ops.Or)
-def or_(op: ops.Or, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
-    """b[#*s], b[#*s] -> b[*s]"""
-    return left | right
-
-
-@evaluate(ops.Not)
-def not_(op: ops.Not, place: ForwardContext, a: Tensor) -> Tensor:
-    """b[*s] -> b[*s]"""
-    return ~a
-
-
-@evaluate(ops.Where)
-def where(
-    op: ops.Where, place: ForwardContext, condition: Tensor, yes: Tensor, no: Tensor
-) -> Tensor:
-    """b[#*s], a[#*s], a[#*s] -> a[*s]"""
-    return torch.where(condition, yes, no)
+evaluate.add(
+    {
+        ops.Constant: lambda op, place: place.scalar(op.value, place.stored(op.dtype)),
+        ops.Range: lambda op, place: place.rows(place.length(op.length)),
+        ops.Extent: lambda op, place, x: place.rows(x.shape[op.axis]),
+        ops.Size: lambda op, place: place.scalar(place.length(op.length), torch.int64),
+        ops.Pointwise: lambda op, place, x: POINTWISE[op.fn](x),
+        ops.Arith: lambda op, place, left, right: ARITH[op.fn](left, right),
+        ops.Compare: lambda op, place, left, right: COMPARE[op.fn](left, right),
+        ops.And: lambda op, place, left, right: left & right,
+        ops.Or: lambda op, place, left, right: left | right,
+        ops.Not: lambda op, place, a: ~a,
+        ops.Transpose: lambda op, place, x: x.permute(op.order),
+        ops.Split: lambda op, place, x: x.reshape(evaluate_split_shape(op, x.shape, place.lengths)),
+        ops.Merge: lambda op, place, x: x.reshape(compute_merged_shape(op, x.shape)),
+        ops.Insert: lambda op, place, x: x.unsqueeze(op.axis),
+        ops.Squeeze: lambda op, place, x: x.squeeze(op.axis),
+        ops.Where: lambda op, place, condition, yes, no: torch.where(condition, yes, no),
+        ops.Expand: lambda op, place, x: x.expand(
+            *x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :]
+        ),
+        ops.Concat: lambda op, place, *xs: torch.cat(xs, dim=op.axis),
+        ops.Flip: lambda op, place, x: x.flip(op.axis),
+        ops.CumSum: lambda op, place, x: torch.cumsum(x, dim=op.axis, dtype=x.dtype),
+        ops.OneHot: lambda op, place, ids: (ids[..., None] == place.rows(place.length(op.size))).to(
+            place.floats
+        ),
+        ops.MatMul: lambda op, place, left, right: left @ right,
+    }
+)
 
 
 @evaluate(ops.Cast)
@@ -169,48 +132,6 @@ def cast(op: ops.Cast, place: ForwardContext, x: Tensor) -> Tensor:
         least, most = FLOAT32_INTEGER_RANGES[op.to]
         x = torch.nan_to_num(x, nan=0.0, posinf=most, neginf=least).clamp(least, most)
     return x.to(place.stored(op.to))
-
-
-@evaluate(ops.Transpose)
-def transpose(op: ops.Transpose, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*s] -> a[*t]"""
-    return x.permute(op.order)
-
-
-@evaluate(ops.Split)
-def split(op: ops.Split, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a *u *b]"""
-    return x.reshape(evaluate_split_shape(op, x.shape, place.lengths))
-
-
-@evaluate(ops.Merge)
-def merge(op: ops.Merge, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a u *b]"""
-    return x.reshape(compute_merged_shape(op, x.shape))
-
-
-@evaluate(ops.Insert)
-def insert(op: ops.Insert, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a *b] -> a[*a one *b]"""
-    return x.unsqueeze(op.axis)
-
-
-@evaluate(ops.Squeeze)
-def squeeze(op: ops.Squeeze, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a one *b] -> a[*a *b]"""
-    return x.squeeze(op.axis)
-
-
-@evaluate(ops.Expand)
-def expand(op: ops.Expand, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a one *b] -> a[*a t *b]"""
-    return x.expand(*x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :])
-
-
-@evaluate(ops.Concat)
-def concat(op: ops.Concat, place: ForwardContext, *xs: Tensor) -> Tensor:
-    """a[*a t *b]... -> a[*a u *b]"""
-    return torch.cat(xs, dim=op.axis)
 
 
 @evaluate(ops.Slice)
@@ -243,12 +164,6 @@ def gather(op: ops.Gather, place: ForwardContext, table: Tensor, ids: Tensor) ->
     return torch.gather(table, op.axis, wide)
 
 
-@evaluate(ops.Flip)
-def flip(op: ops.Flip, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a t *b]"""
-    return x.flip(op.axis)
-
-
 @evaluate(ops.Delay)
 def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
@@ -256,12 +171,6 @@ def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
     before = min(op.by, rows)
     first = x.new_full((*x.shape[: op.axis], before, *x.shape[op.axis + 1 :]), op.first)
     return torch.cat([first, x.narrow(op.axis, 0, rows - before)], dim=op.axis)
-
-
-@evaluate(ops.CumSum)
-def cum_sum(op: ops.CumSum, place: ForwardContext, x: Tensor) -> Tensor:
-    """n[*a t *b] -> n[*a t *b]"""
-    return torch.cumsum(x, dim=op.axis, dtype=x.dtype)
 
 
 def _get_lowest_value(x: Tensor) -> float:
@@ -302,18 +211,6 @@ def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
         shape = (*x.shape[: op.axis], *x.shape[op.axis + 1 :])
         return torch.zeros(shape, dtype=torch.int64, device=x.device)
     return x.argmax(op.axis)
-
-
-@evaluate(ops.OneHot)
-def one_hot(op: ops.OneHot, place: ForwardContext, ids: Tensor) -> Tensor:
-    """i[*s] -> f[*s n]"""
-    return (ids[..., None] == place.rows(place.length(op.size))).to(place.floats)
-
-
-@evaluate(ops.MatMul)
-def mat_mul(op: ops.MatMul, place: ForwardContext, left: Tensor, right: Tensor) -> Tensor:
-    """f[#*s m k], f[#*s k n] -> f[*s m n]"""
-    return left @ right
 
 
 @evaluate(ops.Einsum)

@@ -54,6 +54,10 @@ class ForwardContext:
         """`0, 1, …, count - 1`."""
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
+    def scalar(self, value: float, dtype: torch.dtype) -> Tensor:
+        """A number, filled where it is: one that is copied to a GPU waits for all work there."""
+        return torch.full((), value, dtype=dtype, device=self.device)
+
 
 def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
     """Fails with E0913 unless every id is an index of a table of `below` rows. Ids

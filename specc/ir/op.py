@@ -11,7 +11,7 @@ the signature.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
@@ -100,6 +100,11 @@ class OpRuleTable(Generic[F]):
             return rule
 
         return register
+
+    def add(self, rules: Mapping[type[Op], F]) -> None:
+        """Register several rules, of ops that have none yet."""
+        for op, rule in rules.items():
+            self(op)(rule)
 
     def __getitem__(self, op: Op) -> F:
         return self.table[type(op)]
