@@ -33,43 +33,32 @@ def linear_q(
 
 
 @evaluate(ops.LstmQ)
-def lstm_q(
-    op: ops.LstmQ,
-    env: LengthValues,
-    rows: Array,
-    weights: Array,
-    state_weights: Array,
-    scales: Array,
-    state_scales: Array,
-    bias: Array | None = None,
-    state_bias: Array | None = None,
-    keep: Array | None = None,
-    start: Array | None = None,
-    first_cell: Array | None = None,
-    peepholes: Array | None = None,
-) -> tuple[Array, ...]:
+def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
-    batch, size = len(rows), len(state_weights)
-    there = np.ones(rows.shape[:2], bool) if keep is None else keep
+    given = ops.RecurrentOperands.of(args, quantized=True)
+    scales = given.scales
+    assert scales is not None
+    batch, size = len(given.rows), len(given.state_weights)
+    there = np.ones(given.rows.shape[:2], bool) if given.keep is None else given.keep
     # rows that exist to the front, the last one first where it is read backwards
-    places = np.where(there, np.arange(rows.shape[1]), rows.shape[1])
+    places = np.where(there, np.arange(given.rows.shape[1]), given.rows.shape[1])
     if op.reverse:
-        places = np.where(there, -1 - np.arange(rows.shape[1]), 1)
+        places = np.where(there, -1 - np.arange(given.rows.shape[1]), 1)
     order = np.argsort(places, 1, kind="stable")
-    clean = np.where(there[..., None], rows, 0.0)
+    clean = np.where(there[..., None], given.rows, 0.0)
     x = np.take_along_axis(clean, order[..., None], 1)
     counts = there.sum(1, keepdims=True)
-    sums = round_per_tensor(x) @ (weights * scales)
-    for b in (bias, state_bias):
+    sums = round_per_tensor(x) @ (given.weights * scales[0])
+    for b in (given.bias, given.state_bias):
         sums = sums if b is None else sums + b
-    fed = h = np.zeros((batch, size)) if start is None else start
-    c = np.zeros((batch, size)) if first_cell is None else first_cell
-    out = np.zeros((*rows.shape[:2], size))
+    fed = h = np.zeros((batch, size)) if given.start is None else given.start
+    c = np.zeros((batch, size)) if given.first_cell is None else given.first_cell
+    out = np.zeros((*given.rows.shape[:2], size))
     for n in range(counts.max(initial=0)):
-        gates = sums[:, n] + round_per_tensor(fed) @ (state_weights * state_scales)
-        after, new = apply_lstm_gates(gates, c, peepholes)
+        gates = sums[:, n] + round_per_tensor(fed) @ (given.state_weights * scales[1])
+        after, new = apply_lstm_gates(gates, c, given.peepholes)
         # a text that is over keeps its states, and counts with zeros
         fed = np.where(n < counts, after, 0.0)
         h, c = np.where(n < counts, after, h), np.where(n < counts, new, c)

@@ -1,6 +1,6 @@
 """Evaluate RNN, GRU and LSTM layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,99 +12,57 @@ CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 
 
 @evaluate(ops.Rnn)
-def rnn(
-    op: ops.Rnn,
-    env: LengthValues,
-    rows: Array,
-    weights: Array,
-    state_weights: Array,
-    bias: Array | None = None,
-    state_bias: Array | None = None,
-    keep: Array | None = None,
-    start: Array | None = None,
-) -> tuple[Array, ...]:
+def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
+    x = ops.RecurrentOperands.of(args)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
-        (h,) = states
-        return (
-            ACTIVATION_FUNCTIONS[op.activation](
-                _apply_linear(row, weights, bias) + _apply_linear(h, state_weights, state_bias)
-            ),
-        )
+        return (ACTIVATION_FUNCTIONS[op.activation](_sum_products(x, row, states[0])),)
 
-    return _run_cell(
-        step, rows, keep, (_make_initial_state(start, rows, state_weights.shape[1]),), op.reverse
-    )
+    return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
 
 
 @evaluate(ops.Gru)
-def gru(
-    op: ops.Gru,
-    env: LengthValues,
-    rows: Array,
-    weights: Array,
-    state_weights: Array,
-    bias: Array | None = None,
-    state_bias: Array | None = None,
-    keep: Array | None = None,
-    start: Array | None = None,
-) -> tuple[Array, ...]:
+def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    size = state_weights.shape[1]
-    b_n = None if state_bias is None else state_bias[2 * size :]
+    x = ops.RecurrentOperands.of(args)
+    size = x.state_weights.shape[1]
+    b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(_apply_linear(row, weights, bias), 3, axis=1)
-        r_h, z_h, n_h = np.split(_apply_linear(h, state_weights, state_bias), 3, axis=1)
+        r_x, z_x, n_x = np.split(_apply_linear(row, x.weights, x.bias), 3, axis=1)
+        r_h, z_h, n_h = np.split(_apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
         r, z = _sigmoid(r_x + r_h), _sigmoid(z_x + z_h)
         # Where `reset` stands is where papers and libraries differ: before the product
         # in arXiv:1406.1078, behind it in cuDNN.
-        past = (
-            r * n_h if op.reset == "after" else _apply_linear(r * h, state_weights[2 * size :], b_n)
-        )
+        after = op.reset == "after"
+        past = r * n_h if after else _apply_linear(r * h, x.state_weights[2 * size :], b_n)
         n = np.tanh(n_x + past)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
-    return _run_cell(step, rows, keep, (_make_initial_state(start, rows, size),), op.reverse)
+    return _run_cell(step, x, [size], op.reverse)
 
 
 @evaluate(ops.Lstm)
-def lstm(
-    op: ops.Lstm,
-    env: LengthValues,
-    rows: Array,
-    weights: Array,
-    state_weights: Array,
-    bias: Array | None = None,
-    state_bias: Array | None = None,
-    keep: Array | None = None,
-    start: Array | None = None,
-    first_cell: Array | None = None,
-    peepholes: Array | None = None,
-    projection: Array | None = None,
-) -> tuple[Array, ...]:
+def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
-    size = weights.shape[0] // 4
+    x = ops.RecurrentOperands.of(args)
 
     def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        gates = _apply_linear(row, weights, bias) + _apply_linear(h, state_weights, state_bias)
-        out, new = apply_lstm_gates(gates, c, peepholes)
-        return _apply_linear(out, projection, None) if projection is not None else out, new
+        out, new = apply_lstm_gates(_sum_products(x, row, h), c, x.peepholes)
+        return out if x.projection is None else _apply_linear(out, x.projection, None), new
 
-    return _run_cell(
-        step,
-        rows,
-        keep,
-        (
-            _make_initial_state(start, rows, state_weights.shape[1]),
-            _make_initial_state(first_cell, rows, size),
-        ),
-        op.reverse,
+    return _run_cell(step, x, [x.state_weights.shape[1], len(x.weights) // 4], op.reverse)
+
+
+def _sum_products(x: ops.RecurrentOperands[Array], row: Array, state: Array) -> Array:
+    """`W x + b + U h + c`."""
+    return _apply_linear(row, x.weights, x.bias) + _apply_linear(
+        state, x.state_weights, x.state_bias
     )
 
 
@@ -121,22 +79,22 @@ def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tupl
 
 
 def _run_cell(
-    step: CellStep, x: Array, keep: Array | None, states: tuple[Array, ...], reverse: bool
+    step: CellStep, x: ops.RecurrentOperands[Array], sizes: Sequence[int], reverse: bool
 ) -> tuple[Array, ...]:
-    """All results and the final states; where `keep` is false nothing happens."""
-    batch, steps, _ = x.shape
-    out: Array = np.zeros((batch, steps, states[0].shape[1]))
+    """All results and the final states, of `sizes`; where `keep` is false nothing happens."""
+    batch, steps, _ = x.rows.shape
+    states = tuple(
+        np.zeros((batch, size)) if start is None else start
+        for size, start in zip(sizes, (x.start, x.first_cell), strict=False)
+    )
+    out: Array = np.zeros((batch, steps, sizes[0]))
     for t in reversed(range(steps)) if reverse else range(steps):
-        kept = np.ones((batch, 1), bool) if keep is None else keep[:, t, None]
-        after = step(x[:, t], states)
+        kept = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
+        after = step(x.rows[:, t], states)
         # A row that does not exist leaves all states as they were and gives zeros.
         states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
         out[:, t] = np.where(kept, after[0], 0.0)
     return (out, *states)
-
-
-def _make_initial_state(start: Array | None, x: Array, size: int) -> Array:
-    return np.zeros((x.shape[0], size)) if start is None else start
 
 
 def _apply_linear(x: Array, w: Array, b: Array | None) -> Array:

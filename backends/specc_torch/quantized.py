@@ -35,44 +35,33 @@ def linear_q(
 
 
 @evaluate(ops.LstmQ)
-def lstm_q(
-    op: ops.LstmQ,
-    place: ForwardContext,
-    rows: Tensor,
-    weights: Tensor,
-    state_weights: Tensor,
-    scales: Tensor,
-    state_scales: Tensor,
-    bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-    keep: Tensor | None = None,
-    start: Tensor | None = None,
-    first_cell: Tensor | None = None,
-    peepholes: Tensor | None = None,
-) -> tuple[Tensor, ...]:
+def lstm_q(op: ops.LstmQ, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
-    batch, steps, _ = rows.shape
-    there = keep if keep is not None else rows.new_ones(batch, steps).bool()
+    given = ops.RecurrentOperands.of(args, quantized=True)
+    scales = given.scales
+    assert scales is not None
+    batch, steps, _ = given.rows.shape
+    there = given.keep if given.keep is not None else given.rows.new_ones(batch, steps).bool()
     # rows that exist to the front, the last one first where it is read backwards
-    numbers = torch.arange(steps, device=rows.device)
+    numbers = torch.arange(steps, device=given.rows.device)
     places = -1 - numbers if op.reverse else numbers
     order = torch.where(there, places, steps).argsort(dim=1, stable=True)
-    clean = torch.where(there[..., None], rows, torch.zeros_like(rows))
+    clean = torch.where(there[..., None], given.rows, torch.zeros_like(given.rows))
     x = clean.take_along_dim(order[..., None], 1)
-    sums = _round_per_tensor(x) @ (weights.to(x.dtype) * scales)
-    for b in (bias, state_bias):
+    sums = _round_per_tensor(x) @ (given.weights.to(x.dtype) * scales[0])
+    for b in (given.bias, given.state_bias):
         sums = sums if b is None else sums + b
-    state_matrix = state_weights.to(x.dtype) * state_scales
-    zeros = rows.new_zeros(batch, len(state_weights))
-    fed = h = zeros if start is None else start
-    c = zeros if first_cell is None else first_cell
+    state_matrix = given.state_weights.to(x.dtype) * scales[1]
+    zeros = given.rows.new_zeros(batch, len(given.state_weights))
+    fed = h = zeros if given.start is None else given.start
+    c = zeros if given.first_cell is None else given.first_cell
     counts = there.sum(1, keepdim=True)
-    out = rows.new_zeros(batch, steps, zeros.shape[1])
+    out = given.rows.new_zeros(batch, steps, zeros.shape[1])
     for n in range(int(counts.max()) if there.numel() else 0):
         gates = sums[:, n] + _round_per_tensor(fed) @ state_matrix
-        after, new = apply_lstm_gates(gates, c, peepholes)
+        after, new = apply_lstm_gates(gates, c, given.peepholes)
         going = n < counts
         # a text that is over keeps its states, and counts with zeros
         fed = torch.where(going, after, zeros)

@@ -16,106 +16,64 @@ ACTIVATION_FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch
 
 
 @evaluate(ops.Rnn)
-def rnn(
-    op: ops.Rnn,
-    place: ForwardContext,
-    rows: Tensor,
-    weights: Tensor,
-    state_weights: Tensor,
-    bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-    keep: Tensor | None = None,
-    start: Tensor | None = None,
-) -> tuple[Tensor, ...]:
+def rnn(op: ops.Rnn, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    states = (_make_initial_state(start, rows, state_weights.shape[1]),)
+    x = ops.RecurrentOperands.of(args)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (
-            ACTIVATION_FUNCTIONS[op.activation](row + linear(before[0], state_weights, state_bias)),
-        )
+        from_state = linear(before[0], x.state_weights, x.state_bias)
+        return (ACTIVATION_FUNCTIONS[op.activation](row + from_state),)
 
+    states = _list_initial_states(x, x.state_weights.shape[1:])
     # PyTorch has no fused layer for the sigmoid.
-    if _can_use_torch_layer(rows, keep) and op.activation != "sigmoid":
+    if _can_use_torch_layer(x) and op.activation != "sigmoid":
         layer = torch.rnn_tanh if op.activation == "tanh" else torch.rnn_relu
-        return _run_torch_layer(
-            layer, rows, states, (weights, state_weights, bias, state_bias), op.reverse
-        )
-    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
+        return _run_torch_layer(layer, x, states, op.reverse)
+    return _run_cell(step, x, states, op.reverse)
 
 
 @evaluate(ops.Gru)
-def gru(
-    op: ops.Gru,
-    place: ForwardContext,
-    rows: Tensor,
-    weights: Tensor,
-    state_weights: Tensor,
-    bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-    keep: Tensor | None = None,
-    start: Tensor | None = None,
-) -> tuple[Tensor, ...]:
+def gru(op: ops.Gru, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g h], f[g]?, f[g]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
-    size = state_weights.shape[1]
-    b_n = None if state_bias is None else state_bias[2 * size :]
-    states = (_make_initial_state(start, rows, size),)
+    x = ops.RecurrentOperands.of(args)
+    size = x.state_weights.shape[1]
+    b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h,) = before
         r_x, z_x, n_x = row.chunk(3, dim=1)
-        r_h, z_h, n_h = linear(h, state_weights, state_bias).chunk(3, dim=1)
+        r_h, z_h, n_h = linear(h, x.state_weights, x.state_bias).chunk(3, dim=1)
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
-        n = torch.tanh(
-            n_x
-            + (r * n_h if op.reset == "after" else linear(r * h, state_weights[2 * size :], b_n))
-        )
+        after = op.reset == "after"
+        past = r * n_h if after else linear(r * h, x.state_weights[2 * size :], b_n)
+        n = torch.tanh(n_x + past)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
+    states = _list_initial_states(x, [size])
     # Only this form is cuDNN's; the others are other functions of the same weights.
-    if _can_use_torch_layer(rows, keep) and (op.reset, op.update) == ("after", "old"):
-        return _run_torch_layer(
-            torch.gru, rows, states, (weights, state_weights, bias, state_bias), op.reverse
-        )
-    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
+    if _can_use_torch_layer(x) and (op.reset, op.update) == ("after", "old"):
+        return _run_torch_layer(torch.gru, x, states, op.reverse)
+    return _run_cell(step, x, states, op.reverse)
 
 
 @evaluate(ops.Lstm)
-def lstm(
-    op: ops.Lstm,
-    place: ForwardContext,
-    rows: Tensor,
-    weights: Tensor,
-    state_weights: Tensor,
-    bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-    keep: Tensor | None = None,
-    start: Tensor | None = None,
-    first_cell: Tensor | None = None,
-    peepholes: Tensor | None = None,
-    projection: Tensor | None = None,
-) -> tuple[Tensor, ...]:
+def lstm(op: ops.Lstm, place: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
     """f[b t i], f[g i], f[g r], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b h]?, f[p]?, f[r h]?
     -> f[b t r], f[b r], f[b h]
     """
-    size = weights.shape[0] // 4
-    states = (
-        _make_initial_state(start, rows, state_weights.shape[1]),
-        _make_initial_state(first_cell, rows, size),
-    )
+    x = ops.RecurrentOperands.of(args)
 
     def step(row: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         h, c = before
-        gates = row + linear(h, state_weights, state_bias)
-        out, c = apply_lstm_gates(gates, c, peepholes)
-        return out if projection is None else linear(out, projection), c
+        gates = row + linear(h, x.state_weights, x.state_bias)
+        out, c = apply_lstm_gates(gates, c, x.peepholes)
+        return out if x.projection is None else linear(out, x.projection), c
 
+    states = _list_initial_states(x, [x.state_weights.shape[1], len(x.weights) // 4])
     # PyTorch's layer has no peepholes; what is projected goes row by row here, too.
-    if _can_use_torch_layer(rows, keep) and peepholes is None and projection is None:
-        return _run_torch_layer(
-            torch.lstm, rows, states, (weights, state_weights, bias, state_bias), op.reverse
-        )
-    return _run_cell(step, linear(rows, weights, bias), keep, states, op.reverse)
+    if _can_use_torch_layer(x) and x.peepholes is None and x.projection is None:
+        return _run_torch_layer(torch.lstm, x, states, op.reverse)
+    return _run_cell(step, x, states, op.reverse)
 
 
 def apply_lstm_gates(
@@ -134,26 +92,25 @@ def apply_lstm_gates(
     return torch.sigmoid(o) * torch.tanh(new), new
 
 
-def _can_use_torch_layer(x: Tensor, keep: Tensor | None) -> bool:
+def _can_use_torch_layer(x: ops.RecurrentOperands[Tensor]) -> bool:
     """Whether PyTorch's layers can do it: every row exists, and there are some."""
-    return keep is None and x.numel() > 0
+    return x.keep is None and x.rows.numel() > 0
 
 
 def _run_torch_layer(
     layer: Callable[..., Sequence[Tensor]],
-    x: Tensor,
+    x: ops.RecurrentOperands[Tensor],
     states: tuple[Tensor, ...],
-    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
     reverse: bool,
 ) -> tuple[Tensor, ...]:
     """One of PyTorch's layers; backwards by turning the rows around, and back."""
-    w_ih, w_hh, b_ih, b_hh = weights
-    given = [w_ih, w_hh]
-    if b_ih is not None or b_hh is not None:
+    given = [x.weights, x.state_weights]
+    biases = x.bias, x.state_bias
+    if any(b is not None for b in biases):
         # It takes both biases or none.
-        given += [w_ih.new_zeros(w_ih.shape[0]) if b is None else b for b in (b_ih, b_hh)]
+        given += [x.weights.new_zeros(len(x.weights)) if b is None else b for b in biases]
     before = [s[None] for s in states]
-    rows = x.flip(1) if reverse else x
+    rows = x.rows.flip(1) if reverse else x.rows
     state = before[0] if len(before) == 1 else before
     # cuDNN goes backwards only through what was called as training
     learns = torch.is_grad_enabled()
@@ -162,16 +119,17 @@ def _run_torch_layer(
 
 
 def _run_cell(
-    step: CellStep, rows: Tensor, keep: Tensor | None, states: tuple[Tensor, ...], reverse: bool
+    step: CellStep, x: ops.RecurrentOperands[Tensor], states: tuple[Tensor, ...], reverse: bool
 ) -> tuple[Tensor, ...]:
     """All results and the final states; where `keep` is false nothing happens."""
+    rows = linear(x.rows, x.weights, x.bias)
     batch, steps, _ = rows.shape
     out: list[Tensor] = []
     for t in reversed(range(steps)) if reverse else range(steps):
         after = step(rows[:, t], states)
         here = after[0]
-        if keep is not None:
-            kept = keep[:, t, None]
+        if x.keep is not None:
+            kept = x.keep[:, t, None]
             after = tuple(
                 torch.where(kept, new, old) for new, old in zip(after, states, strict=True)
             )
@@ -184,5 +142,10 @@ def _run_cell(
     return (torch.stack(out[::-1] if reverse else out, dim=1), *states)
 
 
-def _make_initial_state(start: Tensor | None, x: Tensor, size: int) -> Tensor:
-    return x.new_zeros(x.shape[0], size) if start is None else start
+def _list_initial_states(
+    x: ops.RecurrentOperands[Tensor], sizes: Sequence[int]
+) -> tuple[Tensor, ...]:
+    return tuple(
+        x.rows.new_zeros(len(x.rows), size) if start is None else start
+        for size, start in zip(sizes, (x.start, x.first_cell), strict=False)
+    )

@@ -121,105 +121,46 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """`LSTM`, which knows no projection."""
     layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
-    if not layer.serves("peepholes" if layer.peepholes else ""):
+    if not layer.serves("peepholes" if layer.given.peepholes else ""):
         return _lower_as_loop(layer)
     return _emit_fused_layer(layer, "LSTM")
 
 
 @lower(ops.LstmQ)
-def lstm_q(
-    op: ops.LstmQ,
-    g: Emitter,
-    rows: Tensor,
-    weights: Tensor,
-    state_weights: Tensor,
-    scales: Tensor,
-    state_scales: Tensor,
-    bias: Tensor | None = None,
-    state_bias: Tensor | None = None,
-    keep: Tensor | None = None,
-    start: Tensor | None = None,
-    first_cell: Tensor | None = None,
-    peepholes: Tensor | None = None,
-) -> tuple[str, ...]:
+def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """ONNX Runtime's `DynamicQuantizeLSTM`. It takes the rows up to the end of the longest
     text as one tensor: those that do not exist hold zeros, which move no scale.
     """
-    batch, length = rows.type.shape[:2]
-    layer = _LoweredLayer(
-        g=g,
-        op=op,
-        args=(),
-        cell=GateOrder(LSTM_GATE_ORDER),
-        steps=PackedSequence(g, keep, batch, length),
-        x=rows,
-        w_ih=weights,
-        w_hh=state_weights,
-        b_ih=bias,
-        b_hh=state_bias,
-        starts=(start, first_cell),
-        peepholes=peepholes,
-        projection=None,
-        scales=(scales, state_scales),
-    )
+    layer = _LoweredLayer.of(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_fused_layer(layer, "DynamicQuantizeLSTM")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoweredLayer:
-    """The operands of one layer by name, and what ONNX calls its gates. `scales` are
-    those of weights that are whole numbers, and then `[in, gates]`.
+    """The operands of one layer, by name and in order, and what ONNX calls its gates.
+    Weights that are whole numbers are `[in, gates]`.
     """
 
     g: Emitter
     op: RecurrentOp | ops.LstmQ
     args: LayerOperands
     cell: GateOrder
+    given: ops.RecurrentOperands[Tensor]
     steps: PackedSequence
-    x: Tensor
-    w_ih: Tensor
-    w_hh: Tensor
-    b_ih: Tensor | None
-    b_hh: Tensor | None
-    starts: LayerOperands
-    peepholes: Tensor | None
-    projection: Tensor | None
-    scales: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(
-        cls, g: Emitter, op: RecurrentOp, args: LayerOperands, cell: GateOrder
+        cls, g: Emitter, op: RecurrentOp | ops.LstmQ, args: LayerOperands, cell: GateOrder
     ) -> "_LoweredLayer":
-        # An LSTM has the most operands; the others have the first of them.
-        absent = len(ops.Lstm.signature.operands) - len(args)
-        operands: list[Tensor | None] = [*args, *[None] * absent]
-        x, w_ih, w_hh, b_ih, b_hh, keep, *more = operands
-        first, first_cell, peepholes, projection = more
-        assert x is not None
-        assert w_ih is not None
-        assert w_hh is not None
-        batch, length = x.type.shape[:2]
-        return cls(
-            g=g,
-            op=op,
-            args=args,
-            cell=cell,
-            steps=PackedSequence(g, keep, batch, length),
-            x=x,
-            w_ih=w_ih,
-            w_hh=w_hh,
-            b_ih=b_ih,
-            b_hh=b_hh,
-            starts=(first, first_cell),
-            peepholes=peepholes,
-            projection=projection,
-        )
+        given = ops.RecurrentOperands.of(args, quantized=isinstance(op, ops.LstmQ))
+        steps = PackedSequence(g, given.keep, *given.rows.type.shape[:2])
+        return cls(g=g, op=op, args=args, cell=cell, given=given, steps=steps)
 
     def serves(self, beyond: str) -> bool:
         """Whether ONNX's operator says all of it. `beyond` is what not every target's
         can do, if it is needed.
         """
-        if self.projection or self.x.type.dtype not in FUSED_LAYER_DTYPES:
+        if self.given.projection or self.given.rows.type.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.steps.keep else ""
         return all(not need or need in self.g.target.cells for need in (beyond, lengths))
@@ -233,18 +174,18 @@ def _emit_fused_layer(
     linear_before_reset: int | None = None,
 ) -> tuple[str, ...]:
     """All rows, then the final states, by the operator `kind`."""
-    g, steps = layer.g, layer.steps
+    g, steps, given = layer.g, layer.steps, layer.given
+    firsts = given.start, given.first_cell
     lengths = steps.lengths()
     counts = steps.counts(lengths) if lengths else None
     # ONNX has an axis for directions in front of every state, here of length 1: two
     # directions are two layers.
     starts = [
-        emit_unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None
-        for s in layer.starts
+        emit_unsqueeze(g, steps.filled(s.name, s.type.shape), 0) if s else None for s in firsts
     ]
-    rows = steps.in_front(layer.x, cleared=layer.scales is not None)
-    matrices, biases = (layer.w_ih, layer.w_hh), (layer.b_ih, layer.b_hh)
-    axis = 1 if layer.scales else 0
+    rows = steps.in_front(given.rows, cleared=given.scales is not None)
+    matrices, biases = (given.weights, given.state_weights), (given.bias, given.state_bias)
+    axis = 1 if given.scales else 0
     weights = emit_ordered_weights(g, layer.cell, matrices, biases, axis)
     inputs = [rows, *weights, counts, *starts, _peepholes(layer), *_scales(layer)]
     finals = 2 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 1
@@ -252,8 +193,8 @@ def _emit_fused_layer(
         kind,
         1 + finals,
         *inputs,
-        domain=CONTRIB_DOMAIN if layer.scales else "",
-        hidden_size=layer.w_hh.type.shape[1 - axis].number,
+        domain=CONTRIB_DOMAIN if given.scales else "",
+        hidden_size=given.state_weights.type.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         activations=activations,
         linear_before_reset=linear_before_reset,
@@ -265,25 +206,25 @@ def _emit_fused_layer(
     g.layouts.recurrent[out] = steps.kept, stacked
     cut = [steps.cut(g.node("Squeeze", e, g.vector(0)), (steps.batch,)) for e in ends]
     finished = (
-        steps.end(end, start, lengths, layer.x.type.dtype)
-        for end, start in zip(cut, layer.starts, strict=False)
+        steps.end(end, start, lengths, given.rows.type.dtype)
+        for end, start in zip(cut, firsts, strict=False)
     )
     return (out, *finished)
 
 
 def _peepholes(layer: _LoweredLayer) -> str | None:
     """One number a feature and gate; there is none of the cell's own gate."""
-    if layer.peepholes is None:
+    if layer.given.peepholes is None:
         return None
     cell = GateOrder(PEEPHOLE_ORDER, layer.cell.negated)
-    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.peepholes, cell), 0)
+    return emit_unsqueeze(layer.g, emit_gates_in_order(layer.g, layer.given.peepholes, cell), 0)
 
 
 def _scales(layer: _LoweredLayer) -> list[str]:
     """The scales of both weights, one a gate, each with the middle of its numbers."""
     g = layer.g
     found: list[str] = []
-    for scales in layer.scales or ():
+    for scales in layer.given.scales or ():
         # numbers with a sign have their middle at zero
         own = emit_unsqueeze(g, emit_gates_in_order(g, scales, layer.cell), 0)
         found += own, g.constant([0], "i8")

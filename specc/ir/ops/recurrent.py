@@ -6,15 +6,17 @@ result is zero. With padding on the right that is PyTorch's packed sequence. Wit
 first state it is zero. With `reverse` the last row comes first.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from specc.ir.dim import divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError, Type
 
-__all__ = ["Gru", "Lstm", "Rnn"]
+__all__ = ["Gru", "Lstm", "RecurrentOperands", "Rnn"]
 
 RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")
 SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND = (Operand(0), Operand(1), Operand(2))
@@ -25,6 +27,38 @@ BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND, STATE_OPERAND = (
     OptionalOperand(6),
 )
 """The operands that the three layers have in common."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentOperands(Generic[T]):
+    """What a layer is given, by what it is for; `scales` are those of quantized weights."""
+
+    rows: T
+    weights: T
+    state_weights: T
+    bias: T | None = None
+    state_bias: T | None = None
+    keep: T | None = None
+    start: T | None = None
+    first_cell: T | None = None
+    peepholes: T | None = None
+    projection: T | None = None
+    scales: tuple[T, T] | None = None
+
+    @classmethod
+    def of(cls, args: Sequence[T | None], *, quantized: bool = False) -> "RecurrentOperands[T]":
+        """A list with one entry for each operand of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
+        first = args[: 5 if quantized else 3]
+        given = [a for a in first if a is not None]
+        assert len(given) == len(first), "rows and weights are given"
+        rows, weights, state_weights, *own = given
+        names = ("bias", "state_bias", "keep", "start", "first_cell", "peepholes", "projection")
+        rest = dict(zip(names, args[len(first) :], strict=False))
+        scales = (own[0], own[1]) if quantized else None
+        return cls(rows=rows, weights=weights, state_weights=state_weights, scales=scales, **rest)
 
 
 class Rnn(

@@ -30,7 +30,8 @@ def test_reset_before_is_the_unit_of_the_paper() -> None:
     w_r, w_z, w = RNG.normal(size=(3, 4, 3))
     u_r, u_z, u = RNG.normal(size=(3, 4, 4))
     stacked = np.concatenate([w_r, w_z, w]), np.concatenate([u_r, u_z, u])
-    out, last = specc_numpy.evaluate[ops.Gru("before")](ops.Gru("before"), {}, x, *stacked, start=h)
+    op = ops.Gru("before")
+    out, last = specc_numpy.evaluate[op](op, {}, x, *stacked, *[None] * 3, h)
     for t in range(5):
         r = logistic(x[:, t] @ w_r.T + h @ u_r.T)
         z = logistic(x[:, t] @ w_z.T + h @ u_z.T)
@@ -67,7 +68,7 @@ def test_peepholes_are_those_of_the_paper() -> None:
         RNG.normal(size=(16, 4)),
         RNG.normal(size=12),
     )
-    out, _, cell = specc_numpy.evaluate[ops.Lstm()](ops.Lstm(), {}, x, w, u, peepholes=p)
+    out, _, cell = specc_numpy.evaluate[ops.Lstm()](ops.Lstm(), {}, x, w, u, *[None] * 5, p)
     h = c = np.zeros(4)
     for t in range(6):
         i, f, g, o = np.split(w @ x[0, t] + u @ h, 4)
