@@ -32,6 +32,7 @@ from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from specc.analysis.length_limits import find_length_limits
+from specc.ir.types import ShapeError
 from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.emitter import make_value_info
 from specc_onnx.ort_session import open_ort_model_bytes
@@ -92,6 +93,7 @@ def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
             _infer_node(found, node)
         except (
             OperandMismatchError,
+            ShapeError,
             InferenceError,
             ValidationError,
             ValueError,

@@ -1,11 +1,13 @@
 """Shape rules for contrib operators and extra checks for standard ones."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
+from specc.ir.signature import Signature, assign_axis_marks
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN
 from specc_onnx.verifier.onnx_value_types import (
     InferredTypes,
@@ -13,9 +15,10 @@ from specc_onnx.verifier.onnx_value_types import (
     make_tensor_type,
     read_shape,
 )
+from specc_onnx.verifier.shape_arithmetic import Attributes
 
 ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
-ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], None]
+ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
     "ConstantOfShape",
@@ -47,144 +50,147 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
-def _infer_fused_matmul(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """A product whose second operand is a turned matrix, the one form that is written."""
-    x, w = node.input
-    rows, matrix = found.sizes(x), found.sizes(w)
-    if rows is None or matrix is None:
-        return [make_tensor_type(found.element(x), None)]
-    if (
-        len(matrix) != 2
-        or not get_node_attribute(node, "transB")
-        or get_node_attribute(node, "transA")
-    ):
-        raise OperandMismatchError("this form of it is never written")
-    if rows[-1] != matrix[1]:
-        raise OperandMismatchError(f"rows {rows[-1]} wide meet a matrix for {matrix[1]}")
-    return [make_tensor_type(found.element(x), (*rows[:-1], matrix[0]))]
+@dataclass(frozen=True, kw_only=True)
+class OperatorShapes:
+    """The shapes of an operator's operands and results as a signature (`specc.ir.signature`),
+    of which the names and the order count.
 
-
-def _infer_group_query_attention(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Rows as wide as the query; buffers stay as long as they are."""
-    heads, groups = (
-        get_node_attribute(node, "num_heads"),
-        get_node_attribute(node, "kv_num_heads"),
-    )
-    query, key, value, *buffers = (found.sizes(n) for n in node.input[:5])
-    if query is None or key is None or value is None:
-        raise OperandMismatchError("its rows have no known shape")
-    width = query[2] // heads
-    if query[2] != heads * width or key != [*query[:2], groups * width] or key != value:
-        raise OperandMismatchError(f"queries {query} do not fit keys {key} and values {value}")
-    for buffer in buffers:
-        _check_buffer_shape(buffer, query[0], groups, width)
-    return [found.types[node.input[n]] for n in (0, 3, 4)]
-
-
-def _check_buffer_shape(buffer: list[int] | None, batch: int, groups: int, width: int) -> None:
-    """That a buffer `[batch, groups, rows, width]` holds these heads, of however many
-    rows. Misfit.
+    `lengths` gives names their lengths by attributes and by names that operands told.
+    `elements` are the element types of results: that of an operand by its number, or a
+    fixed one. `kinds` are element types that operands must have, `fixed` attributes of the
+    one form that is written.
     """
-    if buffer is None or [*buffer[:2], *buffer[3:]] != [batch, groups, width]:
-        raise OperandMismatchError(f"the buffer {buffer} does not hold {groups} heads of {width}")
+
+    signature: str
+    elements: tuple[int, ...] = ()
+    lengths: Callable[[Attributes, Mapping[str, int]], dict[str, int]] = lambda a, known: {}
+    kinds: Mapping[int, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    of_operand: bool = True
+
+    def bind(self, found: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
+        """What each name stands for, by the operands whose lengths are known. OperandMismatchError
+        where two of them, or attributes, disagree.
+        """
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
+            raise OperandMismatchError("this form of it is never written")
+        for place, kind in self.kinds.items():
+            if found.element(node.input[place]) != kind:
+                raise OperandMismatchError(f"operand {place} is not of element type {kind}")
+        bound: dict[str, tuple[int, ...]] = {}
+        for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
+            if name and (sizes := found.sizes(name)) is not None:
+                for axis, places in assign_axis_marks(term, len(sizes), None, 0):
+                    _bind_length(bound, axis.name, tuple(sizes[n] for n in places), name)
+        known = {name: part[0] for name, part in bound.items() if len(part) == 1}
+        for name, length in self.lengths(attributes, known).items():
+            _bind_length(bound, name, (length,), "an attribute")
+        return bound
+
+    def infer(self, found: InferredTypes, node: NodeProto) -> list[TypeProto]:
+        """The types of the results; lengths that nothing told are unknown."""
+        bound = self.bind(found, node)
+        made = []
+        results = Signature.parse(self.signature).results[: len(node.output)]
+        for element, term in zip(self.elements, results, strict=False):
+            parts = [bound.get(axis.name) for axis in term.axes]
+            shape = None if None in parts else [n for part in parts for n in part or ()]
+            kind = found.element(node.input[element]) if self.of_operand else element
+            made.append(make_tensor_type(kind, shape))
+        return made
 
 
-def _infer_quantized_gemm(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Rows of bytes by a matrix of bytes that is turned over, the one form that is written."""
-    rows, matrix = found.sizes(node.input[0]), found.sizes(node.input[3])
-    if rows is None or matrix is None:
-        return [make_tensor_type(TensorProto.FLOAT, None)]
-    if not get_node_attribute(node, "transB") or len(rows) != 2 or len(matrix) != 2:
-        raise OperandMismatchError("this form of it is never written")
-    if rows[1] != matrix[1]:
-        raise OperandMismatchError(f"rows {rows[1]} wide meet a matrix for {matrix[1]}")
-    kinds = found.element(node.input[0]), found.element(node.input[3])
-    if kinds != (TensorProto.UINT8, TensorProto.INT8):
-        raise OperandMismatchError("its sides are not bytes without and with a sign")
-    return [make_tensor_type(TensorProto.FLOAT, (rows[0], matrix[0]))]
-
-
-def _infer_matmul_nbits(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Rows by weights in blocks, as wide as the node says that they are."""
-    x, w, scales = (found.sizes(n) for n in node.input[:3])
-    wide, out = get_node_attribute(node, "K"), get_node_attribute(node, "N")
-    bits, block = (get_node_attribute(node, "bits"), get_node_attribute(node, "block_size"))
-    count = -(-wide // block)
-    if w is not None and w != [out, count, block * bits // 8]:
-        raise OperandMismatchError(f"weights {w} are not {out} rows of {count} blocks of {block}")
-    if found.element(node.input[0]) != found.element(node.input[2]):
-        raise OperandMismatchError("its rows and its scales are not of one type")
-    if scales is not None and scales != [out, count]:
-        raise OperandMismatchError(f"scales {scales} are not those of {count} blocks in {out} rows")
-    if x is None:
-        return [make_tensor_type(found.element(node.input[0]), None)]
-    if x[-1] != wide:
-        raise OperandMismatchError(f"rows {x[-1]} wide meet weights for {wide}")
-    return [make_tensor_type(found.element(node.input[0]), (*x[:-1], out))]
-
-
-def _infer_gather_block_quantized(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Rows of a table in blocks, looked up, as the numbers that they stand for."""
-    table, ids, scales = (found.sizes(n) for n in node.input[:3])
-    bits, block = (get_node_attribute(node, "bits"), get_node_attribute(node, "block_size"))
-    if (
-        get_node_attribute(node, "gather_axis") != 0
-        or get_node_attribute(node, "quantize_axis") != 1
-    ):
-        raise OperandMismatchError("this form of it is never written")
-    if table is None or scales is None or len(table) != 2:
-        raise OperandMismatchError("its table has no known shape")
-    wide = table[1] * 8 // bits
-    if scales != [table[0], wide // block] or wide % block:
-        raise OperandMismatchError(f"scales {scales} are not those of {table} bytes of {bits} bits")
-    made = None if ids is None else (*ids, wide)
-    return [make_tensor_type(found.element(node.input[2]), made)]
-
-
-def _infer_dynamic_quantize_lstm(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """An LSTM in one direction by weights of 8 bits, which lie turned over, with a scale a
-    gate; the gates of both lie side by side.
-    """
-    hidden = get_node_attribute(node, "hidden_size")
-    rows = found.sizes(node.input[0])
-    if rows is None:
-        return [make_tensor_type(TensorProto.FLOAT, None)] * len(node.output)
-    if len(rows) != 3:
-        raise OperandMismatchError(f"rows {rows} are not time, batch and width")
-    time, batch, width = rows
-    state, scales = [1, batch, hidden], [1, 4 * hidden]
-    # rows, both matrices, bias, lengths, both states, peepholes; of each matrix then
-    # scales and the number that stands for 0
-    wanted = (
-        rows,
-        [1, width, 4 * hidden],
-        [1, hidden, 4 * hidden],
-        [1, 8 * hidden],
-        [batch],
-        state,
-        state,
-        [1, 3 * hidden],
-        scales,
-        [1],
-        scales,
-        [1],
-    )
-    _check_operand_shapes(found, node, wanted)
-    whole = {found.element(node.input[n]) for n in (1, 2, 9, 11)}
-    if whole != {TensorProto.INT8}:
-        raise OperandMismatchError("its weights are not bytes with a sign")
-    shapes = ((time, 1, batch, hidden), state, state)
-    return [make_tensor_type(TensorProto.FLOAT, s) for s in shapes[: len(node.output)]]
-
-
-def _check_operand_shapes(
-    found: InferredTypes, node: NodeProto, wanted: Sequence[Sequence[int]]
+def _bind_length(
+    bound: dict[str, tuple[int, ...]], name: str, lengths: tuple[int, ...], where: str
 ) -> None:
-    """That each operand that is there has its shape. Misfit."""
-    for name, right in zip(node.input, wanted, strict=False):
-        sizes = found.sizes(name) if name else None
-        if sizes is not None and sizes != list(right):
-            raise OperandMismatchError(f"`{name}` is {sizes}, not {list(right)}")
+    known = bound.setdefault(name, lengths)
+    if known != lengths:
+        raise OperandMismatchError(f"`{name}` is {known}, but {lengths} by {where}")
+
+
+def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+    """Rows are cut into blocks, of which the last may be filled up."""
+    count = -(-a["K"] // a["block_size"])
+    return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
+
+
+def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+    """A row of bytes holds whole blocks."""
+    if "w" not in known:
+        raise OperandMismatchError("its table has no known shape")
+    wide = known["w"] * 8 // a["bits"]
+    if wide % a["block_size"]:
+        raise OperandMismatchError(f"{wide} numbers are no blocks of {a['block_size']}")
+    return {"d": wide, "c": wide // a["block_size"]}
+
+
+def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+    """Queries and keys hold heads of one width side by side."""
+    if "q" not in known or "k" not in known:
+        raise OperandMismatchError("its rows have no known shape")
+    width = known["q"] // a["num_heads"]
+    groups = a["kv_num_heads"]
+    return {"d": width, "q": width * a["num_heads"], "g": groups, "k": width * groups}
+
+
+def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], dict[str, int]]:
+    """The gates of a layer lie below one another, peepholes are three."""
+
+    def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
+        h = a["hidden_size"]
+        ways = 2 if a.get("direction") == b"bidirectional" else 1
+        return {"y": ways, "h": h, "g": gates * h, "c": 2 * gates * h, "p": 3 * h}
+
+    return list_lengths
+
+
+CONTRIB_SHAPES = {
+    "FusedMatMul": OperatorShapes(
+        signature="f[*r k], f[n k] -> f[*r n]", elements=(0,), fixed={"transB": 1, "transA": 0}
+    ),
+    "GroupQueryAttention": OperatorShapes(
+        signature="f[b t q], f[b t k], f[b t k], a[b g m d], a[b g m d]"
+        " -> f[b t q], a[b g m d], a[b g m d]",
+        elements=(0, 3, 4),
+        lengths=_list_head_lengths,
+    ),
+    "QGemm": OperatorShapes(
+        signature="q[m k], f[], q[], q[n k] -> f[m n]",
+        elements=(TensorProto.FLOAT,),
+        of_operand=False,
+        kinds={0: TensorProto.UINT8, 3: TensorProto.INT8},
+        fixed={"transB": 1},
+    ),
+    "MatMulNBits": OperatorShapes(
+        signature="f[*r k], q[n c p], f[n c] -> f[*r n]", elements=(0,), lengths=_list_block_lengths
+    ),
+    "GatherBlockQuantized": OperatorShapes(
+        signature="q[v w], i[*s], f[v c] -> f[*s d]",
+        elements=(2,),
+        lengths=_list_table_lengths,
+        fixed={"gather_axis": 0, "quantize_axis": 1},
+    ),
+    # of each matrix scales and the number that stands for 0 come last
+    "DynamicQuantizeLSTM": OperatorShapes(
+        signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
+        " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
+        elements=(TensorProto.FLOAT,) * 3,
+        of_operand=False,
+        lengths=_list_gate_lengths(4),
+        kinds=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
+    ),
+}
+"""ONNX Runtime's operators, which ONNX has no rules for, in the forms that are written."""
+
+RECURRENT_SHAPES = {
+    kind: OperatorShapes(
+        signature="f[t b w], f[y g w], f[y g h], f[y c], i[b], f[y b h], f[y b h], f[y p] ->",
+        lengths=_list_gate_lengths(gates),
+    )
+    for kind, gates in {"LSTM": 4, "GRU": 3, "RNN": 1}.items()
+}
+"""Whether rows, weights and states fit each other; ONNX's rule looks at the rows alone."""
 
 
 def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
@@ -204,9 +210,6 @@ def _infer_top_k(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
     return [make_tensor_type(element, sizes), make_tensor_type(TensorProto.INT64, sizes)]
 
 
-# --- questions that ONNX's rules do not ask -------------------------------------------
-
-
 def _check_reshape_count(found: InferredTypes, node: NodeProto, types: Sequence[TypeProto]) -> None:
     """ONNX's rule for `Reshape` counts only where it has a length to find."""
     before, after = found.sizes(node.input[0]), read_shape(types[0])
@@ -217,43 +220,15 @@ def _check_reshape_count(found: InferredTypes, node: NodeProto, types: Sequence[
         raise OperandMismatchError(f"{before} cannot become {known}")
 
 
-def _check_recurrent_shapes(found: InferredTypes, node: NodeProto, _: Sequence[TypeProto]) -> None:
-    """Whether rows, weights and states fit each other; ONNX's rule looks at the rows alone."""
-    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[node.op_type]
-    hidden = get_node_attribute(node, "hidden_size")
-    ways = 2 if get_node_attribute(node, "direction", b"") == b"bidirectional" else 1
-    rows = found.sizes(node.input[0])
-    if rows is None or len(rows) != 3:
-        return
-    batch, width = rows[1:]
-    state = [ways, batch, hidden]
-    # rows, both matrices, both biases, lengths, the first state; of an LSTM also the
-    # first cell and peepholes
-    wanted = (
-        rows,
-        [ways, gates * hidden, width],
-        [ways, gates * hidden, hidden],
-        [ways, 2 * gates * hidden],
-        [batch],
-        state,
-        state,
-        [ways, 3 * hidden],
-    )
-    _check_operand_shapes(found, node, wanted)
-
-
 CONTRIB_SHAPE_RULES: Mapping[tuple[str, str], ShapeRule] = {
-    (CONTRIB_DOMAIN, "DynamicQuantizeLSTM"): _infer_dynamic_quantize_lstm,
-    (CONTRIB_DOMAIN, "FusedMatMul"): _infer_fused_matmul,
-    (CONTRIB_DOMAIN, "GatherBlockQuantized"): _infer_gather_block_quantized,
-    (CONTRIB_DOMAIN, "GroupQueryAttention"): _infer_group_query_attention,
-    (CONTRIB_DOMAIN, "MatMulNBits"): _infer_matmul_nbits,
-    (CONTRIB_DOMAIN, "QGemm"): _infer_quantized_gemm,
+    **{(CONTRIB_DOMAIN, kind): shapes.infer for kind, shapes in CONTRIB_SHAPES.items()},
     ("", "TopK"): _infer_top_k,
 }
 SHAPE_CHECKS: Mapping[str, ShapeCheck] = {
     "Reshape": _check_reshape_count,
-    "LSTM": _check_recurrent_shapes,
-    "GRU": _check_recurrent_shapes,
-    "RNN": _check_recurrent_shapes,
+    **{
+        kind: lambda found, node, _: RECURRENT_SHAPES[node.op_type].bind(found, node)
+        for kind in RECURRENT_SHAPES
+    },
 }
+"""Questions that ONNX's rules do not ask."""
