@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.evaluation import check_index_range, iterate_live_nodes
+from specc.ir.evaluation import (
+    check_index_range,
+    iterate_live_nodes,
+    raise_missing_input,
+    raise_unknown_input,
+)
 from specc.ir.graph import Graph, Value
 from specc.ir.op import OpRuleTable
 from specc.ir.shape_binding import bind_symbols
-from specc.ir.types import KIND_BY_DTYPE, Type
+from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 
 Array: TypeAlias = NDArray[Any]
 LengthValues: TypeAlias = Mapping[str, int]
@@ -105,13 +110,6 @@ def _evaluate_nodes(
 ACCEPTED_NUMPY_KINDS = {"f": "fiu", "i": "iu", "b": "b", "q": "iu"}
 """NumPy kinds that an input of each IR kind takes."""
 
-KIND_DESCRIPTIONS = {
-    "f": "numbers",
-    "i": "whole numbers",
-    "b": "true or false",
-    "q": "whole numbers",
-}
-
 
 def evaluate_graph(
     graph: Graph,
@@ -155,18 +153,10 @@ def _check_names(graph: Graph, inputs: Mapping[str, Array]) -> None:
     read = {a for node, _ in graph.nodes for a in node.args} | set(graph.outputs.values())
     for name, value in graph.inputs.items():
         if name not in inputs and value in read:
-            raise_error(
-                "E0910",
-                f"the input `{name}` is missing",
-                helps=[f"give {_format_names(graph.inputs)}"],
-            )
+            raise_missing_input(name, graph.inputs)
     for name in inputs:
         if name not in graph.inputs:
-            raise_error(
-                "E0910",
-                f"the model has no input called `{name}`",
-                helps=[f"it takes {_format_names(graph.inputs)}"],
-            )
+            raise_unknown_input(name, graph.inputs)
 
 
 def _check_kind(name: str, type: Type, array: Array) -> None:
@@ -179,7 +169,3 @@ def _check_kind(name: str, type: Type, array: Array) -> None:
             f"the input `{name}` holds {array.dtype}, {KIND_DESCRIPTIONS[letter]} are expected",
             helps=[f"give an array of {type.dtype}"],
         )
-
-
-def _format_names(names: Mapping[str, object]) -> str:
-    return ", ".join(f"`{n}`" for n in names) or "nothing"

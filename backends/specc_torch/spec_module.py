@@ -12,23 +12,17 @@ from torch import Tensor, nn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import format_repr, group_thousands
+from specc.ir.evaluation import raise_missing_input, raise_unknown_input
 from specc.ir.graph import Graph, Value
 from specc.ir.input_defaults import resolve_absent_inputs
 from specc.ir.shape_binding import bind_symbols
-from specc.ir.types import KIND_BY_DTYPE, Type
+from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY
 from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
-
-KIND_DESCRIPTIONS = {
-    "f": "numbers",
-    "i": "whole numbers",
-    "q": "whole numbers",
-    "b": "true or false",
-}
 
 
 class Scope(nn.Module):
@@ -145,10 +139,7 @@ class SpecModule(nn.Module):
 
     def _taken(self, name: str, given: Any, place: ForwardContext) -> Tensor:
         if name not in self.graph.inputs:
-            known = ", ".join(f"`{n}`" for n in self.graph.inputs)
-            raise_error(
-                "E0910", f"the model has no input called `{name}`", helps=[f"it takes {known}"]
-            )
+            raise_unknown_input(name, self.graph.inputs)
         dtype = self.graph.inputs[name].type.dtype
         x = torch.as_tensor(given, device=place.device)
         kind, wanted = _get_tensor_kind(x), KIND_BY_DTYPE[dtype]
@@ -178,8 +169,7 @@ def _evaluate_outputs(
             given[value] = inputs[name]
             sizes.append((name, value.type, tuple(inputs[name].shape)))
         elif value in read:
-            takes = ", ".join(f"`{n}`" for n in graph.inputs)
-            raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {takes}"])
+            raise_missing_input(name, graph.inputs)
     lengths = bind_symbols(sizes, graph.facts, graph.least)
     found = run_graph_nodes(
         graph, given, replace(place, lengths=lengths), [graph.outputs[n] for n in wanted]

@@ -3,7 +3,7 @@ lengths as numbers, and the checks of lengths that only real inputs tell.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NoReturn, TypeVar
 
@@ -49,6 +49,21 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
             notes=[f"here {known}"] if known else [],
             helps=["give inputs whose lengths the model can divide"],
         )
+
+
+def raise_missing_input(name: str, known: Iterable[str]) -> NoReturn:
+    """Fails with E0910: an input of those `known` is not given."""
+    raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {_format_quoted(known)}"])
+
+
+def raise_unknown_input(name: str, known: Iterable[str]) -> NoReturn:
+    """Fails with E0910: what is given is none of the inputs `known`."""
+    helps = [f"it takes {_format_quoted(known)}"]
+    raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
+
+
+def _format_quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{n}`" for n in names) or "nothing"
 
 
 def check_index_range(least: int, greatest: int, below: int, what: str) -> None:

@@ -16,18 +16,15 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 
-KIND_BY_DTYPE = {
-    "f32": "f",
-    "f64": "f",
-    "f16": "f",
-    "bf16": "f",
-    "i64": "i",
-    "i32": "i",
-    "bool": "b",
-    "i8": "q",
-    "u8": "q",
-    "i4": "q",
+KIND_BY_DTYPE = {dtype: kind for kind in "fibq" for dtype in DTYPES_BY_KIND[kind]}
+
+KIND_DESCRIPTIONS = {
+    "f": "numbers",
+    "i": "whole numbers",
+    "q": "whole numbers",
+    "b": "true or false",
 }
+"""What messages call the values of an input of each kind."""
 
 
 FLOAT32_INTEGER_RANGES = {

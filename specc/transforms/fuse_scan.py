@@ -11,7 +11,7 @@ is left for it carries nothing and so falls apart.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from specc.ir import ops
@@ -19,6 +19,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import RNN_ACTIVATIONS
+from specc.ir.recurrent_as_loop import CellBuilder
 from specc.ir.types import ShapeError, Type
 from specc.transforms.split_scan import split_scan
 
@@ -72,13 +73,12 @@ class _CellPattern:
     nexts: tuple[Value, ...]
 
 
-@dataclass
-class _PatternBuilder:
+@dataclass(frozen=True)
+class _PatternBuilder(CellBuilder):
     """A cell while it is written out."""
 
     row: Type
     states: Sequence[Type]
-    b: Builder = field(default_factory=Builder)
 
     @property
     def size(self) -> Dim:
@@ -89,10 +89,6 @@ class _PatternBuilder:
         """Add an input of the pattern."""
         return self.b.input(name, Input(Type(self.row.dtype, shape)))
 
-    def do(self, fn: str, *args: Value) -> Value:
-        """`add`, `mul`, `sub` of two values, or a function of one number."""
-        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
-
     def both(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
         """Return the state, and the affine maps of the input and of the state."""
         size = self.size
@@ -100,13 +96,7 @@ class _PatternBuilder:
         h = self.leaf("h", *self.states[0].shape)
         w = (self.leaf("w", size * gates, self.row.shape[1]), self.leaf("b", size * gates))
         u = self.leaf("u", size * of_state, size), self.leaf("c", size * of_state)
-        return h, self.b.one(ops.Linear(), x, *w), self.b.one(ops.Linear(), h, *u)
-
-    def parts(self, x: Value, count: int) -> list[Value]:
-        """Split the features into `count` parts of the width of the state."""
-        return [
-            self.b.one(ops.Slice(1, self.size * n, self.size * (n + 1)), x) for n in range(count)
-        ]
+        return h, self.linear(x, *w), self.linear(h, *u)
 
     def done(self, layer: FusedLayer, *nexts: Value) -> _CellPattern:
         """Return the finished pattern."""
@@ -117,16 +107,16 @@ def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPatter
     """Yield the patterns of cells with such states."""
     if len(states) == 2:
         if states[0] == states[1]:
-            yield _build_lstm_pattern(_PatternBuilder(row, states))
+            yield _build_lstm_pattern(_PatternBuilder(Builder(), row, states))
         return
     for activation in RNN_ACTIVATIONS:
-        f = _PatternBuilder(row, states)
+        f = _PatternBuilder(Builder(), row, states)
         _, from_x, from_h = f.both(1, 1)
         yield f.done(ops.Rnn(activation), f.do(activation, f.do("add", from_x, from_h)))  # type: ignore[arg-type]
     # Four forms of a GRU are in use: where the reset stands, and which way the update
     # points.
     for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
-        yield _build_gru_pattern(_PatternBuilder(row, states), layer)
+        yield _build_gru_pattern(_PatternBuilder(Builder(), row, states), layer)
 
 
 def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
@@ -138,7 +128,7 @@ def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
         past = f.do("mul", r, parts[2])
     else:
         u = f.leaf("u new", f.size, f.size), f.leaf("c new", f.size)
-        past = f.b.one(ops.Linear(), f.do("mul", r, h), *u)
+        past = f.linear(f.do("mul", r, h), *u)
     n = f.do("tanh", f.do("add", n_x, past))
     z = f.do("sigmoid", f.do("add", z_x, parts[1]))
     shut = f.do("sub", f.leaf("one"), z)

@@ -22,15 +22,8 @@ from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.op import Op
 
 ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
-    ops.Attend,
-    ops.Conv,
-    ops.Einsum,
-    ops.Embedding,
-    ops.Linear,
-    ops.MatMul,
-    ops.Patches,
-    ops.Route,
-    ops.Weigh,
+    *(ops.Attend, ops.Conv, ops.Einsum, ops.Embedding, ops.Linear, ops.MatMul, ops.Patches),
+    *(ops.Route, ops.Weigh),
 )
 """What is computed in 16 bits whatever it reads."""
 
@@ -38,23 +31,9 @@ NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
 """Norms that are one operator, which sums in 32 bits."""
 
 DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
-    ops.Concat,
-    ops.Delay,
-    ops.Expand,
-    ops.Flip,
-    ops.Gather,
-    ops.Index,
-    ops.Insert,
-    ops.Last,
-    ops.MaxPool,
-    ops.Merge,
-    ops.Roll,
-    ops.Slice,
-    ops.Split,
-    ops.Squeeze,
-    ops.Stride,
-    ops.Transpose,
-    ops.Where,
+    *(ops.Concat, ops.Delay, ops.Expand, ops.Flip, ops.Gather, ops.Index, ops.Insert, ops.Last),
+    *(ops.MaxPool, ops.Merge, ops.Roll, ops.Slice, ops.Split, ops.Squeeze, ops.Stride),
+    *(ops.Transpose, ops.Where),
 )
 """What only moves numbers."""
 

@@ -27,30 +27,14 @@ from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.op import Op
 
 ELEMENTWISE_OPS = (
-    ops.Pointwise,
-    ops.Arith,
-    ops.Compare,
-    ops.And,
-    ops.Or,
-    ops.Not,
-    ops.Where,
-    ops.Cast,
+    *(ops.Pointwise, ops.Arith, ops.Compare, ops.And, ops.Or, ops.Not, ops.Where, ops.Cast),
 )
 LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.OneHot)
 """Ops whose first operand is `*s …` and whose other operands are weights."""
 
 SINGLE_AXIS_OPS = (
-    ops.Softmax,
-    ops.Slice,
-    ops.Stride,
-    ops.Roll,
-    ops.Index,
-    ops.Reduce,
-    ops.ArgMax,
-    ops.Squeeze,
-    ops.Expand,
-    ops.Split,
-    ops.Merge,
+    *(ops.Softmax, ops.Slice, ops.Stride, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
+    *(ops.Squeeze, ops.Expand, ops.Split, ops.Merge),
 )
 """Ops of one operand with an attribute `axis`."""
 

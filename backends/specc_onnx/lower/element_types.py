@@ -8,25 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto
-
-ONNX_TYPE_CODES: dict[str, int] = {
-    "f32": TensorProto.FLOAT,
-    "f64": TensorProto.DOUBLE,
-    "f16": TensorProto.FLOAT16,
-    "bf16": TensorProto.BFLOAT16,
-    "i64": TensorProto.INT64,
-    "i32": TensorProto.INT32,
-    "i16": TensorProto.INT16,
-    "i8": TensorProto.INT8,
-    "i4": TensorProto.INT4,
-    "u8": TensorProto.UINT8,
-    "u64": TensorProto.UINT64,
-    "bool": TensorProto.BOOL,
-    "f8_e4m3": TensorProto.FLOAT8E4M3FN,
-    "f8_e5m2": TensorProto.FLOAT8E5M2,
-}
-"""ONNX's number of each element type."""
+from onnx import helper
 
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -45,6 +27,11 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
 """NumPy's form of each element type."""
+
+ONNX_TYPE_CODES: dict[str, int] = {
+    name: helper.np_dtype_to_tensor_dtype(dtype) for name, dtype in NUMPY_DTYPES.items()
+}
+"""ONNX's number of each element type."""
 
 DTYPES_BY_CODE: dict[int, str] = {code: name for name, code in ONNX_TYPE_CODES.items()}
 """The element type behind ONNX's number."""

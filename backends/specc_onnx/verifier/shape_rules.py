@@ -21,26 +21,11 @@ ShapeRule: TypeAlias = Callable[[InferredTypes, NodeProto], list[TypeProto]]
 ShapeCheck: TypeAlias = Callable[[InferredTypes, NodeProto, Sequence[TypeProto]], object]
 
 DATA_DEPENDENT_OPS = {
-    "ConstantOfShape",
-    "Expand",
-    "If",
-    "Loop",
-    "NonZero",
-    "OneHot",
-    "Pad",
-    "Range",
-    "Reshape",
-    "Scan",
-    "Slice",
-    "Split",
-    "Tile",
-    "TopK",  # these want numbers, which data may decide
+    # these want numbers, which data may decide
+    *("ConstantOfShape", "Expand", "If", "Loop", "NonZero", "OneHot", "Pad", "Range", "Reshape"),
+    *("Scan", "Slice", "Split", "Tile", "TopK"),
     # these are young: an older onnx knows less
-    "Attention",
-    "Gelu",
-    "RMSNormalization",
-    "RotaryEmbedding",
-    "Swish",
+    *("Attention", "Gelu", "RMSNormalization", "RotaryEmbedding", "Swish"),
 }
 """Operators whose rule may know nothing though it is given all shapes."""
 

@@ -40,30 +40,9 @@ __all__ = [
 ]
 
 POINTWISE_FUNCTIONS = (
-    "abs",
-    "ceil",
-    "cos",
-    "erf",
-    "exp",
-    "expm1",
-    "floor",
-    "gelu",
-    "gelu_tanh",
-    "log",
-    "log1p",
-    "neg",
-    "quick_gelu",
-    "reciprocal",
-    "relu",
-    "relu2",
-    "round",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "softplus",
-    "sqrt",
-    "tanh",
+    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "gelu_tanh"),
+    *("log", "log1p", "neg", "quick_gelu", "reciprocal", "relu", "relu2", "round"),
+    *("sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "tanh"),
 )
 """The functions `Pointwise` knows; `specc_numpy` holds their formulas."""
 
