@@ -46,6 +46,9 @@ MARK = re.compile(r"(?<=\w)(\|\w+|\[\w+(?::\w+)+\]|[>$@~])(?=[\s\]])")
 
 @pytest.mark.parametrize("op", OPS_BY_NAME.values(), ids=lambda op: op.name)
 def test_the_docstring_of_a_meaning_states_its_shapes(op: type[Op]) -> None:
-    """It is the signature without the marks, so that neither can go its own way."""
-    doc = specc_numpy.evaluate.table[op].__doc__
-    assert extract_docstring_summary(doc) == MARK.sub("", op.signature.text)
+    """It is the signature without the marks, so that neither can go its own way; a rule of
+    one expression, which stands in a table, has none.
+    """
+    rule = specc_numpy.evaluate.table[op]
+    if rule.__name__ != "<lambda>":
+        assert extract_docstring_summary(rule.__doc__) == MARK.sub("", op.signature.text)
