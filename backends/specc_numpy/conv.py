@@ -65,9 +65,7 @@ def conv_transpose(
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
-    """How long an axis is that holds every row of every kernel, and what is asked for
-    beyond; what stands in front is cut off in the end.
-    """
+    """Return the length that holds every kernel of every position, before cropping."""
     last = max(size - 1, 0) * op.stride[n]
     reach = op.dilation[n] * (op.kernel[n] - 1)
     return max(count + op.before[n], last + reach + 1)

@@ -111,9 +111,7 @@ def dequantize_matrix(
 
 
 def round_per_tensor(x: Array) -> Array:
-    """All numbers as whole ones times one scale, in 256 steps from the least to the
-    greatest, which zero is one of; decided in float32.
-    """
+    """Quantize to 256 steps with one scale and zero point, decided in float32."""
     single = x.astype(np.float32)
     low, high = single.min(initial=0.0), single.max(initial=0.0)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)

@@ -67,9 +67,7 @@ def _sum_products(x: ops.RecurrentOperands[Array], row: Array, state: Array) -> 
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
-    forget, cell, output.
-    """
+    """Return output and cell of an LSTM from its gate sums `[b 4h]` in the order i, f, g, o."""
     i, f, g, o = np.split(gates, 4, axis=1)
     p_i, p_f, p_o = np.split(np.zeros(3 * cell.shape[1]) if peepholes is None else peepholes, 3)
     # Input and forget gate read the old cell state, the output gate the new one (Gers

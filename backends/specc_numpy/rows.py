@@ -81,9 +81,7 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
 
 
 def _compute_source_coordinates(rows: int, size: int, step: float, *, corners: bool) -> Array:
-    """Where the new rows lie among the old: with `corners` the first on the first and the
-    last on the last, else by the middles of pixels, half a pixel from the border.
-    """
+    """Map output positions to input coordinates: corner to corner, or by pixel centers."""
     points = np.arange(size)
     if corners:
         return points * ((rows - 1) / (size - 1) if size > 1 else 0.0)
@@ -92,9 +90,7 @@ def _compute_source_coordinates(rows: int, size: int, step: float, *, corners: b
 
 
 def _sum_weighted_positions(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
-    """Rows by their numbers times their weights, summed. Beyond the border stands the
-    last row.
-    """
+    """Sum positions by index with their weights; beyond the border stands the last."""
     behind = [1] * (x.ndim - 1 - axis)
     total: Array = np.zeros(())
     for row, weight in around:
@@ -104,9 +100,7 @@ def _sum_weighted_positions(x: Array, axis: int, around: list[tuple[Array, Array
 
 
 def find_nearest_indices(mode: str, rows: int, size: int, step: float) -> Array:
-    """The pixel that each point takes. In single precision, as PyTorch computes it: at a
-    border between two pixels rounding decides.
-    """
+    """Return the source pixel of each point, computed in float32 as PyTorch does."""
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
     points = np.arange(size).astype(np.float32) + offset
     taken: Array = np.minimum(np.floor(points * np.float32(step)).astype(np.int64), rows - 1)
@@ -133,9 +127,7 @@ def _weigh_cubic(at: Array) -> list[tuple[Array, Array]]:
 
 
 def _weigh_antialiased(mode: str, rows: int, size: int, step: float) -> list[tuple[Array, Array]]:
-    """All rows that a hat or a cubic covers, stretched where rows become fewer, with
-    their shares. Beyond the border stands nothing.
-    """
+    """Return the positions that a triangle or cubic filter covers, with their weights."""
     wide = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
     reach = wide * (1 if mode == "bilinear" else 2)

@@ -66,9 +66,7 @@ POINTWISE: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """`a ** b`. Each pair by itself: of one exponent for all, NumPy would take a root
-    or a square, which treat minus infinity otherwise.
-    """
+    """`a ** b` element by element: NumPy treats -inf differently for a scalar exponent."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result

@@ -76,9 +76,7 @@ def compute_half_min_normal() -> float:
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Inside, denormals are zeros on this thread; afterwards the mode is what it was,
-    whatever happened.
-    """
+    """Flush denormals on this thread inside the context."""
     if (found := get_float_mode()) is None:
         yield
         return

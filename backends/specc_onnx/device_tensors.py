@@ -43,9 +43,7 @@ def concat_on_device(
 
 
 def copy_to_host(held: onnxruntime.OrtValue, provider: str) -> Array:
-    """Copy a tensor to the host. NumPy has no bfloat16, so bfloat16 is converted to float32 by
-    ONNX Runtime.
-    """
+    """Copy a tensor to the host; bfloat16, which NumPy lacks, by way of float32."""
     kind = held.element_type()
     if kind != TensorProto.BFLOAT16:
         plain: Array = held.numpy()
@@ -77,9 +75,7 @@ def _make_helper_session(
     provider: str,
     **attributes: Any,
 ) -> onnxruntime.InferenceSession:
-    """Build a model of one node, given the ONNX element types of its inputs and output and the
-    ranks of its inputs.
-    """
+    """Build a one-node model for the given ONNX element types and ranks."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     names = [f"x{n}" for n in range(len(kinds))]

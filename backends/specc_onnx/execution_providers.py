@@ -67,9 +67,7 @@ def _classify_nodes(
 
 @dataclass
 class _ScalarScope:
-    """Values by name: whether they are lengths, constants and single numbers, or what
-    comes of those alone.
-    """
+    """Values by name: True for lengths, constants, scalars and what follows from them."""
 
     few: dict[str, bool] = field(default_factory=dict)
 
@@ -140,9 +138,7 @@ refuse any on the processor.
 
 
 def get_ort_provider(provider: str) -> str:
-    """ONNX Runtime's name of `provider`. E0921 for an unknown one, E0922 for one that
-    is not installed.
-    """
+    """Return ONNX Runtime's provider name. E0921 if unknown, E0922 if not installed."""
     known = ORT_PROVIDER_NAMES.get(provider)
     installed = [
         ours

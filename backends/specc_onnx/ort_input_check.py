@@ -17,9 +17,7 @@ from specc_onnx.execution_providers import format_quoted_names
 def prepare_ort_input(
     name: str, slot: TensorSlot | None, known: Mapping[str, TensorSlot], inputs: Mapping[str, Array]
 ) -> Array:
-    """The input `name` as ONNX Runtime has to be given it: native byte order,
-    contiguous. `known` are those that must be given.
-    """
+    """Convert input `name` to a contiguous native array; `known` inputs are required."""
     if slot is None:
         helps = suggest_similar_name(name, known, f"it takes {format_quoted_names(known)}")
         raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
@@ -40,9 +38,7 @@ def prepare_ort_input(
 
 
 def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Array]) -> None:
-    """Lengths fit what is declared, and one symbol is one length everywhere. E0911 or
-    E0912 where not.
-    """
+    """Check lengths against declared shapes and each other. E0911, E0912."""
     found: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
         if name not in given:

@@ -60,9 +60,7 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An open model. `name` is what messages call it; inputs that are `optional` have a
-    default in the model.
-    """
+    """An open model; `name` is for messages, `optional` inputs have defaults."""
 
     session: onnxruntime.InferenceSession
     name: str
@@ -72,9 +70,7 @@ class OrtModel:
     optional: Mapping[str, TensorSlot] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Array], wanted: tuple[str, ...] = ()) -> dict[str, Array]:
-        """The outputs by name, all of them or those `wanted`. Fails with E0907, E0910
-        to E0912 and E0924.
-        """
+        """Run and return all outputs, or those `wanted`. E0907, E0910 to E0912, E0924."""
         given = self.fitting(inputs)
         names = list(wanted or self.outputs)
         # arrays of bfloat16 are nothing that a session takes or gives
@@ -134,9 +130,7 @@ class OrtModel:
         return copy_to_host(held, self.provider)
 
     def rows_of(self, held: DeviceTensor, axis: int, rows: Array) -> DeviceTensor:
-        """`held` with row `rows[n]` of an axis in the place of row n, picked where it
-        lies.
-        """
+        """Gather `rows` of an axis of `held` on the device."""
         if self.provider not in PROVIDER_DEVICES:
             return self.tensor(np.take(held.numpy(), rows, axis))
         made: DeviceTensor = gather_on_device(held, axis, rows, self.provider)
@@ -160,9 +154,7 @@ class OrtModel:
     def standing(
         self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
     ) -> "OrtBoundRuns":
-        """Runs that all have these inputs, and write these results to these tensors,
-        which may be inputs as well: what stays is told the runtime once.
-        """
+        """Return runs that share bound inputs and write results to bound tensors."""
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -184,9 +176,7 @@ class OrtModel:
         return results
 
     def fitting(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All inputs as ONNX Runtime has to be given them, their lengths checked. E0907,
-        E0910 to E0912.
-        """
+        """Return inputs as ONNX Runtime needs them, with lengths checked. E0907, E0910 to E0912."""
         slots = {**self.optional, **self.inputs}
         given = {
             name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
@@ -198,9 +188,7 @@ class OrtModel:
 
 @dataclass(frozen=True)
 class OrtBoundRuns:
-    """Runs of a model some of whose inputs and results stay where they are: the results
-    `there`.
-    """
+    """Runs of a model with some inputs and the results `there` bound in place."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -335,9 +323,7 @@ def _has_bf16_values(model: str | bytes) -> bool:
 def _make_session_options(
     provider: str, threads: int, folder: str, exact: bool = False
 ) -> onnxruntime.SessionOptions:
-    """How a session is opened: its threads, where weights lie, what it keeps silent,
-    and whether rows are rounded that meet weights in blocks.
-    """
+    """Make session options: threads, weight directory, logging, activation rounding."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.intra_op_num_threads = threads

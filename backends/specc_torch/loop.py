@@ -55,9 +55,7 @@ def _select_kept(kept: Tensor, yes: Sequence[Tensor], no: Sequence[Tensor]) -> l
 def _stack_collected(
     made: list[Tensor], op: ops.Scan, place: ForwardContext, result: int, steps: int
 ) -> Tensor:
-    """Collected rows along the loop's axis, in the order of the rows that made them;
-    zeros for turns that were not run.
-    """
+    """Stack collected values in position order, zeros for iterations that were not run."""
     type = list(op.body.outputs.values())[result].type
     shape = [place.length(d) for d in type.shape]
     if len(made) < steps:

@@ -111,9 +111,7 @@ def _dequantize_matrix(
 
 
 def _round_per_tensor(x: Tensor) -> Tensor:
-    """All numbers as whole ones times one scale, in 256 steps from the least to the
-    greatest, which zero is one of; decided in float32.
-    """
+    """Quantize to 256 steps with one scale and zero point, decided in float32."""
     if not x.numel():
         return x
     single = x.float()

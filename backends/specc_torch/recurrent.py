@@ -79,9 +79,7 @@ def lstm(op: ops.Lstm, place: ForwardContext, *args: Tensor | None) -> tuple[Ten
 def apply_lstm_gates(
     gates: Tensor, cell: Tensor, peepholes: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The result and the cell of an LSTM behind its sums `[b 4h]`, in the order input,
-    forget, cell, output.
-    """
+    """Return output and cell of an LSTM from its gate sums `[b 4h]` in the order i, f, g, o."""
     i, f, g, o = gates.chunk(4, dim=1)
     if peepholes is not None:
         p_i, p_f, p_o = peepholes.chunk(3)

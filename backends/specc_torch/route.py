@@ -33,9 +33,7 @@ def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
 
 
 def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
-    """The experts that somebody named, in ascending order. Numbers without values name
-    nobody.
-    """
+    """Return the experts in use, ascending; none for meta tensors."""
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]

@@ -207,9 +207,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The values, those of `root` also where they are given under the name of one that
-    is tied to it.
-    """
+    """Return the values with `root` filled in from a name that is tied to it."""
     if root in values:
         return values
     copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]

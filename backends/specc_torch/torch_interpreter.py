@@ -60,9 +60,7 @@ class ForwardContext:
 
 
 def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
-    """Fails with E0913 unless every id is an index of a table of `below` rows. Ids
-    without values pass.
-    """
+    """Raise E0913 unless all ids are below `below`; ids without values pass."""
     if not ids.numel() or ids.is_meta:
         return
     least, greatest = (int(n) for n in torch.aminmax(ids))

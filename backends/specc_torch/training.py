@@ -116,9 +116,7 @@ class Dataset(TorchDataset[Row]):
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
     ) -> DataLoader[Row]:
-        """Return a `DataLoader` with batches of `size` examples, in an order that depends on
-        the seed.
-        """
+        """Return a `DataLoader` of batches of `size`, shuffled by the seed."""
         order = torch.Generator().manual_seed(seed)
         return DataLoader(
             self,
@@ -148,9 +146,7 @@ def save(
 
 
 def check_output(path: str | Path, *, force: bool = False) -> None:
-    """Raise now the errors that `save` would raise for this path: E0811, E0816, E0833. Write
-    nothing.
-    """
+    """Raise now what `save` would raise for this path: E0811, E0816, E0833."""
     resolve_output_path(path, TRAINED_WEIGHTS_OUTPUT, force=force)
 
 

@@ -53,9 +53,7 @@ def find_dependences(node: Node, results: Sequence[Value]) -> tuple[Dependence, 
 def find_op_dependences(
     op: Op, args: tuple[Type | None, ...], results: tuple[Type, ...]
 ) -> tuple[Dependence, ...]:
-    """The links of an op applied to these types; the layers of a model ask for the same
-    ones again and again.
-    """
+    """Return the links of an op applied to these types, cached across layers."""
     return tuple(
         _iterate_scan_dependences(op, args, results)
         if isinstance(op, Scan)

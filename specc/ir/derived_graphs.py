@@ -65,9 +65,7 @@ caller's beside buffers.
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """The states of one attention: the names of the inputs, and of the outputs that
-    replace them.
-    """
+    """One attention's cache: input names, and the outputs that replace them."""
 
     key: str
     value: str

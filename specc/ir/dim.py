@@ -312,9 +312,7 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
 
 
 def _try_divide(p: Dim, q: Dim) -> Dim | None:
-    """`p / q` where it is seen to be whole: `q` is one monomial that divides every
-    term, or equals `p`.
-    """
+    """Return `p / q` if exact: `q` is one monomial dividing every term, or equals `p`."""
     if not q.terms:
         return None
     if p == q:
@@ -360,9 +358,7 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
-    """A sum in which `3 · (a / 3)` has become `a`: the divisor's number may stand in
-    the coefficient.
-    """
+    """Return a sum with `3 · (a / 3)` simplified to `a`."""
     for monomial, c in terms.items():
         if abs(c) < 2:
             continue

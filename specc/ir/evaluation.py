@@ -154,9 +154,7 @@ def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tupl
 
 
 def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[int, int]:
-    """The patches below and beside each other. E0912 where an image `[…, y, x]` is not cut
-    into whole ones `[…, p, r]`.
-    """
+    """Return rows and columns of patches. E0912 if an image is not divided exactly."""
     (*_, high, wide), (*_, p, r) = image, patch
     if high % p or wide % r:
         raise_error(

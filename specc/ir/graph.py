@@ -84,9 +84,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class NodeOrigin:
-    """Where a node came from: the scope paths it was built under and the texts that
-    asked for it.
-    """
+    """Where a node came from: scope paths and source spans."""
 
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -280,9 +278,7 @@ def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
 def collect_needed_nodes(
     values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True
 ) -> set[Node]:
-    """Every node that `values` are made from; one that does not read its operands asks
-    for none of them.
-    """
+    """Return every node that `values` need, not looking behind nodes without `reads`."""
     live: set[Node] = set()
     # A list, not recursion: graphs are thousands of nodes deep.
     todo = [v.node for v in values]

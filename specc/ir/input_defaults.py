@@ -68,9 +68,7 @@ def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph
 
 
 def find_circular_default(defaults: Graph) -> str:
-    """An input whose default follows from itself, by way of others or not; empty where
-    there is none.
-    """
+    """Return an input whose default depends on itself, or ""."""
     waiting = set(defaults.outputs)
     while ready := {n for n in waiting if not find_default_sources(defaults, n) & waiting}:
         waiting -= ready
@@ -99,9 +97,7 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
 
 
 def _zero_padding_ids(made: Builder, graph: Graph, known: dict[Value, Value], keep: Value) -> None:
-    """Ids below 0 in rows that, by `keep`, do not exist become 0: nobody reads those
-    rows, no table has such ones.
-    """
+    """Replace negative ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
         if facts.below is None or ids not in known or ids.type.shape != keep.type.shape:

@@ -261,9 +261,7 @@ class _GraphParser:
         return self.lines.type()
 
     def result(self, n: int) -> str:
-        """`%4: f32[n]` for result `n` of a node; its type as text, to be compared with
-        the shape rule's.
-        """
+        """Parse `%4: f32[n]` for result `n` of a node and return the type's text."""
         self.number_is(len(self.values) + n)
         return self.lines.match(TYPE_PATTERN, "a type").group()
 
@@ -335,9 +333,7 @@ EXACT_TYPE_PAIRS = {(t, t) for t in (float, bool, str, Dim)}
 
 
 def build_op(name: str, attributes: dict[str, object], body: Graph | None = None) -> Op:
-    """The op `name` with these attributes. ShapeError where one is missing that has no
-    usual value, unknown or ill typed.
-    """
+    """Build an op. ShapeError for a missing, unknown or ill-typed attribute."""
     kind = OPS_BY_NAME.get(name)
     if kind is None:
         raise ShapeError("there is no such op")
@@ -358,9 +354,7 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
 
 
 def _has_type(value: object, type: object) -> bool:
-    """Whether a value is of the annotated type: `int`, `Dim`, `tuple[float, ...]`,
-    `float | int` …
-    """
+    """Return True if a value has the annotated type: `int`, `Dim`, `tuple[float, ...]` …"""
     if type == "Graph":
         return isinstance(value, Graph)
     if isinstance(type, UnionType):

@@ -18,9 +18,7 @@ ROPE_TABLE = "--context-length"
 
 @dataclass(frozen=True)
 class TableLimit:
-    """`length` rows are asked for by `node`, and there are `most`: of `table`, None where
-    they are frequencies.
-    """
+    """`node` asks for `length` positions of at most `most`; `table` is None for RoPE."""
 
     node: Node
     length: Dim
@@ -153,9 +151,7 @@ def find_valid_lengths(
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
-    """How many rows of a length become one behind all strides; of lengths that some
-    quotient has.
-    """
+    """Return the total stride of each length that some quotient has."""
     found: dict[str, int] = {}
     lengths = (d for _, results in graph.nodes for r in results for d in r.type.shape)
     for part in (p for length in lengths for p in _iterate_quotients(length)):
@@ -253,9 +249,7 @@ def _iterate_nearby_lengths(wanted: int, reach: int, least: int, most: int) -> I
 def _search_lengths(
     symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[LengthConstraint]
 ) -> dict[str, int] | None:
-    """The first choice that meets all demands, one symbol after the other; None after
-    too many tries.
-    """
+    """Return the first choice that meets all demands; None after too many tries."""
     # A demand is asked as soon as the last of its symbols has a value, so that what it
     # refuses is not combined with every value of the symbols behind.
     place = {s: n for n, s in enumerate(symbols)}
@@ -334,9 +328,7 @@ def _find_factor_bound(atom: Atom, least: Mapping[str, int]) -> int | None:
 
 
 def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
-    """The length with one part replaced by a bound of it, so that the whole can only
-    become less.
-    """
+    """Yield lower bounds of a length, one part replaced by a bound of it."""
     for monomial, c in length.terms:
         # One part by itself: of a product with others the bound would need theirs too.
         match monomial:
@@ -346,9 +338,7 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
 
 
 def _bound_function(part: DimFunction, count: int) -> tuple[Dim, ...]:
-    """What a part never falls below where it is added, or never goes above where it is
-    taken away.
-    """
+    """Return a bound of a part: lower where it is added, upper where it is subtracted."""
     a, b = part.args
     if count > 0:
         return (a, b) if part.fn == "max" else ()

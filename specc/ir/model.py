@@ -31,9 +31,7 @@ class GenerateSection:
 
 @dataclass(frozen=True)
 class StreamSection:
-    """What `stream` says: `growing` is the input whose rows come one after the other,
-    `sources` the results that are made of them meanwhile.
-    """
+    """The `stream` section: the streamed input, and the outputs computed from it."""
 
     growing: str
     sources: tuple[str, ...]

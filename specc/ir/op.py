@@ -51,9 +51,7 @@ class Op:
         OPS_BY_NAME[cls.name] = cls
 
     def rule(self) -> Signature:
-        """The shape rule of this instance; only ops whose rule depends on attributes
-        override it.
-        """
+        """Return the shape rule; overridden by ops whose rule depends on attributes."""
         return self.signature
 
     def at_axis(self) -> int | None:

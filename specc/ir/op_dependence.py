@@ -283,9 +283,7 @@ def _find_gates(
 def _find_contraction_gates(
     places: Sequence[AxisMarks], key: str, target: _AxisPositions
 ) -> tuple[DependenceGate, ...]:
-    """Every operand that has the axis summed over and one that stays may be zero
-    outside a band of both.
-    """
+    """Return the gates of operands that may be zero outside a band of both axes."""
     gates = []
     for operand, found in enumerate(places):
         at = {m.name: d.start for m, d in found}

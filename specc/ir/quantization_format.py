@@ -44,9 +44,7 @@ class QuantizationFormat:
         return "i4" if self.bits == 4 else "i8"
 
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shapes of the numbers and of the scales of a weight of this shape, or of a
-        stack of such.
-        """
+        """Return the shapes of integers and scales of a weight, or of a stack of weights."""
         *stack, out, wide = shape
         numbers, scales = self._shapes((out, wide))
         return (*stack, *numbers), (*stack, *scales)

@@ -106,9 +106,7 @@ def _make_rnn_cell(op: ops.Rnn) -> CellFunction:
 def _split_gru_weights(
     b: Builder, op: ops.Gru, u: Value | None, c: Value | None, h: Dim
 ) -> dict[str, Value | None]:
-    """The state's matrix and bias; those of the new state apart where the reset gate
-    acts before them.
-    """
+    """Split off the new state's weights if the reset gate acts before them."""
     if op.reset == "after":
         return {"u": u, "c": c}
     made: dict[str, Value | None] = {}

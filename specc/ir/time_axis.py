@@ -55,9 +55,7 @@ class TimeAxis:
         return name
 
     def head(self, length: Dim) -> Dim | None:
-        """The rows before those that grow on an axis of this length; None where it is no
-        time axis.
-        """
+        """Return the prefix length of an axis of this length; None if it is no time axis."""
         track = self.track(length)
         return None if track is None else track.head
 

@@ -29,9 +29,7 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 
 def _is_layer_like_scan(op: ops.Scan) -> bool:
-    """Return True if a scan runs like a recurrent layer: along axis 1, with one state (two for
-    an LSTM), without early exit.
-    """
+    """Return True if a scan has axis 1, one or two states, and no early exit."""
     return op.axis == 1 and op.carries in (1, 2) and op.until == -1
 
 
@@ -41,9 +39,7 @@ def _have_batch_shapes(row: Value, state: Value) -> bool:
 
 
 def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
-    """Rewrite a scan over a known cell to a recurrent layer; return None for other ops and
-    cells.
-    """
+    """Rewrite a scan over a known cell to a recurrent layer, or return None."""
     if not isinstance(op, ops.Scan) or not _is_layer_like_scan(op):
         return None
     inputs = list(op.body.inputs.values())
@@ -171,9 +167,7 @@ def _match_cell(
 def _match_value(
     pattern: Value, value: Value | None, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
-    """Return the bindings extended by this part if it matches, else None; sums and products
-    match in either order.
-    """
+    """Extend the bindings if the value matches; sums and products match in either order."""
     if pattern.node is None:
         return _match_leaf(pattern, value, bound, free)
     if value is None or value.node is None or value.node.op != pattern.node.op:
@@ -229,9 +223,7 @@ class _FusedLoop:
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
     def results(self, row: Value) -> tuple[Value, ...] | None:
-        """Return the final states and the collected values; None if something needed is made
-        inside the loop.
-        """
+        """Return final states and collected values; None if a weight is made in the loop."""
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
         # Beside the rows and states of a turn all leaves are weights, of which the layer
@@ -279,9 +271,7 @@ class _FusedLoop:
         return True
 
     def _whole(self, first: Value | None, rest: Value | None) -> Value | None:
-        """Return a weight or bias of all gates; one that was split in two is concatenated, or
-        found whole.
-        """
+        """Return a weight of all gates, concatenated or found whole if it was split."""
         if first is None or rest is None:
             return first
         match first.node, rest.node:
@@ -295,9 +285,7 @@ class _FusedLoop:
         return self.b.one(ops.Concat(0), first, rest)
 
     def _rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
-        """Compute the other collected values by a loop over inputs and new states without
-        carries.
-        """
+        """Compute the other collected values by a loop over inputs and states without carries."""
         op = self.op
         rows = self.inputs[: op.scanned]
         captured = self.inputs[op.scanned + op.carries :]

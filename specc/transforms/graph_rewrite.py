@@ -29,9 +29,7 @@ def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
 def rewrite_into_builder(
     graph: Graph, builder: Builder, now: dict[Value, Value], rules: Sequence[RewriteRule] = ()
 ) -> Graph:
-    """Rewrite a graph into a builder that already has its inputs and parameters, mapped by
-    `now`.
-    """
+    """Rewrite a graph into a builder that has its inputs and parameters, mapped by `now`."""
     for node, results in graph.nodes:
         args = tuple(now[a] if a else None for a in node.args)
         count = len(builder.nodes)

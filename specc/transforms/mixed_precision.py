@@ -64,9 +64,7 @@ def can_follow_operand_dtype(op: Op) -> bool:
 
 
 def is_product_preserving(op: Op) -> bool:
-    """Return True if the result of this op on a product still counts as that product: moved,
-    shifted, scaled.
-    """
+    """Return True if this op's result still counts as the product it reads."""
     return can_follow_operand_dtype(op) and not isinstance(op, NORM_OPS)
 
 
@@ -116,9 +114,7 @@ def _convert_state(state: DecodeState, half: HalfDtype) -> DecodeState:
 def _convert_graph(
     graph: Graph, half: HalfDtype, given: Mapping[str, str], results: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str]]:
-    """Return the converted graph, and the dtypes of outputs not listed in `results`. `given`
-    are dtypes of inputs.
-    """
+    """Convert a graph with input dtypes `given`; also return the dtypes of other outputs."""
     made = Builder()
     walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
     for name, value in graph.inputs.items():

@@ -84,9 +84,7 @@ class PassState:
     derived: DerivedGraphs | None = None
 
     def grows(self) -> tuple[str, tuple[str, ...]]:
-        """Return the input with the time axis and the outputs to compute. Raise E0701 without a
-        `generate` or `stream` section.
-        """
+        """Return the input with the time axis, and the outputs. E0701 if there is none."""
         if self.generation is not None:
             return self.generation.growing, (self.generation.source,)
         if self.streaming is None:
@@ -284,9 +282,7 @@ def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
 
 
 def simplify_graph(graph: Graph, *, fused: bool = True) -> Graph:
-    """Return the graph that every target lowers: loops fused into layers unless `fused` is
-    False, loop-invariant nodes hoisted.
-    """
+    """Fuse loops into layers, unless `fused` is False, and hoist loop-invariant nodes."""
     return run_passes(PassState(graph=graph), SIMPLIFY_PASSES if fused else LOOP_PASSES).graph
 
 
@@ -305,9 +301,7 @@ def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """`graph` with those of these matrices that only linear maps read stored as `[in,
-    out]`, and which they are.
-    """
+    """Store those matrices as `[in, out]` that only linear layers read; return them too."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
     if VERIFY_AFTER_PASSES.get():

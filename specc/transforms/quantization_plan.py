@@ -177,18 +177,14 @@ def _has_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _list_pattern_names(name: str, uses: WeightUses) -> list[str]:
-    """Return the names by which patterns may match a weight: its name, its module, and the
-    scopes that read it.
-    """
+    """Return the names that patterns may match: weight, module, and reading scopes."""
     above = name.rpartition(".")[0]
     return [n for n in dict.fromkeys((name, above, *uses.scopes)) if n]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FormatChooser:
-    """Decides for one weight after another. `heads` and `first` are weights that make
-    results, and that the first attention reads.
-    """
+    """Chooses formats; `heads` are output weights, `first` those of the first attention."""
 
     wish: QuantizationRequest
     layout: WeightLayout

@@ -34,9 +34,7 @@ from specc.transforms.weight_uses import (
 
 
 def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
-    """Return the graph with recurrent layers as loops; with `wanted` only those that read one
-    of these weights.
-    """
+    """Expand recurrent layers to loops, with `wanted` only those that read such a weight."""
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
@@ -105,9 +103,7 @@ ParametersByWeight: TypeAlias = Mapping[Value, QuantizedParameters]
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    """`graph` with the weights of `plan` rounded; others, and all inputs and results,
-    stay.
-    """
+    """Return `graph` with the weights of `plan` quantized."""
     held = {name: form for name, form in plan.items() if name in graph.parameters}
     if not held:
         return graph

@@ -42,9 +42,7 @@ SINGLE_AXIS_OPS = (
 def can_vectorize_op(
     op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
 ) -> bool:
-    """Return True if `vectorize_op` can add an axis at `axis` of the varying operands and the
-    result.
-    """
+    """Return True if `vectorize_op` can add an axis at `axis`."""
     there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
     if any(a.type.rank < axis for a, m in there if m):
         return False
@@ -209,9 +207,7 @@ def _find_vectorizable_nodes(
 
 
 def _can_vectorize_node(node: Node, fixed: set[Value], axis: int) -> bool:
-    """Return True if a node can be computed for all elements at once; `fixed` values do not
-    vary.
-    """
+    """Return True if a node can run on all positions at once; `fixed` values do not vary."""
     moving = [a is not None and a not in fixed for a in node.args]
     return can_vectorize_op(node.op, node.args, moving, axis)
 

@@ -21,9 +21,7 @@ from specc.ir.op import Op
 
 
 class MatrixProduct(NamedTuple):
-    """The places of the rows and of the matrix among a node's operands, and whether the
-    matrix lies as `[in, out]`.
-    """
+    """Operand numbers of activations and matrix, and whether that is `[in, out]`."""
 
     rows: int
     matrix: int
@@ -117,9 +115,7 @@ class WeightUses:
 
 @dataclass(frozen=True)
 class WeightView:
-    """A weight as a value shows it: turned over or not, and cut along which of its axes;
-    or a `stack` of one for each expert.
-    """
+    """A weight as seen through transposes and slices, or a `stack` of one per expert."""
 
     name: str
     flipped: bool = False
@@ -160,9 +156,7 @@ def is_weight_matrix(value: Value) -> bool:
 
 @dataclass
 class _WeightUseCollector:
-    """One walk over a graph and the bodies in it; `depth` counts the loops that are open,
-    `routes` those of experts.
-    """
+    """One walk over a graph and its bodies; `depth` counts open loops, `routes` experts'."""
 
     found: dict[str, WeightUses]
     depth: int = 0
@@ -189,9 +183,7 @@ class _WeightUseCollector:
     def _read(
         self, node: Node, place: int, sight: WeightView, tokens: set[Value], scope: str
     ) -> WeightView | None:
-        """Return the view that a node makes of a weight; None if it reads the values, which is
-        recorded.
-        """
+        """Return the view that a node makes of a weight; None if it reads, and records, it."""
         uses = self.found[sight.name]
         # The axes of a stack are others: only experts know what to do with it.
         if sight.stack:

@@ -123,9 +123,7 @@ class _ExecutionCounter:
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
     def add_counts(self, graph: GraphProto, parts: list[str]) -> str:
-        """Write the sum of `parts` and of the counts of all subgraphs in `graph`; return
-        its name.
-        """
+        """Write the sum of `parts` and the counts of all subgraphs in `graph`."""
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):

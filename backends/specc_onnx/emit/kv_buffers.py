@@ -100,9 +100,7 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
 def _find_appended_state(
     value: Value | None, known: Mapping[Value, DecodeState], readers: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state to which new positions are appended in `value`, if it is read only here
-    and returned; else None.
-    """
+    """Return the state that `value` appends to, if it is read only here and returned."""
     if value is None:
         return None
     match value.node:
@@ -124,9 +122,7 @@ def build_kv_buffer_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the step graph with buffers as KV caches: the caller chooses their capacity,
-    `past.rows` is their fill level.
-    """
+    """Build the step graph with KV buffers, of which `past.rows` positions are filled."""
     graph = model.graph
     types = {n: v.type for n, v in graph.inputs.items()}
     for name in model.names:

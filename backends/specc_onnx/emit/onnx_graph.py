@@ -180,9 +180,7 @@ def finish_model(
     outputs: Mapping[str, Tensor],
     weights: Mapping[str, TensorProto],
 ) -> BuiltModel:
-    """Finish the model: choose final names and remove unused nodes. `graph` is the IR graph it
-    was lowered from.
-    """
+    """Choose final names and remove unused nodes; `graph` is the IR graph that was lowered."""
     bearers = _name_outputs(g, inputs, outputs)
     taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
     names = _rename_values(g, bearers, taken)
@@ -231,9 +229,7 @@ def _make_model_proto(made: GraphProto, opset: int) -> ModelProto:
 def add_parameters(
     g: Emitter, parameters: Mapping[str, Value], stored: Mapping[str, str], ties: Mapping[str, str]
 ) -> dict[str, TensorProto]:
-    """Initializers under the parameters' own names; those stored in another element
-    type are widened.
-    """
+    """Add initializers under the parameters' names, widened where stored in another type."""
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():
         own = ties.get(name, name)
@@ -258,9 +254,7 @@ def add_parameters(
 def _name_outputs(
     g: Emitter, inputs: Mapping[str, Type], outputs: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Return which values get the names of outputs; an `Identity` is added where a value cannot
-    be renamed.
-    """
+    """Return the values that get output names, with an `Identity` where one cannot be renamed."""
     own = {name for node in g.bodies.open[0].nodes for name in node.output}
     names: dict[str, str] = {}
     g.site = LoweringSite(("outputs",))
@@ -274,9 +268,7 @@ def _name_outputs(
 
 
 def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> dict[str, str]:
-    """Drop what nobody reads and give the rest its final names; gives them by the names
-    of before.
-    """
+    """Remove unused nodes, give the rest final names, and return these by the old names."""
     main = g.bodies.open[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
     names = assign_final_names(main.nodes, outputs, g.names.preferred, taken)

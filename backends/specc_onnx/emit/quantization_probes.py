@@ -45,9 +45,7 @@ def iterate_model_graphs(model: ModelProto) -> Iterator[GraphProto]:
 
 
 def has_per_tensor_rounding(model: ModelProto) -> bool:
-    """Return True if a node quantizes activations with one scale per tensor, whichever program
-    wrote it.
-    """
+    """Return True if a node quantizes activations with one scale per tensor."""
     return any(
         node.op_type in PER_TENSOR_ROUNDING_OPS
         for graph in iterate_model_graphs(model)
@@ -154,9 +152,7 @@ def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
 def _find_operand_roles(
     node: NodeProto, stored: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return the operands and results of a node by role, with element types; `stored` are those
-    of constants.
-    """
+    """Return operands and results by role with element types; `stored` are the constants'."""
     out, given = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
@@ -203,9 +199,7 @@ def _find_operand_roles(
 
 
 def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:
-    """Make results of a graph of these values where they are made in it, or row by row
-    in a loop of it; their names as results.
-    """
+    """Make values outputs of a graph, collected by its loops, and return their new names."""
     here = {t.name for t in graph.initializer}
     here |= {v.name for v in graph.input}
     here |= {name for node in graph.node for name in node.output}

@@ -94,9 +94,7 @@ GENERATED_COUNT_DIM = Dim.symbol("made")
 
 @dataclass(frozen=True, slots=True)
 class LoopCarry:
-    """A value that one step hands to the next: its type inside the loop, and the tensor
-    it starts as.
-    """
+    """A loop-carried value: its type in the loop, and the tensor it starts as."""
 
     wish: str
     type: Type
@@ -194,9 +192,7 @@ class DecodingStrategy(Protocol):
 
 
 def make_strategy(g: Emitter, d: DecodingConfig, start: StrategyInputs) -> DecodingStrategy:
-    """Return the strategy that `d` requests; its loop-invariant part is emitted into the open
-    graph.
-    """
+    """Return the requested strategy; its loop-invariant part goes into the open graph."""
     return (
         BeamSearchStrategy(g, d, start)
         if d.strategy == "beam"

@@ -70,9 +70,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def computed(self) -> list[Graph]:
-        """Return the graphs of the input defaults in use; padding masks first, since other
-        defaults may read them.
-        """
+        """Return the graphs of input defaults in use, padding masks first."""
         keeps = [n for n in self.keeps if n in self._defaulted]
         others = [n for n in self._defaulted if n not in keeps]
         return [
@@ -83,9 +81,7 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def started(self) -> bool:
-        """Return True if the model can start without a prompt; another input must then
-        determine the batch size.
-        """
+        """Return True if generation can start without a prompt."""
         graph, growing = self.graph, self.derived.growing
         batch = graph.inputs[growing].type.shape[0]
         others = [t for n, t in self.inputs.items() if n not in (growing, *self.keeps)]

@@ -34,9 +34,7 @@ from specc_onnx.lower.tensor_helpers import emit_cast, emit_unsqueeze
 
 
 def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor]) -> set[Node]:
-    """Lower the step's nodes that are the same at every step into the main graph; gives
-    them.
-    """
+    """Lower the loop-invariant nodes of the step into the main graph and return them."""
     step, g = work.derived.step, work.g
     fixed = set(find_invariant_nodes(step, handed))
     inputs = {t.name: t.type for t in handed.values()}
@@ -60,9 +58,7 @@ def hoist_invariant_nodes(work: GenerationContext, handed: Mapping[str, Tensor])
 
 
 def find_invariant_nodes(step: Graph, handed: Iterable[str]) -> list[Node]:
-    """Return the loop-invariant nodes of `step`, in order: those that read only weights and
-    encoder outputs.
-    """
+    """Return the nodes of `step` that read only weights and encoder outputs, in order."""
     known = {step.inputs[n] for n in handed}
     symbols = {s for v in known for d in v.type.shape for s in d.symbols()}
     known |= set(step.parameters.values())
@@ -156,9 +152,7 @@ class LoopIteration:
 
 
 def build_generation_body(work: GenerationContext, turn: LoopIteration) -> GraphProto:
-    """Build the body of the ONNX `Loop`. Inputs: iteration, condition, carries; outputs:
-    condition, updated carries.
-    """
+    """Build the `Loop` body: iteration, condition and carries to condition and carries."""
     g, step, carries = work.g, work.derived.step, turn.carries
     stateful = len(turn.feed) + len(turn.states)
     with g.body() as opened:
@@ -202,9 +196,7 @@ def emit_first_logits(
     inner: Mapping[str, Tensor],
     iteration: str,
 ) -> str:
-    """Logits of a turn that may be the first one of a text without a prompt: then there
-    is nothing to step over, and states stay what they are.
-    """
+    """Emit the logits of a turn that may be the first of a sequence without a prompt."""
     g, states = work.g, work.derived.states
     afters = [work.derived.step.outputs[s.next] for s in states]
     row = Type("f32", (work.batch, first.type.shape[-1]))
@@ -265,9 +257,7 @@ def _emit_next_tokens(work: GenerationContext, decision: TokenDecision) -> str:
 def _emit_next_mask(
     work: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
 ) -> str:
-    """Return a padding mask for the next step: one more position, which is valid unless the
-    mask's default for the token is false.
-    """
+    """Return the padding mask with one more position, valid unless the default says no."""
     g, known = work.g, x.name
     each = find_token_mask_default(work, name)
     axis = work.batch_axis(x.type)

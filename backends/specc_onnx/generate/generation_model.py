@@ -289,9 +289,7 @@ def make_state_carry(work: GenerationContext, state: DecodeState) -> LoopCarry:
 
 
 def get_encoder_output(work: GenerationContext, name: str) -> Tensor:
-    """Return a value that every step reads unchanged. It is not a carry: a loop body can
-    capture it from the main graph.
-    """
+    """Return a value that every step reads unchanged, captured from the main graph."""
     type = work.derived.step.inputs[name].type
     known = make_typed_tensor(work.outer[name].name, type.dtype, type.shape)
     return Tensor(work.spread(known), type)
@@ -322,9 +320,7 @@ def find_first_logits(work: GenerationContext) -> Tensor | None:
 
 
 def find_empty_prompts(work: GenerationContext) -> str | None:
-    """Emit bool[rows, 1]: whether a prompt consists of padding only. Return None if there is no
-    padding mask.
-    """
+    """Emit bool[rows, 1]: whether a prompt is only padding; None without a padding mask."""
     kept, g = find_prompt_mask(work), work.g
     if kept is None:
         return None

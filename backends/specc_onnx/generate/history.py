@@ -80,9 +80,7 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
-    """Emit a mask of the tokens that would repeat an n-gram of `size` tokens of the history
-    (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5).
-    """
+    """Emit the tokens that would repeat an n-gram of the history (arXiv:1705.04304, sec. 2.5)."""
     # Column s of these is where a run begins at s; there is none in a short history.
     ends = g.node("Slice", history, g.vector(size - 1), g.vector(SLICE_TO_END), g.vector(1))
     same = g.node("Equal", ends, ends)

@@ -93,9 +93,7 @@ def list_beam_types(beams: int) -> tuple[Type, ...]:
 
 
 def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamState:
-    """Before the first step: nothing written, and only the first of the equal beams
-    counts. `sentences` is i64[1].
-    """
+    """Emit the state before the first step; only the first of the equal beams counts."""
     n = d.num_beams
     shape = g.node("Concat", sentences, g.vector(n), axis=0)
     lone = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
@@ -172,9 +170,7 @@ def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
 
 
 def _emit_failed_sequences(s: BeamSearchStep, hopeless: str) -> str:
-    """Emit bool[s, 1]: the open sequences with a live beam whose logits are invalid
-    (`hopeless`, bool[s, n] or bool[s, 1]).
-    """
+    """Emit bool[s, 1]: open sequences with a live beam whose logits are invalid."""
     g = s.g
     alive = g.node("Greater", s.before.scores, g.constant(NO_SCORE, "f32"))
     return g.node("And", s.before.open, _emit_any(g, g.node("And", alive, hopeless)))
@@ -203,9 +199,7 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
 
 
 def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str, str, str]:
-    """Emit the best finished hypotheses: those finished before and those of the first `beams`
-    candidates that finish now.
-    """
+    """Emit the best finished hypotheses: those from before and those that finish now."""
     g, n = s.g, s.d.num_beams
     # A continuation that is worse than `beams` others ends unseen, as in the published
     # generators: it would not have been a beam.
@@ -255,9 +249,7 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
 
 
 def _emit_normalized_scores(s: BeamSearchStep, scores: str, count: str) -> str:
-    """`scores / count ** length_penalty`, rounded once to f32; not below `MIN_SCORE`,
-    but for `NO_SCORE`.
-    """
+    """`scores / count ** length_penalty` in f32, at least `MIN_SCORE` or `NO_SCORE`."""
     g = s.g
     # In f64 and rounded once, as Python does: both sides order equal hypotheses alike.
     power = g.node("Pow", emit_cast(g, count, "i64", "f64"), g.constant(s.d.length_penalty, "f64"))

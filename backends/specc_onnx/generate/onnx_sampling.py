@@ -43,9 +43,7 @@ def check_sampling_opset(opset: int) -> None:
 
 
 def emit_stream_key(g: Emitter, seed: str, name: str) -> str:
-    """`random.key_of`: the key of the stream called `name` under a seed, u64[], from
-    `seed`, i64[].
-    """
+    """Emit the key u64[] of the stream `name` under a `seed` i64[] (`random.key_of`)."""
     return emit_substream_key(
         g,
         _emit_mix(g, emit_cast(g, seed, "i64", "u64")),
@@ -96,9 +94,7 @@ PROBABILITY_DTYPE = "f64"
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """What the draws of every step share: names of scalars, and the key of each row's
-    stream, u64[rows].
-    """
+    """Loop-invariant values of sampling: scalars, and the stream key of each row, u64[rows]."""
 
     temperature: str
     count: str
@@ -110,9 +106,7 @@ class SamplerState:
 def make_sampler(
     g: Emitter, seed: str, rows: str, vocabulary: int, knobs: dict[str, str]
 ) -> SamplerState:
-    """Emit the sampling values that are the same at every step; `rows`, i64[], is the batch
-    size.
-    """
+    """Emit the loop-invariant sampling values; `rows`, i64[], is the batch size."""
     temperature = knobs["temperature"]
     warm = g.node("Greater", temperature, g.constant(0, "f32"))
     # A temperature of 0 means the likeliest: one token is looked at, and nothing is
@@ -148,9 +142,7 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, knobs: dict[str, str]) ->
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
-    """Emit bool[rows, vocabulary]: the tokens that occur in each prompt of i64[rows, n],
-    padding excluded.
-    """
+    """Emit bool[rows, vocabulary]: the tokens in each prompt i64[rows, n], without padding."""
     size = g.constant(vocabulary, "i64")
     known = g.node(
         "And", g.node("GreaterOrEqual", prompt, g.constant(0, "i64")), g.node("Less", prompt, size)
@@ -187,9 +179,7 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
 
 
 def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> str:
-    """Sample one token per batch element, i64[rows], from logits `[rows, vocab]`; `step`,
-    i64[], is the number of tokens generated so far.
-    """
+    """Sample i64[rows] from logits `[rows, vocab]` at generation step `step`, i64[]."""
     values, ids = g.nodes("TopK", 2, g.node("Div", logits, s.temperature), s.count, axis=1)
     weights = _emit_top_p_filter(
         g, s, g.node("Softmax", emit_cast(g, values, "f32", PROBABILITY_DTYPE), axis=1)
@@ -211,9 +201,7 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
 
 
 def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
-    """Probabilities in falling order `[rows, k]`; those that top-p or min-p drop are 0,
-    the best never is.
-    """
+    """Zero the sorted probabilities `[rows, k]` that top-p or min-p drop, never the best."""
     before = g.node("CumSum", probabilities, g.constant(1, "i64"), exclusive=1)
     # Sums of probabilities may pass 1 by rounding: 1 means all, not those below 1.
     all_of_it = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
@@ -234,9 +222,7 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Emit bool[rows]: whether the logits `[rows, vocab]` of a batch element contain NaN or
-    have an infinite maximum.
-    """
+    """Emit bool[rows]: whether logits `[rows, vocab]` contain NaN or have no finite maximum."""
     # A maximum may or may not pass NaN on, each kernel as it likes: it is asked for
     # apart.
     strange = emit_cast(g, g.node("IsNaN", logits), "bool", "f32")

@@ -54,9 +54,7 @@ def attend(
     added: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend`; return the result and the weights. The weights are "" if they have no
-    users and the operator does not expose them.
-    """
+    """Lower `Attend` to the result and its weights, "" where these are unused and hidden."""
     if is_kv_buffer(g, key):
         record_attention_note(
             g, query.type.dtype, {ATTENTION_FORM: "into buffers, which hold the rows before"}

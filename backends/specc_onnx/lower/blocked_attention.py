@@ -172,9 +172,7 @@ def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, rows: Dim, local: LocalAttention, apart: GlobalTokens
 ) -> str:
-    """Emit whether the sequence is long enough for blocks, with few enough global tokens; false
-    for an empty batch.
-    """
+    """Emit whether blocks apply: many positions, few global tokens, no empty batch."""
     if rows.name is not None:
         g.facts.branch_lengths[rows.name] = max(
             local.above, g.facts.branch_lengths.get(rows.name, 0)
@@ -289,9 +287,7 @@ def _emit_query_span(g: Emitter, turn: str, rows: str, local: LocalAttention) ->
 def _emit_key_span(
     g: Emitter, queries: PositionSpan, rows: str, local: LocalAttention
 ) -> PositionSpan:
-    """Emit the key positions of a block: from the farthest one that its first query attends to
-    up to the nearest one that its last query does; never empty.
-    """
+    """Emit the key positions that a block's queries attend to; never empty."""
     zero, one = g.vector(0), g.vector(1)
     # The band is of q - k: its upper end looks back, its lower one, turned round, ahead.
     back, ahead = local.band.hi, -local.band.lo

@@ -133,9 +133,7 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
 
 
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit a max pool, one axis after the other, as the maximum of strided slices: the first
-    positions of all windows, their second positions, and so on. Works with dynamic lengths.
-    """
+    """Emit a max pool as the maximum of strided slices, axis by axis."""
     # Around a picture nothing can be put in bf16, which f32 holds as it is.
     wide = "f32" if dtype == "bf16" else dtype
     x = emit_cast(g, x, dtype, wide)
@@ -164,9 +162,7 @@ BEYOND_ANY_AXIS = 2**62
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit the standard operator; padding as large as the kernel, which it rejects, becomes a
-    `Pad`.
-    """
+    """Emit `MaxPool`; padding as large as the kernel, which it rejects, becomes a `Pad`."""
     if g.lacks("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
@@ -231,9 +227,7 @@ def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
 
 @dataclass(frozen=True)
 class _EmptyWindowGuard:
-    """A window that moves along the axes from `first` on, also where they are empty; the
-    model stops where there are rows, but too few.
-    """
+    """Sliding windows from axis `first` on over axes that may be empty, but not too short."""
 
     g: Emitter
     op: ops.Sliding
@@ -249,9 +243,7 @@ class _EmptyWindowGuard:
         return name
 
     def _long_enough(self, x: Tensor) -> str:
-        """`x`, which nobody gets where an axis has too few rows: runtimes differ in what
-        they make of a window that is longer. A view, and none where that cannot be.
-        """
+        """Emit `x` as a view that fails at run time where an axis is too short for a window."""
         sides = [self.g.shape([length]) for length in x.type.shape]
         demanded = list(sides)
         for n in set(range(len(self.op.kernel))).difference(self._maybe_empty(x)):

@@ -88,9 +88,7 @@ def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> boo
 
 
 def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: Dim) -> str:
-    """Emit the result as `[b, h, t, e]`; dead-code elimination removes it if that form has no
-    users.
-    """
+    """Emit the result as `[b, h, t, e]`, removed later if that form has no users."""
     if not made.packed:
         return made.result
     last = -1 if width.number is None else width.number
@@ -184,9 +182,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
-    """Return q, k and v as `[b, t, h·d]` where all three exist in that layout and the kernel
-    reads it.
-    """
+    """Return q, k and v as `[b, t, h·d]` if all three exist so and the kernel reads it."""
     q, k, v = (g.layouts.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
     known = parts.grid[1].number and parts.groups.number
     if not g.target.packed_heads or not known or q is None or k is None or v is None:
@@ -195,9 +191,7 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 
 
 def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
-    """Emit mask and bias as one tensor of full query and key length; None if all keys are
-    visible.
-    """
+    """Emit mask and bias as one full-size tensor; None if all keys are visible."""
     q, k = parts.grid[2:]
     mask, add = parts.mask, parts.add
     dtype = parts.q.type.dtype

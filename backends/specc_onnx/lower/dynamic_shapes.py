@@ -183,9 +183,7 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
 
 
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
-    """Return a lower bound of a symbol, or of a quotient, remainder, minimum or maximum of
-    lengths.
-    """
+    """Return a lower bound of a symbol or of a function of lengths."""
     if isinstance(atom, str):
         # what an equation says of a symbol counts where nobody promised more
         if atom in lengths.facts and atom not in lengths.least:
@@ -198,7 +196,5 @@ def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
 
 
 def emit_exact_quotient(g: "Emitter", above: str, below: str) -> str:
-    """`above / below`, i64[1]; where that leaves a remainder the model stops, as no row
-    has that number.
-    """
+    """Emit `above / below`, i64[1]; the model stops where that leaves a remainder."""
     return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)

@@ -99,9 +99,7 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
-    """Emit the divisor with 1 in place of 0 and -1, which would crash the process, and a mask
-    of those elements ("" if there are none).
-    """
+    """Emit the divisor with 1 for 0 and -1, and the mask of those elements ("" for none)."""
     # A known divisor that is 0 or -1 does not come here.
     if find_tensor_constant(y) is not None:
         return y.name, ""
@@ -140,9 +138,7 @@ INTEGER_RULES: dict[str, Callable[[Emitter, Tensor, Tensor], str]] = {
 
 
 def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
-    """`//` and `%` of fractions. The remainder has the sign of the divisor; `a // 0` is
-    `a / 0`.
-    """
+    """Emit `//` or `%` of floats; the remainder has the divisor's sign, `a // 0` is `a / 0`."""
     dtype = x.type.dtype
     zero = g.constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` of fractions without it is

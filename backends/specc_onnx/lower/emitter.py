@@ -113,9 +113,7 @@ class Emitter:
 
     @contextmanager
     def body(self, *, apart: bool = False) -> Iterator[GraphBody]:
-        """A loop's body: what is written meanwhile goes into it; with `apart` also what
-        was written outside before.
-        """
+        """Open a body that collects what is written; `apart` reuses nothing from outside."""
         site, opened, before = self.site, GraphBody(), self.bodies.isolated
         self.bodies.open.append(opened)
         if apart:
@@ -138,9 +136,7 @@ class Emitter:
 
     @contextmanager
     def outside(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Write where lengths are known, whatever body is open; with `level` 0 into the
-        main graph.
-        """
+        """Write where lengths are known, or into the main graph with `level` 0."""
         bodies, site, apart = self.bodies.open, self.site, self.bodies.isolated
         self.bodies.open, self.site, self.bodies.isolated = (
             bodies[: (self.bodies.root if level is None else level) + 1],
@@ -238,9 +234,7 @@ def make_tensor_proto(name: str, array: Array, dtype: str) -> TensorProto:
 
 
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
-    """The name and type of a graph's input or result; a length without a number is
-    written as its formula.
-    """
+    """Make a ValueInfoProto; a dynamic length is written as its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
     made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
     return made

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A value by the name it has in the ONNX graph. `value` is the IR's, for rules that
-    look behind it.
-    """
+    """A value by its name in the ONNX graph; `value` is the IR's."""
 
     name: str
     type: Type

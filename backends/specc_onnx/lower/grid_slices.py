@@ -169,9 +169,7 @@ def _map_grid_axes(links: Sequence[Dependence], operand: int, axes: GridAxes) ->
 
 
 def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> int | None:
-    """The axis of an operand that becomes `axis` of the result; none where its one row
-    is repeated.
-    """
+    """Return the operand axis that becomes `axis` of the result; None if it is broadcast."""
     return next(
         (
             link.operand_axis
@@ -280,9 +278,7 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 
 
 def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
-    """Rows of `[b, h, t, d]`; of the packed form where the kernel reads that, and then
-    the other has a name only.
-    """
+    """Slice `[b, h, t, d]`, or its packed form where the kernel reads that."""
     if span is None or packed is None:
         return slice_positions(g, x, (2,), (span,))
     b, h, t, d = x.type.shape

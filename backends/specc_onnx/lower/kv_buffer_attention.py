@@ -63,9 +63,7 @@ class _AppendedBuffer:
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
-    """Whether keys are a buffer with new rows behind it, which only `build_in_place` sets
-    up.
-    """
+    """Return True if keys are a KV buffer with new positions appended."""
     if x.value is None:
         return False
     node = _split_scale(x.value)[1].node
@@ -73,9 +71,7 @@ def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
 
 
 def _split_scale(value: Value) -> tuple[Value | None, Value]:
-    """The scale of what is kept in 8 bits, and what is kept; no scale where that is the
-    numbers themselves.
-    """
+    """Return the scale of an int8 cache, or None, and the stored value."""
     if value.node is None or not isinstance(value.node.op, ops.Dequantize):
         return None, value
     joined, scale = _get_two_operands(value)
@@ -181,9 +177,7 @@ class _GroupQueryCall:
 def _emit_unbiased_if_causal(
     g: Emitter, call: _GroupQueryCall, plain: str, mask: Tensor
 ) -> tuple[str, ...]:
-    """Attention without a bias where it turns out that none is needed: kernels that are
-    given one are slower ones. Both branches write into the same buffers.
-    """
+    """Attend without a bias, which is faster, where the mask turns out to be causal."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.grown))
     grid = call.result.shape[1], call.grown[0].joined.type.shape[2]
 
@@ -196,9 +190,7 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Whether a mask shows every key up to the query itself, as the kernel does: a bool.
-    With 5 rows in the buffers and 2 new ones, the queries are rows 5 and 6 of 7.
-    """
+    """Emit whether a mask shows every key up to the query itself, bool[]."""
     queries, keys = grid
     with g.outside("lengths"):
         before = g.dim(keys - queries)
@@ -239,18 +231,14 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:
-    """The newest queries alone, where the kernel wants one for every new key: zeros
-    stand for the others.
-    """
+    """Pad the newest queries in front: the kernel wants one per new key."""
     return g.node("Concat", emit_full(g, 0, dtype, shape), query, axis=1)
 
 
 def _emit_attention_bias(
     g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, add: Tensor | None
 ) -> str | None:
-    """What is added to scores, of full query and key length; the kernel hides later
-    rows by itself.
-    """
+    """Emit mask and bias as one full-size bias; the kernel itself is causal."""
     if mask is not None and not is_always_true(mask):
         zero = add.name if add else g.constant(0.0, dtype)
         shown = g.node("Where", mask.name, zero, g.constant(MASKED_BIAS, dtype))
@@ -267,9 +255,7 @@ def _emit_attention_bias(
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Zeros for the rows that see no key; `result` is `[b, t, h·d]`, the mask the same
-    for all heads.
-    """
+    """Zero the rows of `[b, t, h·d]` that see no key; the mask is that of all heads."""
     seen = g.node("ReduceMax", emit_cast(g, mask.name, "bool", "f32"), g.vector(3), keepdims=0)
     some = g.node("Transpose", seen, perm=[0, 2, 1])
     return g.node("Where", emit_cast(g, some, "f32", "bool"), result, g.constant(0, dtype))

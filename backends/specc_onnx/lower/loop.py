@@ -34,9 +34,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 @lower(ops.Scan)
 def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
-    """One `Scan` node; one `Loop` where it may end before its last row, or where the
-    target has no other loop that serves.
-    """
+    """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
     if op.until != -1 or g.target.loops == "loop":
         return emit_loop_node(op, g, *args)
     given = op.parts(args)
@@ -165,9 +163,7 @@ def lower_scan_body(
 
 
 def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower a body of which something is made in every turn: that, and under an `If` the
-    rest, which a turn makes only where a row is not done.
-    """
+    """Lower what every iteration makes, and under an `If` what only unfinished rows need."""
     values = list(op.body.outputs.values())
     ending = values[: len(values) - op.lasting]
     always = collect_needed_nodes(values[len(ending) :])
@@ -293,9 +289,7 @@ def _emit_zero_filled(op: ops.Scan, g: Emitter, stacked: str, type: Type, turns:
 
 
 def _emit_scan_order(op: ops.Scan, g: Emitter, stacked: str) -> str:
-    """Rows as they stand in what was scanned: of a loop that goes backwards the row of
-    the first turn is the last.
-    """
+    """Reverse the collected positions of a loop that runs backwards."""
     if not op.reverse:
         return stacked
     ends = (g.vector(n) for n in (-1, -(2**62), 0, -1))

@@ -39,9 +39,7 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
 
 
 def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
-    """A weight as it lies, and whether that is `[out, in]`: a product reads a matrix in
-    either order, so what the IR turns over need not be.
-    """
+    """Return a weight as it is stored, and whether that is `[out, in]`."""
     match w.value:
         case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as lying,))):
             return g.values.tensors[lying], False
@@ -53,9 +51,7 @@ def _emit_bias_add(g: Emitter, product: str, bias: Tensor | None) -> str:
 
 
 def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, turned: bool) -> str:
-    """`x @ w.T` by ONNX Runtime's own operator, whose type ONNX has to be told, or
-    `x @ w` by the standard's.
-    """
+    """Emit `x @ w.T` by ONNX Runtime's FusedMatMul, or `x @ w` by `MatMul`."""
     if not turned:
         return g.node("MatMul", x.name, w.name)
     name = g.node("FusedMatMul", x.name, w.name, domain=CONTRIB_DOMAIN, transB=1)

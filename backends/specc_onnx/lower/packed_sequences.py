@@ -42,9 +42,7 @@ class PackedSequence:
         return self.keep.name if self.keep else "."
 
     def in_front(self, x: Tensor, *, cleared: bool = False) -> str:
-        """`[b, t, d]` as the operator takes it, `[t, b, d]`. `cleared`: rows that do not
-        exist hold zeros, as those of a layer below do.
-        """
+        """Return `[b, t, d]` as packed `[t, b, d]`, with zeros at padding if `cleared`."""
         if known := _find_packed_operand(self, x):
             return known
         name = self._cleared(x) if cleared and self.keep else x.name
@@ -62,9 +60,7 @@ class PackedSequence:
         return emit_where(g, x.type.dtype, there, x.name, g.constant(0.0, x.type.dtype))
 
     def back(self, out: str) -> str:
-        """The results where their rows were; what lies behind the rows that exist is
-        zero.
-        """
+        """Return results at their original positions, zeros at padding."""
         out = self.cut(out, (self.batch, self.length))
         return out if self.together else _emit_reordered(self.g, out, _emit_target_positions(self))
 
@@ -105,9 +101,7 @@ class PackedSequence:
         return emit_reduce(self.g, "ReduceSum", kept, 1)
 
     def counts(self, lengths: str) -> str:
-        """`lengths` for the rows of `filled`. Not by `Pad`, which has no kernel for i32
-        on a card.
-        """
+        """Return `lengths` with the padding of `filled`; CUDA has no `Pad` for i32."""
         g = self.g
         if g.lengths.positive(self.batch):
             return lengths
@@ -130,9 +124,7 @@ class PackedSequence:
 
 
 def _find_packed_operand(steps: PackedSequence, x: Tensor) -> str | None:
-    """The rows of a layer below, or of its two directions side by side, before they
-    were put in their places.
-    """
+    """Return the packed output of the layer below, or of both its directions."""
     g = steps.g
     kept, known = g.layouts.recurrent.get(x.name, ("", ""))
     if known:

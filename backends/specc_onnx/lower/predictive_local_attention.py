@@ -41,9 +41,7 @@ class NearKeys:
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """The center that a mask `[…, 1, k]` compares its keys with, and how far they may be;
-    None where it does not.
-    """
+    """Return center and radius that a mask `[…, 1, k]` compares its keys with, or None."""
     shape = mask.type.shape
     if not g.target.blocks or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -113,9 +111,7 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
 
 
 def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearKeys:
-    """From the least center less the reach up to the greatest and the reach; a row more
-    on either side, for the difference is rounded.
-    """
+    """Emit the span from the least to the greatest center, widened by the radius and 1."""
     ends = {}
     far = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
     far = g.node("Add", far, g.constant(1.0, "f32"))
@@ -148,9 +144,7 @@ def _emit_extreme(g: Emitter, value: Value, kind: str, none: str | int) -> str:
 def emit_near_weights(
     g: Emitter, center: tuple[Value, Value], given: tuple[Tensor, Tensor], make: WeightFunction
 ) -> str:
-    """Weights `[…, 1, k]` of scores and a mask; those far from the center are zeros that
-    nobody computes.
-    """
+    """Emit weights `[…, 1, k]`, zeros far from the center without computing them."""
     type = g.site.types[0]
     keys = type.shape[-1]
     # Known outside of the branches, where it is computed once.

@@ -131,9 +131,7 @@ def _emit_integer_product(
 def _emit_per_tensor_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """A product of whole numbers, all rows of which were rounded by one scale: as ONNX
-    Runtime makes one operator of it, which with one scale takes a bias as it should.
-    """
+    """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
     whole, scale, middle = g.nodes("DynamicQuantizeLinear", 3, x.name)
     turned = w.name
     if op.layout == "rows":
@@ -232,9 +230,7 @@ def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: in
 def _emit_gather_block_quantized(
     op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
-    """Rows of a table in blocks, by the operator that makes numbers of them as it looks
-    them up; what fills up the last block is cut off.
-    """
+    """Look up block-quantized rows and dequantize them, without the padding of blocks."""
     out, count, _ = table.type.shape
     flat = g.node("Reshape", table.name, g.vector(out.number or 0, -1))
     made = g.node(
@@ -256,9 +252,7 @@ def _emit_gather_block_quantized(
 
 @lower(ops.Quantize)
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Whole numbers, one operator each: the standard's `QuantizeLinear` takes scales of
-    one axis alone.
-    """
+    """Lower to Div, Round and Clip: `QuantizeLinear` takes scales along one axis only."""
     dtype = x.type.dtype
     units = g.node("Round", g.node("Div", x.name, scale.name))
     ends = g.constant(-128, dtype), g.constant(127, dtype)
@@ -299,9 +293,7 @@ def _emit_dequantized_matrix(
 
 
 def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
-    """Columns in blocks: one operator where the opset has it, which ONNX Runtime joins
-    with the product behind it.
-    """
+    """Dequantize columns in blocks by one operator where the opset has it."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.type.dtype == "f32":
         # ONNX Runtime refuses a model whose weight lies outside of the loop that makes
         # numbers of it: its optimizer looks for both in one graph.

@@ -38,9 +38,7 @@ def emit_ordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[str | None]:
-    """`W`, `U` and both biases in a row, the gates of matrices along `axis`. Put in order
-    outside of any loop, so that it is done but once.
-    """
+    """Emit `W`, `U` and both biases with ONNX's gate order, outside of any loop."""
     own = {t.name for t in g.values.parameters.values()}
     # Weights that were computed inside a loop's body are not to be seen outside of it.
     if all(w.name in own for w in (*weights, *biases) if w):
@@ -104,9 +102,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower(ops.Gru)
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """`GRU`, whose open update gate keeps the old state: for the other kind its weights
-    change their sign.
-    """
+    """Lower to `GRU`; an update gate for the new state negates its weights."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate turned around without another operator
     layer = _LoweredLayer.of(
         g, op, args, GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
@@ -137,9 +133,7 @@ def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoweredLayer:
-    """The operands of one layer, by name and in order, and what ONNX calls its gates.
-    Weights that are whole numbers are `[in, gates]`.
-    """
+    """One layer with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
     op: RecurrentOp | ops.LstmQ
@@ -157,9 +151,7 @@ class _LoweredLayer:
         return cls(g=g, op=op, args=args, cell=cell, given=given, steps=steps)
 
     def serves(self, beyond: str) -> bool:
-        """Whether ONNX's operator says all of it. `beyond` is what not every target's
-        can do, if it is needed.
-        """
+        """Return True if ONNX's operator can compute the layer; `beyond` is an optional feature."""
         if self.given.projection or self.given.rows.type.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.steps.keep else ""

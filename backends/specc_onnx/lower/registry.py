@@ -27,9 +27,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or `only` some; `g` knows what they read that they do
-    not make.
-    """
+    """Lower the nodes of `graph`, or `only` some of them."""
     used = _count_users(graph)
     # What was counted for a whole graph stands, also where a portion of it is made again.
     g.facts.use_counts.update({v: n for v, n in used.items() if v not in g.facts.use_counts})
@@ -59,9 +57,7 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:
-    """Say on the first node of an operation what that is, to whoever looks: on one that
-    stands in its scope, as lengths that it needs stand elsewhere.
-    """
+    """Document an operation on its first node that is in its scope."""
     own = [n for n in nodes if n.name.rpartition("/")[0] == folder]
     for node in (own or nodes)[:1]:
         node.doc_string = doc

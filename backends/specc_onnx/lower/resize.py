@@ -40,9 +40,7 @@ def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 
 
 def _order_resized_axes(op: ops.Resize, x: Tensor) -> list[int]:
-    """The axes that change, one after the other: first those that become shorter, and
-    the last one while there is little to read, for its rows are the dearest.
-    """
+    """Order the axes: those that shrink first, the last axis while there is little to read."""
 
     def turn(n: int) -> tuple[bool, int]:
         before, after = x.type.shape[op.axis + n].number, op.sizes[n].number
@@ -145,9 +143,7 @@ ANTIALIAS_KERNELS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float
 
 @dataclass(frozen=True)
 class _AxisSampler:
-    """Where on one axis of `length` rows its `size` new ones lie; the axis is number
-    `number` of those that change.
-    """
+    """Sampling of one axis, number `number` of the resized ones, from `length` to `size`."""
 
     g: Emitter
     op: ops.Resize

@@ -242,9 +242,7 @@ class _ExpertEmitter:
         return found
 
     def _own(self, stacked: Tensor, expert: str) -> Tensor:
-        """The expert's part of a stacked tensor, [1 …] of [experts, 1 …]. Where that is
-        stored in fewer bits than it is computed with, the part alone is widened.
-        """
+        """Return the expert's slice of a stacked tensor, widened if it is stored in fewer bits."""
         g, type = self.g, stacked.type
         stored = g.values.narrow.get(stacked.name)
         name = g.node("Gather", stored or stacked.name, expert, axis=0)

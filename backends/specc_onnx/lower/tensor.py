@@ -103,9 +103,7 @@ def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Transpose)
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
-    """Reorder axes. Remembers heads that were split off `[b, t, h·d]`: some kernels
-    read that directly.
-    """
+    """Permute axes and remember heads split off `[b, t, h·d]`, which some kernels read."""
     result = g.node("Transpose", x.name, perm=list(op.order))
     node = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
@@ -156,9 +154,7 @@ def expand_(op: ops.Expand, g: Emitter, x: Tensor) -> str:
 
 @lower(ops.Concat)
 def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
-    """One after the other; rows behind a buffer are written into it by the attention
-    that reads both.
-    """
+    """Concatenate; positions behind a KV buffer are appended by the attention that reads it."""
     # a name that no node makes: whoever reads it asks the attention for the buffer
     if parts[0].value in g.values.buffers:
         return g.unique(g.place("buffer"))

@@ -40,9 +40,7 @@ def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]
 
 
 def _plan_target_shape(before: Sequence[Dim], after: Sequence[Dim]) -> list[int | None]:
-    """The lengths of `after` as `Reshape` has them: a number, 0 for an open one that
-    stays where it is, None for one that is known at run time alone.
-    """
+    """Return `after` for `Reshape`: a number, 0 to keep a dynamic axis, None if dynamic."""
     stays = [axis < len(before) and before[axis] == d for axis, d in enumerate(after)]
     return [
         0 if same and length.number is None else length.number
@@ -88,18 +86,14 @@ def emit_reduce(g: Emitter, kind: str, x: str, axis: int, keep: bool = False) ->
 
 
 def emit_where(g: Emitter, dtype: str, condition: str, yes: str, no: str) -> str:
-    """`yes` where the condition holds, else `no`. Of booleans by logic: ONNX Runtime
-    has no such `Where`.
-    """
+    """Emit a choice per element; of booleans by logic, which ONNX Runtime's `Where` lacks."""
     if dtype != "bool":
         return g.node("Where", condition, yes, no)
     return g.node("Or", g.node("And", condition, yes), g.node("And", g.node("Not", condition), no))
 
 
 def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Matrix product. ONNX Runtime does not repeat one matrix zero times, so such a one
-    is expanded first.
-    """
+    """Emit a matrix product; a matrix that may be broadcast zero times is expanded first."""
     names = []
     for one, other in ((x, y), (y, x)):
         lead, beside = one.type.shape[:-2], other.type.shape[:-2]
@@ -176,9 +170,7 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
-    """Row numbers in which a negative one has become one that no axis has; as they are
-    where none is negative.
-    """
+    """Replace negative indices by one out of range, unless none can be negative."""
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.type.dtype
@@ -187,9 +179,7 @@ def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
-    """Row numbers in which one that is below 0 because its row does not exist has
-    become 0: nobody reads that row.
-    """
+    """Replace negative indices at padded positions by 0."""
     zero = g.constant(0, ids.type.dtype)
     unread = g.node("And", g.node("Not", keep.name), g.node("Less", ids.name, zero))
     return g.node("Where", unread, zero, ids.name)
@@ -239,9 +229,7 @@ class SignAnalysis:
         return None
 
     def _as_operands(self, node: Node) -> bool:
-        """Of a node that is as its operands are. Sums and products may wrap around at
-        2**63, which no index comes near.
-        """
+        """Return whether a node of nonnegative operands is nonnegative, overflow aside."""
         match node:
             case Node(ops.Cast(), (Value() as x,)):
                 # fractions are not looked through: -0.5 becomes 0, -1.5 does not

@@ -18,9 +18,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """A model that is not what it should be. The text names the value; the fault is
-    specc's, never the user's.
-    """
+    """An invalid model: always a bug of specc; the text names the value."""
 
 
 class OperandMismatchError(Exception):

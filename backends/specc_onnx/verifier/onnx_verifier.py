@@ -78,9 +78,7 @@ def infer_model_types(
 
 
 def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
-    """Initializers and nodes of a graph, whose inputs are entered: those that have a
-    default are as they are given.
-    """
+    """Infer the initializers and nodes of a graph whose inputs are entered."""
     given = {value.name for value in graph.input}
     for tensor in (t for t in graph.initializer if t.name not in given):
         found.enter(
@@ -257,9 +255,7 @@ CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeP
 
 
 def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:
-    """All gates. E0923 when ONNX Runtime cannot load the model; Unsound where the model
-    is not what was meant.
-    """
+    """Run all checks. E0923 if ONNX Runtime cannot load it, UnsoundModelError otherwise."""
     model = make_weights_inputs(built)
     verify_without_runtime(built, model)
     if load and built.target.provider == "cpu":
@@ -267,9 +263,7 @@ def verify_built_model(built: BuiltModel, *, load: bool = True) -> None:
 
 
 def verify_without_runtime(built: BuiltModel, model: ModelProto) -> InferredTypes:
-    """The gates that need no runtime, on the model without its weights. Gives what is
-    known of every value.
-    """
+    """Check the model without its weights and return what is known of its values."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:

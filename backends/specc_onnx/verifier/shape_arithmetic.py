@@ -24,9 +24,7 @@ FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOO
 def fold_node(
     node: NodeProto, given: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
-    """The first result of `node` from its operands, or from the shape of the first;
-    None where it is not known.
-    """
+    """Fold the first result of `node` from operands or the first shape; None if unknown."""
     rule = ARITHMETIC_RULES.get(node.op_type)
     if node.domain or (rule is None and node.op_type not in SHAPE_READERS):
         return None

@@ -113,9 +113,7 @@ class OnnxModelFile:
         return {p.key: p.value for p in self.model.metadata_props}
 
     def outside(self) -> list[tuple[str, int]]:
-        """The files beside the model that its tensors lie in, and how many bytes of
-        each they need; -1: unclear.
-        """
+        """Return external files and the bytes needed of each, -1 if unclear."""
         return _list_external_files(self.model)
 
     def unbroken(self) -> bool:
@@ -127,9 +125,7 @@ class OnnxModelFile:
         return measure_weight_memory(self.model)
 
     def weights(self, names: Mapping[str, str]) -> dict[str, Array]:
-        """Each parameter's numbers; `names` says which initializer holds it. E0925
-        where they cannot be read.
-        """
+        """Return parameters by name from the initializers `names`. E0925 if unreadable."""
         known = {t.name: t for t in self.model.graph.initializer}
         found = {}
         for parameter, name in names.items():
@@ -174,17 +170,13 @@ class OnnxModelFile:
         return has_per_tensor_rounding(self.model)
 
     def open_exact(self, provider: str, threads: int = 0) -> OrtModel:
-        """A copy of the model in which rows are not rounded before they meet rounded
-        weights.
-        """
+        """Open a copy without activation rounding."""
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
         return self._opened(copy, provider, threads, exact=True)
 
     def open_with_products(self, provider: str) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
-        """A copy of the model that also gives what its products by rounded weights read
-        and make.
-        """
+        """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
         # a layer that rounds rows together does so for the rows of each thread
@@ -216,9 +208,7 @@ class OnnxModelFile:
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[OrtModel, dict[str, str]]:
-        """A copy of the model that also gives attention weights, and the outputs' names
-        by scope.
-        """
+        """Open a copy that also outputs attention weights, with output names by scope."""
         copy = _copy_model(self.model)
         # what is left out whoever asks computes by the reference
         if provider in PROVIDERS_WITHOUT_WEIGHTS:
@@ -263,9 +253,7 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """A model named by a link lies where the link leads, unless the files it needs lie
-    beside the link.
-    """
+    """Follow a linked model, unless the files it needs lie next to the link."""
     needed = [location for location, _ in file.outside() if "\0" not in location]
     if not file.path.is_symlink() or (
         needed and all((file.path.parent / name).exists() for name in needed)

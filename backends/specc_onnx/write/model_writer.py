@@ -80,9 +80,7 @@ def write_model(
 
 @dataclass(frozen=True)
 class PreparedGraphs:
-    """Graphs that have passed the gates, and what becomes of their weights; nothing is
-    written yet.
-    """
+    """Verified graphs and the placement of their weights, before writing."""
 
     built: tuple[BuiltModel, ...]
     stored: WeightPlacement
@@ -118,9 +116,7 @@ def prepare_graphs(
 def _record_linked_checkpoints(
     stored: WeightPlacement, values: ParameterValues
 ) -> dict[str, WeightFileFacts]:
-    """What is recorded of the checkpoints that weights stay in, which are looked
-    through: a NaN is E0507.
-    """
+    """Return facts of linked checkpoints, whose values are checked (NaN is E0507)."""
     found = {}
     hashes = values.look_through(stored.plan.linked) if stored.plan.linked else {}
     for name, place in stored.plan.linked.items():
@@ -158,9 +154,7 @@ def write_prepared_graphs(
     values: ParameterValues,
     entries: Sequence[tuple[str, Texts | None]],
 ) -> str | None:
-    """Write the weights, once, and each graph under its name; gives the name of our own
-    file of weights, if any.
-    """
+    """Write weights once and each graph; return the name of our weight file, if any."""
     stored = prepared.stored
     data = write_weight_file(out, stem, stored, values)
     if data:
@@ -216,9 +210,7 @@ def attach_weights(
 
 
 def release_weights(built: BuiltModel) -> None:
-    """Let go of numbers in a model that has been written, so that those of one graph at
-    a time are in memory.
-    """
+    """Free the weights of a written model, so that one graph at a time is in memory."""
     for tensor in built.weights.values():
         tensor.ClearField("raw_data")
 
@@ -230,8 +222,6 @@ def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:
 
 
 def serialize_model(model: ModelProto) -> list[bytes | memoryview]:
-    """The model's bytes, the same for the same model, with a hash of themselves inside
-    (`specc_onnx.write.model_file`).
-    """
+    """Serialize a model deterministically with a hash of its own bytes inside."""
     add_metadata(model, {HASH_KEY: BLANK_HASH})
     return insert_model_hash(model.SerializeToString(deterministic=True))

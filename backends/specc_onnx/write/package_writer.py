@@ -120,9 +120,7 @@ def _check_targets(
     inputs: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """That every name is free for the package, or what lies there is ours to replace;
-    gives the extras that are there already.
-    """
+    """Check that names are free or ours to replace; return the extras already there."""
     due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), NAME]
     for name in due:
         _check_is_file(folder / name)
@@ -165,9 +163,7 @@ def _list_former_files(old: PackageIndex | None) -> set[str]:
 
 
 def _check_is_file(path: Path) -> None:
-    """E0811 where a name that the package needs is that of a folder, a device or a
-    link: a package holds files.
-    """
+    """Raise E0811 if a needed name is a directory, a device or a link."""
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
@@ -182,9 +178,7 @@ def _check_is_file(path: Path) -> None:
 
 
 def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
-    """E0833 at a file that specc did not write: not listed by the former package as it
-    is, nor ours by its content.
-    """
+    """Raise E0833 for a file that specc did not write."""
     size = regular_file_size(path)
     # nothing is lost with an empty file
     if not size or _is_specc_file(path):

@@ -116,9 +116,7 @@ def plan_weight_placement(
 
 
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
-    """The element type that was asked for of a matrix. Vectors are few numbers, and
-    norms and biases need all of theirs.
-    """
+    """Return the storage dtype of a parameter: vectors keep full precision."""
     narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
     # scales of rounded weights are of the type that products read
     return store if store and narrow and not is_quantized_part_name(name) else dtype
@@ -127,9 +125,7 @@ def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) ->
 def _find_checkpoint_dirs(
     values: ParameterValues, dtypes: Mapping[str, str], folder: Path | None, store: str
 ) -> dict[str, Path]:
-    """The folder of the model for each weight that may lie in its checkpoint: no matrix
-    does in another type than was asked for.
-    """
+    """Return the model's directory for weights that may stay in the checkpoint."""
     if folder is None:
         return {}
     asked = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}

@@ -57,9 +57,7 @@ class Sliding:
         return self.span(n) - self.before[n] - self.ends[n]
 
     def reach(self, n: int) -> tuple[int, int]:
-        """The nearest row and the farthest that row t reads, counted backwards from `t ·
-        stride`.
-        """
+        """Return the nearest and farthest position read, backwards from `t · stride`."""
         return self.before[n] - self.span(n), self.before[n]
 
     def keeps(self, n: int) -> bool:
@@ -74,9 +72,7 @@ class Sliding:
         return floor_divide_dims(length - (1 + self.lag(n)), self.stride[n]) + 1
 
     def spare(self, length: Dim, n: int) -> Dim:
-        """Below 0 where an axis has rows, but fewer than a window reaches, and where a
-        picture has none.
-        """
+        """Return a length below 0 if an axis is too short for a window, or an image empty."""
         # A picture of no points is refused as a whole; rows may be none, of which none
         # come.
         if len(self.kernel) > 1:
@@ -101,9 +97,7 @@ class Sliding:
         return marked, made
 
     def bind(self, axes: AxisBindings) -> None:
-        """The lengths of the result's axes. ShapeError where no window fits into a
-        length that is known.
-        """
+        """Bind the result's axes. ShapeError if a known length is too short for a window."""
         for n, (old, new) in enumerate(
             zip(
                 OPERAND_WINDOW_AXES[len(self.kernel)],
@@ -123,9 +117,7 @@ class Sliding:
 
 
 def _build_window_signature(op: Sliding, channels: str, rest: str, made: str) -> Signature:
-    """The rule of a window over rows or a picture of `channels`, which come last or
-    second.
-    """
+    """Build the signature of a window over a sequence or an image."""
     marked, named = op.names()
     if len(op.kernel) == 1:
         text = f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]"
@@ -275,9 +267,7 @@ class Pooling(Sliding):
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
     def _blind(self, n: int) -> int:
-        """The most rows that all places of some window miss, so far apart are they; 0
-        where there are no such rows.
-        """
+        """Return the most positions that some dilated window misses entirely, or 0."""
         places = [self.spread[n] * place - self.before[n] for place in range(self.kernel[n])]
         missed = 0
         # With as many rows as places stand apart, one of them is hit from anywhere.

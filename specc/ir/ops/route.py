@@ -82,9 +82,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         )
 
     def rule(self) -> Signature:
-        """The axes of what is stacked or captured bear names of their own: each is read
-        whole by every row.
-        """
+        """Stacked and captured operands have their own axis names: all is read by each row."""
         x, *others = (v.type for v in self.inner())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.masked else []
