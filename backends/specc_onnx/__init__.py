@@ -1,9 +1,6 @@
-"""The ONNX backend: IR to ONNX models for a target, checked, packed with their weights,
-and run.
+"""The ONNX backend: lower IR to ONNX models for a target, verify, write and run them.
 
-`lower` has one rule per op. `build_model` makes a model without weights, `write_model` writes it,
-`write_package` writes several as a folder, `check` is the gate after lowering;
-`read_model` opens one that was written. What passes to and fro is `specc.backend`'s.
+What passes in and out is defined in `specc.backend`.
 """
 
 from typing import TYPE_CHECKING

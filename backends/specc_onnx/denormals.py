@@ -1,13 +1,10 @@
 """Flush denormals to zero on the calling thread.
 
-A softmax over masked scores makes denormals on its way: numbers below 2^-126, on which
-processors are up to a hundred times slower. Results do not change, for such numbers are
-added to ones. The mode belongs to a thread; ONNX Runtime sets it for the threads of its
-pool when told (`session.set_denormal_as_zero`), not for the one that calls it, which
-works along. That is done here, through C's `fenv.h`, and undone behind every run: NumPy
-on the same thread, the reference above all, keeps its small numbers.
-
-Where the platform is another, or the mode does not take, nothing is done.
+A softmax over masked scores makes denormals, on which processors are up to a hundred times
+slower; results do not change, because they are added to ones. ONNX Runtime sets the mode
+for its pool (`session.set_denormal_as_zero`), not for the calling thread, which works too.
+That is done here through C's `fenv.h`, where the platform has it, and undone after every
+run, so that NumPy on the same thread keeps its denormals.
 """
 
 import ctypes

@@ -1,15 +1,10 @@
-"""Execution providers of ONNX Runtime: names, availability, and a check that no
-computing node fell back to the CPU.
+"""Execution providers of ONNX Runtime: names, availability, and a check that no computing
+node fell back to the CPU.
 
-ONNX Runtime computes shapes on the processor whatever the provider: a `Shape` gives its
-numbers there, and a `Concat` or `Slice` of a few of them would only travel to the card
-and back. It can refuse every node on the processor, but then it refuses nearly every
-model whose lengths are open, and names none. So nodes are let be where all they read
-are lengths, constants and single numbers, and every other one is named: numbers of the
-model are computed on the provider that was asked for, or not at all.
-
-The provider that was named computes the model, or nothing does: a node that silently
-went to the processor would make a measurement of the card a lie.
+ONNX Runtime computes shapes on the CPU whatever the provider, and its own option against a
+fallback refuses nearly every model with dynamic lengths. So nodes that read only lengths,
+constants and scalars may stay on the CPU; every other one is an error that names it: a
+silent fallback would make measurements of the GPU wrong.
 """
 
 import io

@@ -1,9 +1,7 @@
-"""Run a model with fixed input shapes and preallocated buffers (CUDA graphs).
+"""Run a model with fixed input shapes and preallocated buffers.
 
-That is what a card needs to record a run and play it again, without a word from the
-processor in between (a CUDA graph). ONNX Runtime does so where no node holds a graph of
-its own; elsewhere the places are the same all the same. Lengths that are known also
-fold what is computed from them.
+CUDA needs that to record a run as a CUDA graph, which ONNX Runtime does for models without
+subgraphs. Known lengths also fold shape computations.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """Which positions of its operands a result depends on, for every node including loops.
 
-An element of a result depends on row `u` of an operand's axis only if one of the links
-between the two allows it. A link that names a result axis allows `u` where `t - u` lies
-in its interval, `t` being the element's row along that axis. An operand axis without a
-link to a result is not read by it.
+An element of a result at position `t` may depend on position `u` of an operand's axis only if
+a link between the two allows it: one that names a result axis allows `t - u` in its interval.
+An operand axis without a link to a result is not read by it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

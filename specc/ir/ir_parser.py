@@ -1,10 +1,8 @@
 """Parse graphs from the textual IR.
 
-The text may come out of a model that nobody vouches for. Its size and depth are
-bounded, only the ops of `specc.ir.op.OPS_BY_NAME` exist, attributes have the types the ops
-declare, every node is checked by its own shape rule, and nothing in the text is run.
-Every fault fails with E0927 (no IR text of this version, or too much of it) or E0928 (a
-line that is wrong).
+The text is untrusted: size and depth are bounded, only known ops with attributes of the
+declared types exist, every node is checked by its shape rule, and nothing is executed.
+Errors are E0927 (no IR text of this version, or too much of it) and E0928 (a wrong line).
 """
 
 from dataclasses import MISSING, dataclass, fields

@@ -1,20 +1,17 @@
 """The time axis of a generative model: which axes grow with it, how many prefix
 positions come first, and how many positions each chunk adds.
 
-    seq            head 0: a text
-    3 + seq        head 3: three learned rows before it
-    m + 2 + seq    head m + 2: a memory of `m` rows, two more, the text
+    seq            head 0: a sequence
+    3 + seq        head 3: three learned positions before it
+    m + 2 + seq    head m + 2: a memory of `m` positions, two more, the sequence
 
-Position `r` of such an axis is *time* `r - h`. Rows of the head have times below 0.
-Everything that is said of rows along `g` is said in time, so that a head needs no rule
-of its own: what is put in front of an axis moves no row of it.
+Position `r` of such an axis is *time* `r - h`; positions of the head have negative times, so
+a prefix needs no rule of its own. Behind strided windows `g` counts *chunks* of the input,
+and an axis has as many positions per chunk as its *rate*:
 
-Where windows move by strides, `g` counts *chunks* of the rows that come in, and an axis
-has as many rows a chunk as its *rate* says:
-
-    6 seq          six rows a chunk: samples
-    2 seq          two, behind a window that moves by 3
-    4 + seq        one, behind four rows that were there before
+    6 seq          six per chunk: samples
+    2 seq          two, behind a window of stride 3
+    4 + seq        one, behind four positions that were there before
 """
 
 from collections.abc import Mapping

@@ -5,9 +5,9 @@
       logits = linear(h, w)                      logits = linear(h, w)
     }                                          }
 
-A body is compared with the cells of `specs/std/recurrent.specc`, written out here as
-graphs. What else the body collects may read the rows and the new state; the loop that
-is left for it carries nothing and so falls apart.
+A body is matched with the cells of `specs/std/recurrent.specc`, built here as graphs. Other
+collected values may read the scanned values and the new state; the remaining loop carries
+nothing and so is split completely.
 """
 
 from collections.abc import Iterator, Sequence

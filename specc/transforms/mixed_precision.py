@@ -1,15 +1,11 @@
 """Compute in fp16 or bf16 where rounding does no harm, and in fp32 elsewhere.
 
-Products gather thousands of terms, which a device adds in 32 bits whatever it reads and
-writes. Norms compute in 32 bits by the operators they become. What sums,
-exponentiates or divides stays in 32: softmax, means, recurrences, positions.
-
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
-Each value of f32 is one of three: *thin*, made in 16 bits; *wide*, made in 32; or
-*neutral*: constants, tables of positions and weights, which are read in whatever width
-the other operands have. Values whose names other programs know (inputs and results)
-stay of f32, but for what one derived graph hands to another.
+Devices accumulate products in 32 bits; norms become operators that do too. Softmax, means,
+recurrences and positions stay in fp32. Each f32 value is *thin*, made in 16 bits; *wide*,
+made in 32; or *neutral*: constants, position tables and weights, read in the width of the
+other operands. Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping

@@ -4,10 +4,9 @@
                        (if asked)                       │  (each if asked, each graph)
                                                         └─ prove ─ step ─ encode
 
-A pass takes a `PassState`, the graphs with what is known beside them, and gives another.
-Every graph that goes in or comes out is sound (`specc.ir.ir_verifier`): under `VERIFY_AFTER_PASSES`
-that is checked after each pass, so that a pass that breaks a graph is named, not the
-one that stumbles over it. `specc show --ir --print-after PASS` prints what a pass gives.
+A pass maps a `PassState` to another. Under `VERIFY_AFTER_PASSES` graphs are verified
+(`specc.ir.ir_verifier`) after each pass, so that the pass that breaks one is named.
+`specc show --ir --print-after PASS` prints the result of a pass.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

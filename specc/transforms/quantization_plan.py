@@ -1,10 +1,9 @@
 """Choose the quantization format of each weight.
 
-`int8`: whole numbers on both sides, each row of the other side by a scale of its own,
-so that a row's answer does not depend on its neighbors. `int8-weights`: weight-only,
-in blocks. `int4`: so with 4 bits, and 8 where it matters: tables and heads, what the
-first attention reads, maps that are small, and what is in a loop. `int8-tensor`: as
-`int8`, but in recurrent layers and loops all rows that meet a weight share a scale.
+`int8`: W8A8 with per-token activation scales, so that batch elements are independent.
+`int8-weights`: weight-only, in groups. `int4`: weight-only, with 8 bits for embeddings and
+output layers, the first attention's projections, small layers and loops. `int8-tensor`: as
+`int8`, but with one activation scale per tensor in recurrent layers and loops.
 """
 
 from collections.abc import Iterable, Mapping

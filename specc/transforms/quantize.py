@@ -6,10 +6,8 @@
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
-Each weight becomes two parameters, its whole numbers and its scales, also in the bodies
-of loops. Where a weight was cut along its results, both are. Each number of a head of a
-cache has a scale, which becomes a parameter of the step; what attention reads of the new
-rows is what later steps will read of them.
+Each weight becomes two parameters, integers and scales, also inside loops, and sliced where
+the weight was. Each feature of a head of a cache has a scale, a parameter of the step.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,20 +1,14 @@
 """Move loop-invariant and vectorizable nodes out of a `Scan` (loop fission).
 
-    y: f[b, o] = linear(x: f[b, i], w)      for each of t rows
-    →  y: f[b, t, o] = linear(x: f[b, t, i], w)
-
-Operands that do not change from row to row keep their shape where broadcasting allows
-it, and are repeated where it does not.
-
     scan x in xs carry s collect y {          u = linear(xs, w)            every row at once
       u = linear(x, w)                        scan u in us carry s collect s_before {
       y = linear(concat([s, x]), v)     →       s = tanh(u + linear(s, r))
       s = tanh(u + linear(s, r))              }
     }                                         y = linear(concat([s_before, xs]), v)
 
-What needs only scanned rows is done before the loop, what no carry needs after it. What
-does not change from row to row is outside already: bodies are cut by dependence. Done
-only where a contraction moves.
+What needs only scanned values moves before the loop, what no carry needs behind it, if a
+contraction moves. Constant operands keep their shape where broadcasting allows it, and are
+expanded where it does not.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,11 +4,9 @@
     matmul(x, w)                           as [in, out]
     einsum("b n i, i o -> b n o", x, w)    as its letters say
 
-A weight can be where all that reads it are linear maps, in which it is the matrix, and
-lookups by tokens, in which it is the table; on its way there it may be turned over, and
-cut along its results. A stack of matrices can be where experts take one each. A table
-that row numbers are looked up in is small, and every row of a text reads it: it stays
-as it is.
+A weight can be quantized where only linear layers and token embeddings read it, transposed or
+sliced along its output features, and a stack of matrices where experts take one each.
+Position tables are small and stay as they are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

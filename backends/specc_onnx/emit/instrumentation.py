@@ -1,15 +1,11 @@
-"""Copies of a compiled model with more outputs: attention weights, or how often each
-subgraph is executed.
+"""Copies of a compiled model with more outputs: attention weights, or subgraph executions.
 
-The fused `Attention` hides its weights unless asked: its fourth result in mode 3 is
-what the softmax gave, after cap and mask. One that stands in an `If` for the sake of
-empty inputs is taken out of it first, so a model opened this way needs inputs that are
-not empty. One that is done in blocks is done at once instead, whatever the length: the
-blocks have no weights to give.
+The fused `Attention` returns its weights only in mode 3 of its fourth output. One inside an
+`If` for empty inputs is taken out of it first, so such a copy needs nonempty inputs;
+blocked attention is replaced by its dense form.
 
-Every branch of an `If` and every body of a `Loop` or `Scan` has an index. A counting
-copy returns i64[n], the number of executions of each: branches return counts as one more
-result, bodies add them to one more loop-carried value.
+A counting copy returns i64[n], the executions of each branch of an `If` and each body of a
+`Loop` or `Scan`: branches return counts as one more output, bodies add them to a carry.
 """
 
 import math

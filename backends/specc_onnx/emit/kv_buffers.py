@@ -1,13 +1,10 @@
 """Build a decode step with in-place KV buffers whose capacity the caller chooses.
 
-`Attention` makes a new, longer cache at each step, and copies the old one to do so.
-ONNX Runtime's `GroupQueryAttention` writes the new rows into the buffer it is given,
-when that is bound as its result as well; what a step costs then no longer grows with
-what is only kept. It is used where keys and values serve one attention and nothing
-else, one mask holds for all heads (being causal, as the kernel is, the rest of it is a
-bias), nobody reads the weights, which the kernel does not give, and it takes heads of
-their width. Where it takes less than a step may ask (several rows at once behind
-others, in a batch) the runner gives it less at a time.
+`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends
+to the buffer it is given. It serves where keys and values have one attention as their only
+user, all heads share one mask (the kernel is causal, the rest of the mask becomes a bias),
+nobody reads the weights, and the head width fits. Where it takes fewer positions than a step
+may ask for, the runner splits the step.
 """
 
 from collections import Counter

@@ -1,13 +1,8 @@
-"""Build an ONNX model from an IR graph: lower, remove unused nodes, name values,
-add documentation strings.
+"""Build an ONNX model from an IR graph: lower, remove unused nodes, name values, document.
 
-While rules run, nodes are written that nobody reads in the end, and names are taken by
-them. When only the living are left they are named again, in order, so that
-`h/3/attn/Attention` is really the first.
-
-The result holds no weights yet: they are initializers that have a name, a type and a
-shape. Where their numbers go is decided when the model is written
-(`specc_onnx.write.model_writer`).
+Nodes are renamed in order once the unused ones are gone, so that `h/3/attn/Attention` is
+really the first. Weights are initializers without data, which is placed when the model is
+written (`specc_onnx.write.model_writer`).
 """
 
 from collections.abc import Iterable, Mapping

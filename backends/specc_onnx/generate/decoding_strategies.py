@@ -1,11 +1,7 @@
 """Greedy decoding, sampling and beam search inside a self-decoding model; token rules.
 
-Everything here is known when the model is written, but for the number of the step and the
-tokens of a sequence so far.
-
-A strategy is made while the main graph is open and writes what does not change from
-step to step; `step` writes into the loop's body. What it hands to the next step are
-`carries`; their last values become the outputs.
+A strategy emits what is loop-invariant into the main graph when it is made, and one step
+into the loop's body by `step`. The last values of its `carries` become the outputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence

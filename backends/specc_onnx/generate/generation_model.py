@@ -1,10 +1,9 @@
 """Build a self-decoding model: encoder, then an ONNX `Loop` around the decode step.
 
-The step is lowered by the same rules as any graph, into the loop's body: the first time
-round it takes the whole prompt, then one token a row. Caches grow as carries (a loop
-copies none, and nothing in a body is updated in place, so buffers of fixed size would
-be copied whole at every token). Weights, what `encode` hands over and what follows from
-these alone stay in the main graph, where the body sees them.
+The step is lowered into the loop's body by the usual rules; the first iteration takes the
+whole prompt, later ones one token per row. Caches grow as carries: a body updates nothing in
+place, so buffers of fixed size would be copied at every token. Weights and encoder outputs
+stay in the main graph, where the body sees them.
 """
 
 from collections.abc import Mapping

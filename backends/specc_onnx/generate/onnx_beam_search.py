@@ -1,12 +1,8 @@
-"""One step of beam search as ONNX nodes.
+"""One step of beam search as ONNX nodes (Wu et al. 2016, arXiv:1609.08144, sec. 7).
 
-The bookkeeping is that of the published generators, where it goes back to Wu et al.
-2016, arXiv:1609.08144, sec. 7: of the continuations of `beams` hypotheses the best are
-looked at, more of them than beams, so that enough remain when some have ended. Ended
-ones are stored separately, with scores divided by a power of their length.
-
-Shapes: `s` sentences, `n` beams, `c` candidates, `t` tokens written so far. Everything
-grows by one token a step.
+As in the published generators, more candidates than beams are kept, so that enough remain
+when some finish; finished ones are stored with length-normalized scores. Shapes: `s`
+sentences, `n` beams, `c` candidates, `t` tokens so far.
 """
 
 from dataclasses import dataclass

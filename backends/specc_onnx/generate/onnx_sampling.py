@@ -1,15 +1,9 @@
-"""Sampling of the next token as ONNX nodes: temperature, top-k, top-p, min-p,
-repetition penalty, and the random number generator.
+"""Sample the next token in ONNX: repetition penalty, temperature, top-k, softmax, top-p
+(arXiv:1904.09751, sec. 3.1), min-p (arXiv:2407.01082, sec. 3), in this order.
 
-Keys are tensors of any shape, so a whole batch of streams is advanced at once. All
-arithmetic is modulo 2**64, as unsigned integers have it in ONNX.
-
-The order is that of the published generators: repetition penalty, temperature, top-k,
-softmax over what is left in falling order, top-p (Holtzman et al. 2019,
-arXiv:1904.09751, sec. 3.1), min-p (Nguyen et al. 2024, arXiv:2407.01082, sec. 3), then
-the inverse of the cumulative distribution at one uniform number. Equal logits stand in
-the order of their ids. Probabilities are computed in f64, so that both sides draw the
-same token.
+Then the cumulative distribution is inverted at one uniform number; equal logits are in the
+order of their ids. Probabilities are f64, so that Python draws the same token. Random keys
+are u64 tensors of any shape, so a whole batch of streams is advanced at once.
 """
 
 from dataclasses import dataclass

@@ -1,15 +1,12 @@
 """Local attention in blocks of queries.
 
-    If(long)  a Loop over blocks: keys and mask of a block are cut out in its body
-    else      one attention, as it is below that length
+    If(long)  a Loop over blocks: keys and mask of a block are sliced in its body
+    else      one dense attention
 
-The mask of a block is made in the body from row numbers of the block, and that of the
-short form inside an `If` as well: a model that is given a long text holds no tensor of
-`n · n` numbers. Blocks are equally long; the last one begins earlier and gives rows of
-its neighbor once more, which are cut off.
-
-Keys that all queries may see stand in front of each block's own; queries that may see
-all keys are done by themselves, and put in their places.
+Masks are computed inside the body, or inside an `If` for the dense form, so that a long
+sequence never has a tensor of `n · n` elements. Blocks have equal length; the last one
+overlaps its neighbor. Keys that all queries see are prepended to each block's own; queries
+that see all keys are computed separately and scattered in.
 """
 
 from collections.abc import Callable, Iterator

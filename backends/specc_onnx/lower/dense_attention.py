@@ -1,10 +1,8 @@
-"""Attention over all queries at once: the `Attention` operator, or matrix products
-and a softmax.
+"""Attention over all queries at once: the `Attention` operator, or products and a softmax.
 
-What the operator needs and does not say (ONNX Runtime 1.31 on CPU, measured): a mask
-must have the full query length; no axis may be empty. A mask and added scores become
-one float mask. Rows that see no key give zeros on both ways. `is_causal` is not used:
-it aligns rows differently from one opset to the next.
+ONNX Runtime 1.31 on CPU needs a mask of full query length and no empty axis. Mask and bias
+become one float mask; rows without a visible key give zeros. `is_causal` is not used: it
+aligns positions differently from one opset to the next.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,8 @@
 """Compute dynamic lengths in the ONNX graph from input shapes.
 
-A bare symbol is read off the first input that has it as an axis; one that occurs only
-inside a sum, such as `past + new`, is what remains when the rest is known. Everything
-is computed in the main graph, once, as vectors of one element, because shapes are
-concatenations of those.
+A symbol is read off the first input with that axis; one inside a sum, such as
+`past + new`, is what remains when the rest is known. All is computed once in the main graph,
+as vectors of one element, of which shapes are concatenations.
 """
 
 from collections.abc import Mapping, Sequence

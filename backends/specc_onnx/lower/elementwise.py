@@ -1,9 +1,8 @@
-"""Lower functions of one number, and arithmetic where ONNX operators differ from the IR's
-definition.
+"""Lower pointwise functions, and arithmetic where ONNX differs from the IR.
 
-ONNX Runtime's `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` of whole numbers go through
-floats or through 32 bits, `Mod` of the least number by -1 ends the process, and a cast of
-what is too large depends on the machine. What is promised stands in docs/language.md.
+ONNX Runtime's integer `Pow`, `ReduceSum`, `Min`, `Max` and `Sign` go through floats or 32
+bits, `Mod` of the least integer by -1 crashes, and out-of-range casts depend on the machine;
+docs/language.md has the definitions.
 """
 
 import math

@@ -1,9 +1,8 @@
 """The ONNX graph under construction: nodes, constants, names, nested bodies.
 
-Names are made here and nowhere else. A node that was written before is not written
-again, so masks, shapes and position tables are shared by all layers. Nodes go into the
-innermost open `GraphBody`; a body sees everything outside it, as in ONNX. Lengths are always
-computed outside (`specc_onnx.lower.dynamic_shapes`).
+Equal nodes are written once, so masks, shapes and position tables are shared by all layers.
+Nodes go into the innermost open `GraphBody`; lengths are computed outside
+(`specc_onnx.lower.dynamic_shapes`).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -1,9 +1,8 @@
 """Slices of query-key grids and of attention operands, recomputed per block.
 
-On entry: a value, its axis of queries and its axis of keys. Ops that read row for row
-along both commute with taking rows, so `j <= i` over 32 queries and 95 keys is the
-comparison of 32 row numbers with 95. What has one of the two axes, or is made in another
-way, is a leaf: the caller says what stands for it.
+Ops that are elementwise along queries and keys commute with slicing, so `j <= i` over 32
+queries and 95 keys compares 32 position ids with 95. Values with one of the two axes, or
+made in another way, are leaves: the caller says what stands for them.
 """
 
 from collections.abc import Callable, Sequence

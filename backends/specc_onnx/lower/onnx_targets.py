@@ -1,18 +1,12 @@
 """Targets and opset versions.
 
-The lowest opset here is 17, so only what came later is listed; a test compares the
-table with ONNX's own schemas. `SWISH` is not used at all: ONNX Runtime 1.31 has no
-kernel for it from opset 25 on.
+The lowest opset is 17, so only later operators are listed; a test compares the table with
+ONNX's schemas. `Swish` is not used: ONNX Runtime 1.31 has no kernel for it from opset 25 on.
 
-The choices are measured. Both forms of a linear map keep the weight in the layout the
-checkpoint stores it in, so that it need not be copied or turned over when a model is
-loaded. On BERT-base the form of `ort-cpu` was 2 to 7 % faster than `Gemm` (ONNX Runtime
-1.31, 2 cores, best of 7, batch 1 and 8), hardly more than the noise.
-
-Additions are not fused with the norms after them. 24 sums with their norms over 128 rows of 768,
-milliseconds of one processor (ONNX Runtime 1.31, median of 8): `Add` and
-`LayerNormalization` 1.6, `SkipLayerNormalization` 12.3; `Add` and `RMSNormalization` 1.0,
-`SkipSimplifiedLayerNormalization` 2.1. Over a single row the latter are alike.
+Measured with ONNX Runtime 1.31: both forms of a linear layer keep the weight's layout; that
+of `ort-cpu` was 2 to 7 % faster than `Gemm` on BERT-base. Additions are not fused with norms:
+24 sums and norms over 128 rows of 768 took 1.6 ms with `Add` and `LayerNormalization`, 12.3
+with `SkipLayerNormalization`; 1.0 and 2.1 with the RMS forms.
 """
 
 from collections.abc import Mapping

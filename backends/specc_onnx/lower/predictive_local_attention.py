@@ -2,9 +2,9 @@
 
     abs(float(j) - center[i]) <= reach
 
-A step has one query a text. Its keys lie between the least center less the reach and
-the greatest one more: those rows alone are scored, made weights of and summed, where
-they are less than half of all. The other weights are zeros.
+A step has one query per sequence. Only the keys between the least and the greatest center,
+widened by the reach, are scored and summed where they are less than half of all; the other
+weights are zeros.
 """
 
 from collections.abc import Callable

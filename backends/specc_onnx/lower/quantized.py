@@ -1,9 +1,8 @@
 """Lower layers with quantized weights.
 
-int8 is W8A8 with per-token activation scales: ONNX Runtime's `QGemm`, which reads weights in
-place, or the standard `MatMulInteger`. `MatMulIntegerToFloat` is avoided: with a bias and
-per-token scales it multiplies the bias by the scale, and the optimizer of ONNX Runtime 1.31
-creates it from a product with both scales. So scales are applied one after the other.
+int8 is W8A8 with per-token activation scales: `QGemm`, which reads weights in place, or
+`MatMulInteger`. ONNX Runtime 1.31 makes a `MatMulIntegerToFloat`, which multiplies a bias by
+the scale, of a product with both scales, so scales are applied one after the other.
 Group-wise weights use `MatMulNBits`, or are dequantized first.
 """
 

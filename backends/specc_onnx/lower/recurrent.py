@@ -1,12 +1,8 @@
 """Lower RNN, GRU and LSTM to ONNX operators, or to a loop.
 
-All of it is computed from weights only, so a runtime folds it, when it loads the model.
-
-Those operators want time in front, gates in an order of their own
-(`specc_onnx.lower.recurrent`), and padding on the right (`specc_onnx.lower.packed_sequences`). So
-axes
-are turned about around them, and rows that exist are moved together where the input
-does not promise that padding stands on the right.
+The operators want time first, gates in an order of their own, and padding on the right
+(`specc_onnx.lower.packed_sequences`). Weights are reordered by nodes of constants only, which
+a runtime folds when it loads the model.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,12 @@
-"""Verify a built ONNX model: types of all values, and that ONNX Runtime loads it.
+"""Verify a built ONNX model: ONNX's checker, the type of every value, a load in ONNX Runtime.
 
-ONNX's checker in full mode; the shapes of every value, found anew from the nodes and
-compared with ours; a load in ONNX Runtime, last. The model is checked without its
-weights: in a copy they are inputs, so that nothing large is read and models of any size
-pass the same gates. A failure here is a fault of ours, never the user's, except that
-the runtime installed may be too old for what was asked.
+The model is checked without its weights, which are inputs of a copy, so models of any size
+pass. A failure is a bug of specc, except a runtime that is too old for what was asked.
 
-ONNX's own rules for shapes are asked node by node, with a number for every length;
-whole numbers that are known by then, such as the parts of a shape, are computed on the
-way and told to the rules that want them. Inference over a whole graph of symbols knows
-less, and has forgotten it behind the first `Reshape`. What ONNX does not know or does
-not ask is in `specc_onnx.verifier.shape_rules`. What depends on data stays unknown, above
-all what a `Loop` collects.
+ONNX's shape rules are applied node by node with a number for every length; known integers,
+such as parts of shapes, are folded and given to the rules that need them. Whole-graph
+inference with symbols loses them behind the first `Reshape`. Rules that ONNX lacks are in
+`specc_onnx.verifier.shape_rules`. What depends on data stays unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

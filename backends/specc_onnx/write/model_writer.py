@@ -1,9 +1,8 @@
-"""Lower, verify and write graphs with their weights.
+"""Lower, verify and write graphs with their weights, tensor by tensor.
 
-The same graphs, weights and options give the same bytes. Weights stream tensor by
-tensor. Nothing is at its final name before everything is written; the `.onnx` comes
-last. A model of one file is the case of one graph; `specc_onnx.write.package_writer` writes
-several as a package.
+The same graphs, weights and options give the same bytes. Files appear under their final
+names when all is written, the `.onnx` last. `specc_onnx.write.package_writer` writes several
+graphs as a package.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

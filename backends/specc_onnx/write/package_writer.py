@@ -1,9 +1,8 @@
 """Write a package: several graphs with shared weights and `specc.json`.
 
-Files that other programs look for by name are entry files; the weights, and extras that
-wish it, bear their content's hash in their name. Entries come last and `specc.json` the
-very last, so that a program that opens the package through it finds the former one, the
-new one, or is told by a hash that they are mixed.
+Weights and some extras have their content's hash in their names; entry files have fixed
+names. Entries come last and `specc.json` very last, so that a reader finds the old package,
+the new one, or a hash that does not match.
 """
 
 import hashlib

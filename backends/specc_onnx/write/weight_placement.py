@@ -1,11 +1,8 @@
 """Decide where each weight is stored: inline, external data file, or the checkpoint.
 
-Graphs that are written together share one decision: a parameter of several of them is
-stored once.
-
-The decision is made from headers alone, before anything is lowered, because a weight
-that stays in its file keeps its element type and is widened in the graph; one that is
-copied is converted on the way.
+Graphs written together share one decision and store each parameter once. It is made from
+headers before lowering, because a weight that stays in its file keeps its element type and
+is widened in the graph, while a copied one is converted.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,8 @@
 """Convolution and pooling ops over one time axis or an image.
 
-Rows are [batch, time, channels], pictures [batch, channels, high, wide], as published
-checkpoints and fast kernels have them. Every attribute that is a tuple has a number for
-each axis that the window moves along; `pads` has those before, then those behind. Row t
-of a result is made of the rows `t · stride - before + dilation · n` of the operand, n
-from 0 to `kernel - 1`; where there are none, zeros stand.
+Sequences are [batch, time, channels], images NCHW. Tuple attributes have one number per
+window axis; `pads` has those before, then those behind. Position t of a result reads
+positions `t · stride - before + dilation · n`, n from 0 to `kernel - 1`, zeros outside.
 """
 
 from specc.ir.dim import Dim, floor_divide_dims, min_dims, mod_dims

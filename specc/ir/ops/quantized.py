@@ -1,9 +1,8 @@
 """Layers with quantized weights, and quantization of KV cache entries.
 
-`rows`: a row a result, as PyTorch has them. With a `block` each row is cut into pieces
-of so many numbers, the last one filled up, each with a scale of its own, packed into
-bytes: a byte is a number of 8 bits plus 128, or two of 4 bits plus 8, the earlier one
-in its lower half. `columns`: a column a result, numbers that are signed and not packed.
+`rows`: `[out, in]` as in PyTorch; with a group size (`block`) each row is split into groups,
+the last one padded, with a scale each, packed into bytes: 8 bits plus 128, or two of 4 bits
+plus 8, the earlier one in the lower half. `columns`: `[in, out]`, signed and not packed.
 Without a group size there is one scale per channel.
 """
 

@@ -1,9 +1,8 @@
 """RNN, GRU and LSTM: one layer in one direction.
 
-Weights lie as in PyTorch, gates below one another: reset, update, new; input, forget,
-cell, output. A row that is not kept is passed over: the state stays as it was and the
-result is zero. With padding on the right that is PyTorch's packed sequence. Without a
-first state it is zero. With `reverse` the last row comes first.
+Weights are PyTorch's, gates stacked: reset, update, new; input, forget, cell, output. At a
+padded position the state is unchanged and the result zero; padding on the right is PyTorch's
+packed sequence. The initial state defaults to zero; `reverse` starts at the last position.
 """
 
 from collections.abc import Sequence
