@@ -222,58 +222,49 @@ def _errors_of(report: JobReport) -> None:
         write_file_atomically(report.out / ERRORS, [data])
 
 
-@dataclass(frozen=True)
-class JobArgumentKind:
-    """What an argument is, in words, and whether a value is that."""
-
-    words: str
-    fits: Callable[[object], bool]
-
-
-def _paths(value: object) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(map(_path, value))
-
-
-def _path(value: object) -> bool:
+def _is_path(value: object) -> bool:
     return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
 
 
-def _names(value: object) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return False
-    return all(isinstance(name, str) for name in value)
+def _is_names(value: object) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(name, str) for name in value)
+    )
 
 
-def _table(value: object) -> bool:
-    return isinstance(value, Mapping) and _names([*value, *value.values()])
-
-
-def _count(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
-KINDS = {
-    "data": JobArgumentKind("a path or more, each a text", _paths),
-    "out": JobArgumentKind("the path of a folder", _path),
-    "columns": JobArgumentKind("a table from inputs to names of columns", _table),
-    "keep_columns": JobArgumentKind("a list of names of columns", _names),
-    "raw": JobArgumentKind("a list of names of outputs", _names),
-    "output_format": JobArgumentKind("a text", lambda value: isinstance(value, str)),
-    "engine": JobArgumentKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
-    "workers": JobArgumentKind("a whole number from 0 on", _count),
-    "max_errors": JobArgumentKind("a whole number from 0 on", _count),
+ARGUMENTS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    "data": (
+        "a path or more, each a text",
+        lambda v: isinstance(v, tuple) and bool(v) and all(map(_is_path, v)),
+    ),
+    "out": ("the path of a folder", _is_path),
+    "columns": (
+        "a table from inputs to names of columns",
+        lambda v: v is None or (isinstance(v, Mapping) and _is_names([*v, *v.values()])),
+    ),
+    "keep_columns": ("a list of names of columns", lambda v: v is None or _is_names(v)),
+    "raw": ("a list of names of outputs", _is_names),
+    "output_format": ("a text", lambda v: isinstance(v, str)),
+    "engine": (f"one of {', '.join(ENGINES)}", lambda v: v in ENGINES),
+    "workers": ("a whole number from 0 on", _is_count),
+    "max_errors": ("a whole number from 0 on", lambda v: v is None or _is_count(v)),
 }
-OPTIONAL = ("columns", "keep_columns", "max_errors")
-"""What may be None as well."""
+"""What each argument of the Python interface must be, in words and as a test."""
 
 
 def check_job_arguments(**asked: object) -> None:
-    """E0970 for the first argument that is not of its kind."""
+    """Raise E0970 for the first argument of the wrong type."""
     for name, value in asked.items():
-        fits = KINDS[name].fits(value) or (value is None and name in OPTIONAL)
-        if not fits:
+        due, fits = ARGUMENTS[name]
+        if not fits(value):
             raise_error(
                 "E0970",
-                f"`{name}` is {KINDS[name].words}, not {escape_text(repr(value))[:60]}",
+                f"`{name}` is {due}, not {escape_text(repr(value))[:60]}",
                 helps=["docs/batch-inference.md says what a job is asked for"],
             )

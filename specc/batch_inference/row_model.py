@@ -78,9 +78,6 @@ class RowGenerator:
         return replace(writing, numbers=[first + row.number for row in rows])
 
 
-GIVEN_ONE_BY_ONE = ("num_return_sequences", "log_probs")
-
-
 @dataclass
 class RowModel:
     """What is computed of each row: results of a graph, or generated text. `columns` is the

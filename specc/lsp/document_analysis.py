@@ -185,7 +185,6 @@ def resolve_used_file(
     return None
 
 
-Spanned = ast.Node
 NO_NODE = (ast.Comments,)
 
 

@@ -61,7 +61,7 @@ def expected_terminals(
     last = here.before[-1].kind if here.before else ""
     if here.fits >= MAY_BE_VALUES:
         found += _words(here.before)
-        found += _options(known, here.before, offset)
+        found += _options(known, here.before)
         found += _of_definition(here.before)
         found += _values(known, offset, begun=begun)
     elif last in ("COLON", "ARROW") and "NAME" in here.fits:
@@ -114,9 +114,7 @@ def _quoted(text: str, offset: int) -> Iterator[CompletionItem]:
         )
 
 
-def _options(
-    known: DocumentAnalysis, tokens: Sequence[Token], offset: int
-) -> Iterator[CompletionItem]:
+def _options(known: DocumentAnalysis, tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """The options of the call that a character is in, those not given yet."""
     opened = _open_bracket(tokens)
     if opened is None or tokens[opened].kind != "LPAR" or opened == 0:

@@ -40,7 +40,6 @@ class TaskKind:
 
 
 TEXT = (TaskSlot("text", many=True), TaskSlot("text_pair", many=True, optional=True))
-LABELS = ("id2label",)
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
         slots=TEXT,

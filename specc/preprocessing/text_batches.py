@@ -31,7 +31,7 @@ def encode_text_inputs(
         ):
             found[name] = value
             continue
-        texts = [value] if isinstance(value, str) else _texts(value, name)
+        texts = [value] if isinstance(value, str) else _items(value)
         for key, array in batch_texts(graph, reading, name, texts, growing=growing).items():
             if key == name or key not in given:
                 found[key] = array
@@ -42,7 +42,7 @@ def batch_texts(
     graph: Graph,
     reading: PreprocessingConfig,
     name: str,
-    texts: Sequence[str],
+    texts: Sequence[object],
     *,
     growing: str = "",
 ) -> dict[str, Array]:
@@ -55,37 +55,36 @@ def batch_texts(
     """
     record = reading.of_input(name)
     assert isinstance(record, TEXT), f"`{name}` is not read as text"
-    return batch_rows(graph, name, _encoded(texts, record), growing=growing)
+    return batch_rows(graph, name, _encoded(texts, record, name), growing=growing)
 
 
-def _encoded(texts: Sequence[str], record: TextReading) -> list[Array]:
-    """The ids of every text. A fault says in which of several it is."""
-    found = []
-    for number, text in enumerate(texts):
-        try:
-            found.append(encode_text_ids(text, record))
-        except Failed as failed:
-            if len(texts) == 1:
-                raise
-            first, *others = failed.diagnostics
-            where = f"it is in text {number + 1} of {len(texts)}"
-            raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
-    return found
+def _encoded(texts: Sequence[object], record: TextReading, name: str) -> list[Array]:
+    """Return the ids of every text. Raise the first error, which says in which text it is."""
+    rows = encode_each(texts, record, name)
+    for row in rows:
+        if isinstance(row, Diagnostic):
+            raise Failed(row)
+    return [row for row in rows if not isinstance(row, Diagnostic)]
 
 
-def encode_each(texts: Sequence[object], record: TextReading) -> list[Array | Diagnostic]:
-    """The ids of every text, or what is wrong with it: a bad one fails no other."""
+def encode_each(
+    texts: Sequence[object], record: TextReading, name: str = ""
+) -> list[Array | Diagnostic]:
+    """Return the ids of every text, or its error; `name` is the input in messages."""
+    of = f" in `{name}`" if name else ""
     found: list[Array | Diagnostic] = []
     for number, text in enumerate(texts):
-        where = f"it is text {number + 1} of {len(texts)}"
+        where = (f"it is text {number + 1} of {len(texts)}{of}",) if len(texts) > 1 else ()
         if not isinstance(text, str):
-            found.append(Diagnostic("E0906", f"{_kind(text)} is no text", notes=(where,)))
+            kind = "nothing (None)" if text is None else f"a value of type {type(text).__name__}"
+            mend = "leave it out, or give an empty text"
+            found.append(Diagnostic("E0906", f"{kind} is no text", notes=where, helps=(mend,)))
             continue
         try:
             found.append(encode_text_ids(text, record))
         except Failed as failed:
             first = failed.diagnostics[0]
-            found.append(replace(first, notes=(*first.notes, where)))
+            found.append(replace(first, notes=(*first.notes, *where)))
     return found
 
 
@@ -134,26 +133,6 @@ def _uneven(name: str, lengths: Sequence[int]) -> NoReturn:
 def _is_text(value: object) -> bool:
     """Whether texts are meant: a list with a text in it is no list of numbers."""
     return isinstance(value, str) or any(isinstance(x, str) for x in _items(value))
-
-
-def _kind(item: object) -> str:
-    """What something is, that is no text."""
-    return "nothing (None)" if item is None else f"a value of type {type(item).__name__}"
-
-
-def _texts(value: object, name: str) -> list[str]:
-    """A list of texts. E0906 where one of them is something else."""
-    texts = []
-    for number, item in enumerate(_items(value)):
-        if not isinstance(item, str):
-            raise_error(
-                "E0906",
-                f"what is given as `{name}` holds no text in place {number + 1}",
-                notes=[f"{_kind(item)} stands there, among texts"],
-                helps=["leave it out, or give an empty text"],
-            )
-        texts.append(item)
-    return texts
 
 
 def _items(value: object) -> Sequence[object]:

@@ -16,8 +16,6 @@ from specc.drawing.png import encode_png
 def test_a_png_is_read_back_equal(rows, columns, channels, seed):
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (rows, columns, channels), dtype=np.uint8)
-    if seed % 2:
-        pixels = np.sort(pixels, axis=0)  # smooth downwards: the other filter
     with Pillow.open(io.BytesIO(encode_png(pixels))) as picture:
         found = np.asarray(picture).reshape(pixels.shape)
     np.testing.assert_array_equal(found, pixels)

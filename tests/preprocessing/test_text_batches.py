@@ -29,9 +29,9 @@ def test_each_text_is_ids_or_says_what_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("texts", "code", "note"),
     [
-        (["a", "b", "c"], "E0908", "it is in text 3 of 3"),
-        (["a", None], "E0906", "nothing (None) stands there, among texts"),
-        (["a", 3], "E0906", "a value of type int stands there, among texts"),
+        (["a", "b", "c"], "E0908", "it is text 3 of 3 in `ids`"),
+        (["a", None], "E0906", "it is text 2 of 2 in `ids`"),
+        (["a", 3], "E0906", "it is text 2 of 2 in `ids`"),
     ],
 )
 def test_a_fault_says_in_which_text_it_is(texts: list[object], code: str, note: str) -> None:
