@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import specc
-from specc.batch_inference.block import BlockRunner
+from specc.batch_inference.block import BlockRunner, OpenBlock
 from specc.batch_inference.job import JobReport, run_job
-from specc.batch_inference.length_batches import CostFormulas
 from specc.batch_inference.plan import BatchLimits
 from specc.batch_inference.planning import JobRequest, make_plan
-from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_batches import CostFormulas
 from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
 
 TOGETHER = 64
@@ -152,24 +152,18 @@ def _job(table: Table, name: str, more: Mapping[str, Any]) -> JobRequest:
     )
 
 
-@dataclass
-class Timed(BlockRunner):
-    """Blocks that count the processor's seconds in which the model is at work: alone, or
-    with the choice of tokens.
-    """
+COMPUTED = [0.0]
+"""The processor's seconds in which the model is at work: alone, or with the choice of tokens."""
 
-    computed: float = 0.0
 
-    def _flow(self, *given: Any) -> list[InputRow]:
+def _timed(work: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(*given: Any) -> Any:
         began = time.process_time()
-        made = super()._flow(*given)
-        self.computed += time.process_time() - began
+        made = work(*given)
+        COMPUTED[0] += time.process_time() - began
         return made
 
-    def _batch(self, *given: Any) -> None:
-        began = time.process_time()
-        super()._batch(*given)
-        self.computed += time.process_time() - began
+    return timed
 
 
 def _beyond(table: Table) -> float:
@@ -180,12 +174,14 @@ def _beyond(table: Table) -> float:
     plan, out = make_plan(job), Path(job.out)
     shutil.rmtree(out, ignore_errors=True)
     plan.write(out)
-    blocks = Timed(plan, out, BlockRunner.open(plan, out).model)
+    blocks = BlockRunner.open(plan, out)
     blocks.do(0)
-    blocks.computed, began = 0.0, time.process_time()
-    for number in range(1, len(plan.blocks)):
-        blocks.do(number)
-    return (time.process_time() - began) / max(blocks.computed, 1e-9) - 1
+    COMPUTED[0], began = 0.0, time.process_time()
+    batch, generate = _timed(OpenBlock._batch), _timed(OpenBlock._generate)
+    with patch.multiple(OpenBlock, _batch=batch, _generate=generate):
+        for number in range(1, len(plan.blocks)):
+            blocks.do(number)
+    return (time.process_time() - began) / max(COMPUTED[0], 1e-9) - 1
 
 
 def _memory(table: Table) -> Iterator[str]:

@@ -1,86 +1,28 @@
 """Compute one block of rows to a part file."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from specc.batch_inference.crash_journal import CrashJournal
 from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
 from specc.batch_inference.format_registry import find_format
-from specc.batch_inference.length_batches import count_padding, make_batches
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics, write_part
 from specc.batch_inference.plan import FOLDER, BatchLimits, JobPlan, PlannedFile, describe_file
 from specc.batch_inference.result_columns import ERROR
-from specc.batch_inference.row_inputs import BROKEN, InputRow
+from specc.batch_inference.row_batches import (
+    BROKEN,
+    InputRow,
+    count_padding,
+    group_by_shape,
+    make_batches,
+)
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.safe_read import escape_text
 from specc.runtime.generation import GenerationResult
-
-Made = tuple[int, dict[str, object] | Failed]
-"""The number of a row in its block, and its results, or what is wrong with it."""
-
-
-@dataclass(kw_only=True)
-class ContinuousGeneration:
-    """A generative model; `first` is the index of the block's first row in all data, which seeds
-    sampling. `padding` of the `places` computed were padding.
-    """
-
-    model: RowModel
-    limits: BatchLimits
-    first: int
-    places: int = 0
-    padding: int = 0
-    work: int = 0
-
-    def write(self, rows: Sequence[InputRow], journal: CrashJournal) -> Iterator[Made]:
-        """Every row, as it ends: those of one shape together, the shortest first."""
-        padded = self.model.taking.padded
-        # beside each other stand only rows that differ in what is padded
-        groups: dict[object, list[InputRow]] = {}
-        for row in sorted(rows, key=lambda r: (r.length(padded), r.number)):
-            groups.setdefault(row.shape(padded), []).append(row)
-        for group in groups.values():
-            yield from self._group(group, group[-1].length(padded), journal)
-
-    def _group(
-        self, rows: Sequence[InputRow], longest: int, journal: CrashJournal
-    ) -> Iterator[Made]:
-        texts = self.model.texts
-
-        # texts are numbered in all data, the journal counts within its block
-        def began(numbers: Sequence[int]) -> None:
-            journal.begin([number - self.first for number in numbers])
-
-        batch = texts.batch(self._at_once(longest), began)
-        lengths = {r.number: r.length(self.model.taking.padded) for r in rows}
-        for number, made in batch.write((self.first + r.number, r) for r in rows):
-            if not isinstance(made, Failed):
-                self.work += self._work(lengths[number - self.first], made)
-            told = made if isinstance(made, Failed) else texts.written.values(made)
-            yield number - self.first, told
-        self.places += batch.fed
-        self.padding += batch.fed - batch.used
-
-    def _work(self, length: int, made: Sequence[GenerationResult]) -> int:
-        """What it takes to write a text, prompt and all."""
-        taking, count = self.model.taking, len(made[0].tokens)
-        # a prompt and what is written behind it are one row of one input
-        behind = taking.entrance.growing in taking.columns
-        whole = length + count if behind else max(length, count)
-        return self.model.formulas.work(1, whole)
-
-    def _at_once(self, longest: int) -> int:
-        """How many texts of this length may stand beside each other."""
-        memory, limits = self.model.formulas.memory, self.limits
-        # one text is written whatever it takes: no limit makes it shorter
-        count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
-        while count > 1 and memory(count, longest) > limits.memory:
-            count -= 1
-        return count
-
 
 FATAL = "E0882"
 """The code of a row whose process died of it."""
@@ -89,12 +31,12 @@ MOST_TEXT = 500
 """Characters of a message that a table holds."""
 
 Report = Callable[[int], None]
-"""Told how many rows more are done."""
+"""Called with how many more rows are done."""
 
 
 @dataclass
 class BlockRunner:
-    """Does blocks of one plan, with a model that is opened once."""
+    """Computes blocks of one plan with a model that is opened once."""
 
     plan: JobPlan
     out: Path
@@ -103,7 +45,7 @@ class BlockRunner:
 
     @staticmethod
     def open(plan: JobPlan, out: Path) -> "BlockRunner":
-        """The model of a plan, ready."""
+        """Open the model of a plan."""
         model = RowModel.open(
             plan.model,
             plan.columns,
@@ -126,144 +68,166 @@ class BlockRunner:
             with translate_os_errors(Path(self.plan.files[self.plan.blocks[number].file].path)):
                 table = self._read(number)
             count = self.plan.blocks[number].rows
-            done = BlockStatistics(number=number, rows=count)
-            values = self._values(table, count, done, journal, report)
-            write_part(self.plan, self.out, table, values, done)
+            block = OpenBlock(
+                model=self.model,
+                limits=self.plan.limits,
+                first=self.plan.firsts[number],
+                journal=journal,
+                report=report,
+                done=BlockStatistics(number=number, rows=count),
+                values=[{} for _ in range(count)],
+            )
+            block.compute(table)
+            write_part(self.plan, self.out, table, block.values, block.done)
             journal.close()
-        return done
+        return block.done
 
     def _read(self, number: int) -> Rows:
-        """The columns that are needed. E0881 for a file that has changed."""
+        """Return the columns that are needed. Raise E0881 for a file that has changed."""
         block = self.plan.blocks[number]
         file = self.plan.files[block.file]
         path = Path(file.path)
-        _check_same(path, file)
+        if not path.exists() or describe_file(path) != file:
+            _fail_changed(file, "changed since", "put the file back, or begin")
         if block.file not in self.formats:
             self.formats[block.file] = find_format(path)
         kept = [c.name for c in self.plan.kept]
         # one column may be read for two inputs, and kept besides
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
         table = self.formats[block.file].read(path, block, wanted)
-        _check_rows(table, block.rows, file)
+        if any(len(column) != block.rows for column in table.values()):
+            _fail_changed(file, "other rows than when", "begin")
         return table
 
-    def _values(
-        self, table: Rows, count: int, done: BlockStatistics, journal: CrashJournal, report: Report
-    ) -> list[dict[str, object]]:
-        """The results of every row, in order."""
-        values: list[dict[str, object]] = [{} for _ in range(count)]
-        taking, padded = self.model.taking, self.model.taking.padded
+
+@dataclass(kw_only=True)
+class OpenBlock:
+    """A block in progress: results of its rows in `values`. `first` is the index of its first
+    row in all data, which seeds sampling.
+    """
+
+    model: RowModel
+    limits: BatchLimits
+    first: int
+    journal: CrashJournal
+    report: Report
+    done: BlockStatistics
+    values: list[dict[str, object]]
+
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The inputs that are padded."""
+        return self.model.taking.padded
+
+    def compute(self, table: Rows) -> None:
+        """Compute every row."""
         good: list[InputRow] = []
-        for number, row in enumerate(taking.rows(table, count)):
+        for number, row in enumerate(self.model.taking.rows(table, self.done.rows)):
             if isinstance(row, InputRow):
                 good.append(row)
             else:
-                _fault(values, done, number, row)
-        report(count - len(good))
+                self._fail(number, row)
+        self.report(self.done.rows - len(good))
         # texts end at different times, so that their batches are not fixed beforehand
         if self.model.flows:
-            good = self._flow(good, values, done, journal, report)
+            good = self._generate(good)
         memory = self.model.formulas.memory
-        for batch in make_batches(good, padded, self.plan.limits, memory):
-            places, padding = count_padding(batch, padded)
-            done.places, done.padding = done.places + places, done.padding + padding
-            self._batch(batch, values, done, journal)
-            report(len(batch))
+        for batch in make_batches(good, self.padded, self.limits, memory):
+            self._count(*count_padding(batch, self.padded))
+            self._batch(batch)
+            self.report(len(batch))
         # batches are sorted by length, the list of errors by row
-        done.errors.sort()
-        return values
+        self.done.errors.sort()
 
-    def _flow(
-        self,
-        rows: Sequence[InputRow],
-        values: list[dict[str, object]],
-        done: BlockStatistics,
-        journal: CrashJournal,
-        report: Report,
-    ) -> list[InputRow]:
-        """Generate texts by continuous batching; return the rows that crashed a process."""
-        blamed, began = journal.blamed(), time.perf_counter()
-        flow = ContinuousGeneration(
-            model=self.model, limits=self.plan.limits, first=self.plan.firsts[done.number]
-        )
+    def _count(self, places: int, padding: int) -> None:
+        self.done.places += places
+        self.done.padding += padding
+
+    def _generate(self, rows: Sequence[InputRow]) -> list[InputRow]:
+        """Generate texts by continuous batching, those of one shape together, the shortest first.
+        Return the rows that crashed a process.
+        """
+        blamed, began = self.journal.blamed(), time.perf_counter()
         some = [row for row in rows if row.number not in blamed]
-        for number, made in flow.write(some, journal):
-            if isinstance(made, Failed):
-                _fault(values, done, number, made.diagnostics[0])
-            else:
-                values[number] = made
-            report(1)
-        done.places, done.padding, done.work = flow.places, flow.padding, flow.work
-        done.seconds += time.perf_counter() - began
+        for group in group_by_shape(some, self.padded):
+            self._generate_group(group)
+        self.done.seconds += time.perf_counter() - began
         return [row for row in rows if row.number in blamed]
 
-    def _batch(
-        self,
-        batch: Sequence[InputRow],
-        values: list[dict[str, object]],
-        done: BlockStatistics,
-        journal: CrashJournal,
-    ) -> None:
-        """A batch; row by row where something is wrong with one of them."""
+    def _generate_group(self, rows: Sequence[InputRow]) -> None:
+        texts, first = self.model.texts, self.first
+        lengths = {row.number: row.length(self.padded) for row in rows}
+
+        # texts are numbered in all data, the journal counts within its block
+        def began(numbers: Sequence[int]) -> None:
+            self.journal.begin([number - first for number in numbers])
+
+        batch = texts.batch(self._at_once(max(lengths.values())), began)
+        for index, made in batch.write((first + row.number, row) for row in rows):
+            number = index - first
+            if isinstance(made, Failed):
+                self._fail(number, made.diagnostics[0])
+            else:
+                self.done.work += self._work(lengths[number], made)
+                self.values[number] = texts.written.values(made)
+            self.report(1)
+        self._count(batch.fed, batch.fed - batch.used)
+
+    def _work(self, length: int, made: Sequence[GenerationResult]) -> int:
+        """Return the multiply-adds of a generated text with its prompt."""
+        taking, count = self.model.taking, len(made[0].tokens)
+        # a prompt and what is generated are one sequence of one input
+        is_prompt = taking.entrance.growing in taking.columns
+        return self.model.formulas.work(1, length + count if is_prompt else max(length, count))
+
+    def _at_once(self, longest: int) -> int:
+        """Return the batch size for texts of this length."""
+        memory, limits = self.model.formulas.memory, self.limits
+        # one text is generated whatever it takes: no limit makes it shorter
+        count = max(min(limits.cap, limits.tokens // max(longest, 1)), 1)
+        while count > 1 and memory(count, longest) > limits.memory:
+            count -= 1
+        return count
+
+    def _batch(self, batch: Sequence[InputRow]) -> None:
+        """Compute a batch; row by row where something is wrong with one of them."""
         numbers = [row.number for row in batch]
-        alone = len(batch) == 1
         # a process died in this batch before: only row by row is it seen of which one
-        if journal.fatal(numbers):
-            if alone:
-                title = "the process that computed this row died, twice"
-                return _fault(values, done, numbers[0], Diagnostic(FATAL, title))
-            return self._each(batch, values, done, journal)
-        journal.begin(numbers)
+        if self.journal.fatal(numbers):
+            title = "the process that computed this row died, twice"
+            return self._retry(batch, Diagnostic(FATAL, title))
+        self.journal.begin(numbers)
         try:
             began = time.perf_counter()
-            made = self.model.compute(batch, self.plan.firsts[done.number])
-            done.seconds += time.perf_counter() - began
-            longest = max(row.length(self.model.taking.padded) for row in batch)
-            done.work += self.model.formulas.work(len(batch), longest)
+            made = self.model.compute(batch, self.first)
+            self.done.seconds += time.perf_counter() - began
+            longest = max(row.length(self.padded) for row in batch)
+            self.done.work += self.model.formulas.work(len(batch), longest)
             for row, value in zip(batch, made, strict=True):
-                values[row.number] = value
+                self.values[row.number] = value
         except Failed as failed:
-            if alone:
-                return _fault(values, done, numbers[0], failed.diagnostics[0])
-            return self._each(batch, values, done, journal)
+            return self._retry(batch, failed.diagnostics[0])
         return None
 
-    def _each(
-        self,
-        batch: Sequence[InputRow],
-        values: list[dict[str, object]],
-        done: BlockStatistics,
-        journal: CrashJournal,
-    ) -> None:
+    def _retry(self, batch: Sequence[InputRow], fault: Diagnostic) -> None:
+        """Compute the rows of a failed batch one by one; a single row has the error."""
+        if len(batch) == 1:
+            return self._fail(batch[0].number, fault)
         for row in batch:
-            self._batch([row], values, done, journal)
+            self._batch([row])
+        return None
+
+    def _fail(self, number: int, fault: Diagnostic) -> None:
+        """Record the error of a row."""
+        notes = f": {fault.notes[0]}" if fault.notes and fault.code != BROKEN else ""
+        text = escape_text(f"{fault.title}{notes}")[:MOST_TEXT]
+        self.values[number] = {ERROR.name: f"{fault.code} {text}"}
+        self.done.errors.append((number, fault.code, text))
 
 
-def _check_same(path: Path, file: PlannedFile) -> None:
-    """E0881 for a file that is not the one which was planned for."""
-    if not path.exists() or describe_file(path) != file:
-        raise_error(
-            "E0881",
-            f"`{escape_text(file.path)}` has changed since the job was planned",
-            helps=["put the file back, or begin anew in another folder"],
-        )
-
-
-def _check_rows(table: Rows, count: int, file: PlannedFile) -> None:
-    """E0881 where a block is no longer as long as it was planned."""
-    if any(len(column) != count for column in table.values()):
-        raise_error(
-            "E0881",
-            f"`{escape_text(file.path)}` has other rows than when the job was planned",
-            helps=["begin anew in another folder"],
-        )
-
-
-def _fault(
-    values: list[dict[str, object]], done: BlockStatistics, number: int, fault: Diagnostic
-) -> None:
-    """Says in a row what is wrong with it."""
-    notes = f": {fault.notes[0]}" if fault.notes and fault.code != BROKEN else ""
-    text = escape_text(f"{fault.title}{notes}")[:MOST_TEXT]
-    values[number] = {ERROR.name: f"{fault.code} {text}"}
-    done.errors.append((number, fault.code, text))
+def _fail_changed(file: PlannedFile, what: str, mend: str) -> NoReturn:
+    raise_error(
+        "E0881",
+        f"`{escape_text(file.path)}` has {what} the job was planned",
+        helps=[f"{mend} anew in another folder"],
+    )

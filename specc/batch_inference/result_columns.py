@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_column_type
-from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_batches import InputRow, batch_symbol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -178,13 +178,6 @@ class LengthPadding:
         symbols = dim.symbols()
         inputs = self.graph.inputs
         return [n for n in self.sides if symbols & inputs[n].type.shape[1].symbols()]
-
-
-def batch_symbol(graph: Graph) -> Dim | None:
-    """The length that all rows together have: the first of the first input."""
-    # an input without axes is a setting, such as a temperature, and no row
-    first = next((v.type for v in graph.inputs.values() if v.type.rank), None)
-    return first.shape[0] if first else None
 
 
 def _columns(name: str, record: OutputReading, type: Type) -> Iterator[TableColumn]:

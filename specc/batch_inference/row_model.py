@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from specc.batch_inference.file_format import TableColumn
-from specc.batch_inference.length_batches import CostFormulas
 from specc.batch_inference.result_columns import (
     ATTENTION,
     GeneratedResults,
     GraphResults,
     LengthPadding,
 )
-from specc.batch_inference.row_inputs import InputRow, RowReader
+from specc.batch_inference.row_batches import CostFormulas, InputRow, RowReader
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text

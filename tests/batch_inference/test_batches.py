@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specc.batch_inference.length_batches import count_padding, make_batches
 from specc.batch_inference.plan import BatchLimits
-from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_batches import InputRow, count_padding, make_batches
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=0, max_size=80)
 LIMITS = st.builds(

@@ -23,7 +23,7 @@ from specc.batch_inference.engines import LocalEngine
 from specc.batch_inference.job import run_job
 from specc.batch_inference.plan import BatchLimits
 from specc.batch_inference.planning import make_plan
-from specc.batch_inference.row_inputs import InputRow
+from specc.batch_inference.row_batches import InputRow
 from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
 

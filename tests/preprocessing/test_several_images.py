@@ -10,7 +10,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.batch_inference.row_inputs import RowReader
+from specc.batch_inference.row_batches import RowReader
 from specc.cli.run_inputs import read_arguments
 from specc.diagnostics.diagnostic import Failed
 
