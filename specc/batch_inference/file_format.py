@@ -5,13 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import raise_error
-from specc.io.output_paths import describe_os_error
-from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
+from specc.io.safe_read import (
+    UnreadableFile,
+    describe_os_error,
+    open_regular_file,
+    raise_unreadable,
+)
 from specc.ir.array import Array
 
 NUMBERS = ("f32", "f64", "i64", "u64", "i32", "bool")
@@ -131,13 +134,16 @@ class FileFormat(Protocol):
         ...
 
 
+READABLE = "give a regular file that you may read, or a folder of such files"
+
+
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
     """Turns what the system says of a file or a folder into E0802, whatever it says."""
     try:
         yield
     except OSError as error:
-        _unreadable(path, describe_os_error(error))
+        raise_unreadable(path, describe_os_error(error), READABLE)
 
 
 def check_readable(path: Path) -> None:
@@ -145,13 +151,5 @@ def check_readable(path: Path) -> None:
     try:
         descriptor = open_regular_file(path)
     except UnreadableFile as fault:
-        _unreadable(path, fault.reason)
+        raise_unreadable(path, fault.reason, READABLE)
     os.close(descriptor)
-
-
-def _unreadable(path: Path, why: str) -> NoReturn:
-    raise_error(
-        "E0802",
-        f"cannot read `{escape_text(str(path))}`: {why}",
-        helps=["give a regular file that you may read, or a folder of such files"],
-    )

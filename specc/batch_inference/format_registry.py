@@ -15,7 +15,7 @@ from specc.batch_inference.file_format import (
 from specc.batch_inference.parquet import ParquetFile
 from specc.batch_inference.text_lines import CsvFile, JsonLinesFile, TextLinesFile
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import escape_text, raise_unreadable
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -67,7 +67,7 @@ def find_format(path: Path) -> FileFormat:
     if made is None:
         raise_error(
             "E0873",
-            f"`{escape_text(str(path))}` is no table that specc reads",
+            f"`{escape_text(path)}` is no table that specc reads",
             notes=[f"the ending decides: {', '.join(FORMATS)}, or a folder of pictures"],
             helps=["give the file one of these endings, or convert it"],
         )
@@ -94,11 +94,8 @@ def find_files(given: Sequence[str]) -> list[Path]:
 def _files_at(path: Path, name: str) -> list[Path]:
     # no name is no place, though to `Path` it is the working folder
     if not name or not path.exists():
-        raise_error(
-            "E0802",
-            f"cannot read `{escape_text(name)}`: there is no such file or folder",
-            helps=["give the path of a table, or of a folder of tables or pictures"],
-        )
+        mend = "give the path of a table, or of a folder of tables or pictures"
+        raise_unreadable(name, "there is no such file or folder", mend)
     return _in_folder(path) if path.is_dir() else [path]
 
 
@@ -113,7 +110,7 @@ def _in_folder(folder: Path) -> list[Path]:
     if not find_images(folder):
         raise_error(
             "E0873",
-            f"the folder `{escape_text(str(folder))}` holds neither tables nor pictures",
+            f"the folder `{escape_text(folder)}` holds neither tables nor pictures",
             notes=[f"tables end in {', '.join(FORMATS)}"],
             helps=["give the files themselves"],
         )

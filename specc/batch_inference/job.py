@@ -160,7 +160,7 @@ def _check_empty(out: Path) -> None:
     if out.is_dir() and any(out.glob("part-*")):
         raise_error(
             "E0875",
-            f"`{escape_text(str(out))}` holds parts, and no plan that says of what",
+            f"`{escape_text(out)}` holds parts, and no plan that says of what",
             helps=["write into another folder with -o"],
         )
 
@@ -198,7 +198,7 @@ def _check_errors(job: JobRequest, report: JobReport) -> None:
         raise_error(
             "E0887",
             f"{_rows(report.errors)} no result, and {job.most_errors} may be without",
-            notes=[f"they are in `{escape_text(str(report.out / ERRORS))}`"],
+            notes=[f"they are in `{escape_text(report.out / ERRORS)}`"],
             helps=["mend the rows, or grant more: --max-errors N"],
         )
 

@@ -63,7 +63,7 @@ class ParquetFile:
             except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
                 raise_error(
                     "E0870",
-                    f"`{escape_text(str(path))}` is no Parquet file that can be read",
+                    f"`{escape_text(path)}` is no Parquet file that can be read",
                     notes=[escape_text(str(fault).splitlines()[0])[:200]],
                     helps=["check that the file is whole"],
                 )
@@ -76,7 +76,7 @@ class ParquetFile:
         if twice := [n for n in names if names.count(n) > 1]:
             raise_error(
                 "E0870",
-                f"`{escape_text(str(path))}` is no Parquet file that can be read",
+                f"`{escape_text(path)}` is no Parquet file that can be read",
                 notes=[f"it has two columns of the name `{escape_text(twice[0])}`"],
                 helps=["rename one of them"],
             )
@@ -105,7 +105,7 @@ class ParquetFile:
             except (OSError, ValueError) as fault:
                 raise_error(
                     "E0870",
-                    f"`{escape_text(str(path))}` is damaged in row group {block.group}",
+                    f"`{escape_text(path)}` is damaged in row group {block.group}",
                     notes=[escape_text(str(fault).splitlines()[0])[:200]],
                     helps=["check that the file is whole"],
                 )

@@ -15,8 +15,7 @@ from specc.batch_inference.format_registry import find_images
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import InvalidJson, parse_strict_json, to_json_value
-from specc.io.output_paths import describe_os_error
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable
 from specc.version import __version__
 
 FOLDER = "_specc"
@@ -116,7 +115,8 @@ def read_plan(out: Path) -> JobPlan | None:
     except UnicodeDecodeError:
         _damaged(path)
     except OSError as error:
-        _unreadable(path, error)
+        mend = "see to it that you may read the folder, or write into another one"
+        raise_unreadable(path, describe_os_error(error), mend)
     try:
         return _plan_of(parse_strict_json(text))
     except (InvalidJson, ValueError, KeyError, TypeError, AttributeError):
@@ -126,16 +126,8 @@ def read_plan(out: Path) -> JobPlan | None:
 def _damaged(path: Path) -> NoReturn:
     raise_error(
         "E0876",
-        f"the plan `{escape_text(str(path))}` is damaged",
+        f"the plan `{escape_text(path)}` is damaged",
         helps=["write into another folder, or remove this one"],
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> NoReturn:
-    raise_error(
-        "E0802",
-        f"the plan `{escape_text(str(path))}` cannot be read: {describe_os_error(error)}",
-        helps=["see to it that you may read the folder, or write into another one"],
     )
 
 
@@ -181,7 +173,7 @@ def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
     if apart := differing_fields(found, wanted):
         raise_error(
             "E0875",
-            f"`{escape_text(str(out))}` holds another job",
+            f"`{escape_text(out)}` holds another job",
             notes=list(_told(found, wanted, apart)),
             helps=["write into another folder with -o, or remove this one"],
         )

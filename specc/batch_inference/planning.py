@@ -162,7 +162,7 @@ def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
     """E0884 for a file that is no more of the same table."""
     raise_error(
         "E0884",
-        f"`{escape_text(str(path))}` has other columns than `{escape_text(str(first))}`",
+        f"`{escape_text(path)}` has other columns than `{escape_text(first)}`",
         notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
         helps=["give files of one kind together, others in a run of their own"],
     )

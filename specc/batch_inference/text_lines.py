@@ -50,7 +50,7 @@ def read_lines(path: Path) -> Iterator[FileLine]:
             if len(data) > LONGEST:
                 raise_error(
                     "E0871",
-                    f"`{escape_text(str(path))}` has a row of more than {LONGEST >> 20} MB",
+                    f"`{escape_text(path)}` has a row of more than {LONGEST >> 20} MB",
                     helps=["is it a file of lines? A row ends with a line end"],
                 )
             at += len(data)
@@ -183,7 +183,7 @@ class CsvFile:
         if record is None or not all(names) or len(set(names)) < len(names) or not names:
             raise_error(
                 "E0872",
-                f"the first row of `{escape_text(str(path))}` does not name its columns",
+                f"the first row of `{escape_text(path)}` does not name its columns",
                 notes=["names are not empty, and each is there once"],
                 helps=["write the names of the columns as the first row"],
             )

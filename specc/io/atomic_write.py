@@ -21,13 +21,12 @@ from typing import Protocol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io import platform
 from specc.io.output_paths import (
-    describe_os_error,
     normalize_output_path,
     raise_not_a_file,
     raise_os_error,
     resolve_output_link,
 )
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import describe_os_error, escape_text
 
 
 class WriteProgress(Protocol):
@@ -73,7 +72,7 @@ def check_free_disk_space(folder: str | Path, size: int) -> None:
     if free is not None and free < size:
         raise_error(
             "E0813",
-            f"there is no space left for `{escape_text(str(folder))}`: {size / 1e9:.3g} GB "
+            f"there is no space left for `{escape_text(folder)}`: {size / 1e9:.3g} GB "
             "are to be written",
             notes=[
                 f"the disk has {free / 1e9:.3g} GB left",
@@ -304,7 +303,7 @@ def _sync_last(path: Path) -> None:
     except OSError as error:
         raise_error(
             "E0815",
-            f"the output in `{escape_text(str(path))}` is complete, but not confirmed by "
+            f"the output in `{escape_text(path)}` is complete, but not confirmed by "
             f"the disk: {describe_os_error(error)}",
             helps=["check the disk, then run the same command again"],
         )

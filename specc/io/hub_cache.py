@@ -19,7 +19,7 @@ def suggest_for_cache_directory(folder: Path) -> str:
     if found is None:
         return ""
     which = "the version that you mean" if found.parents[1] == folder else "one model"
-    return f"it is the hub's cache: give the folder of {which}, {escape_text(str(found))}"
+    return f"it is the hub's cache: give the folder of {which}, {escape_text(found)}"
 
 
 def suggest_for_hub_name(name: str) -> str:
@@ -28,7 +28,7 @@ def suggest_for_hub_name(name: str) -> str:
         return ""
     model = _get_cache_directory() / f"models--{name.replace('/', '--')}"
     if (found := next(_iterate_cached_models(model), None)) is not None:
-        return f"the hub's model of that name lies in {escape_text(str(found))}: give that folder"
+        return f"the hub's model of that name lies in {escape_text(found)}: give that folder"
     if "/" not in name:
         return ""
     return (

@@ -11,7 +11,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.io import file_signatures
 from specc.io.platform import explain_unportable_name
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import describe_os_error, escape_text
 
 NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
 
@@ -79,7 +79,7 @@ def resolve_output_path(
         usual = str(path.with_name(f"{path.stem or 'name'}{kind.endings[0]}"))
         raise_error(
             "E0816",
-            f"{kind.what} cannot be written as `{escape_text(str(path))}`",
+            f"{kind.what} cannot be written as `{escape_text(path)}`",
             notes=[f"its name ends in {' or '.join(kind.endings)}", NOTHING_WRITTEN],
             helps=[
                 f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
@@ -128,7 +128,7 @@ def raise_not_replaceable(path: Path, why: str, mend: str) -> NoReturn:
     """E0833: what lies there is not ours to replace."""
     raise_error(
         "E0833",
-        f"`{escape_text(str(path))}` would be replaced",
+        f"`{escape_text(path)}` would be replaced",
         notes=[why, NOTHING_WRITTEN],
         helps=[mend],
     )
@@ -144,11 +144,8 @@ def reject_input_overwrite(path: str | Path, inputs: Iterable[str | Path]) -> No
         if same:
             raise_error(
                 "E0814",
-                f"the output `{escape_text(str(path))}` is one of the inputs",
-                notes=[
-                    f"it is the same file as `{escape_text(str(given))}`",
-                    "nothing was written",
-                ],
+                f"the output `{escape_text(path)}` is one of the inputs",
+                notes=[f"it is the same file as `{escape_text(given)}`", "nothing was written"],
                 helps=["give another name with -o"],
             )
 
@@ -182,7 +179,7 @@ def _check_regular_file(path: Path, mode: int, through: str) -> None:
 
 def raise_not_a_file(path: Path, what: str) -> NoReturn:
     """E0811: what lies there is something else than a file."""
-    title = f"the output `{escape_text(str(path))}` is {what}"
+    title = f"the output `{escape_text(path)}` is {what}"
     raise_error("E0811", title, notes=["nothing was written"], helps=["give the name of a file"])
 
 
@@ -205,7 +202,7 @@ def _is_existing_directory(folder: Path) -> bool:
 def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     """Raise E0810 to E0815 for an error of the operating system."""
     number = error.errno if isinstance(error, OSError) else None
-    name, why = f"`{escape_text(str(path))}`", describe_os_error(error)
+    name, why = f"`{escape_text(path)}`", describe_os_error(error)
     elsewhere = "choose a folder you may write to with -o"
     notes = [NOTHING_WRITTEN]
     code, title, mend = (
@@ -232,10 +229,3 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
         notes = [f"the system says: {why}", NOTHING_WRITTEN]
         mend = "free some space, or write to another disk with -o"
     raise_error(code, title, notes=notes, helps=[mend])
-
-
-def describe_os_error(error: OSError | ValueError) -> str:
-    """What the system said, in lower case."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror[0].lower() + error.strerror[1:]
-    return "the name holds a NUL character" if isinstance(error, ValueError) else "unknown error"

@@ -45,9 +45,9 @@ class FileTooLarge(UnreadableFile):
     size: int
 
 
-def escape_text(text: str, keep: str = "") -> str:
+def escape_text(text: object, keep: str = "") -> str:
     """Escape control characters, except those in `keep`, and lone surrogates for printing."""
-    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in str(text))
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
@@ -60,9 +60,9 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
             # what the hub's cache looks like where part of it was deleted
             gone = escape_text(os.readlink(path))
             raise UnreadableFile(f"it is a link to `{gone}`, which is not there") from None
-        raise UnreadableFile(_describe_read_error(error)) from None
+        raise UnreadableFile(describe_os_error(error)) from None
     except (OSError, ValueError) as error:
-        raise UnreadableFile(_describe_read_error(error)) from None
+        raise UnreadableFile(describe_os_error(error)) from None
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
@@ -80,7 +80,7 @@ def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
         try:
             data = file.read(most + 1) if size <= most else b""
         except OSError as error:
-            raise UnreadableFile(_describe_read_error(error)) from None
+            raise UnreadableFile(describe_os_error(error)) from None
     # what grows while it is read is as large as what was
     if max(size, len(data)) > most:
         raise FileTooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
@@ -92,21 +92,19 @@ def resolve_links(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        # RuntimeError: Python 3.11 for links in a circle
-        raise UnreadableFile(
-            _describe_read_error(error)
-            if not isinstance(error, RuntimeError)
-            else "its links lead in a circle"
-        ) from None
+        raise UnreadableFile(describe_os_error(error)) from None
 
 
-def _describe_read_error(error: OSError | ValueError) -> str:
-    """The system's words, in lower case, without number and path."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror[0].lower() + error.strerror[1:]
-    return (
-        "the name holds a NUL character" if isinstance(error, ValueError) else "it cannot be opened"
-    )
+def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
+    """Return the words of the operating system, in lower case."""
+    match error:
+        case OSError(strerror=str(words)) if words:
+            return words[0].lower() + words[1:]
+        case RuntimeError():  # Python 3.11
+            return "its links lead in a circle"
+        case ValueError():
+            return "the name holds a NUL character"
+    return "it cannot be opened"
 
 
 MAX_TEXT_BYTES = 64 << 20
@@ -124,7 +122,8 @@ def read_bytes(path: str, most: int) -> bytes:
         holds, granted = (f"{n:,}".replace(",", " ") for n in (error.size, most))
         fail_too_large(path, f"it holds {holds} bytes, and at most {granted} are read")
     except UnreadableFile as error:
-        _unreadable(path, error.reason)
+        mend = "check the path; it is taken relative to the folder you are in"
+        raise_unreadable(path, error.reason, mend)
 
 
 def fail_too_large(path: str, why: str) -> NoReturn:
@@ -137,9 +136,6 @@ def fail_too_large(path: str, why: str) -> NoReturn:
     )
 
 
-def _unreadable(path: str, why: str) -> NoReturn:
-    raise_error(
-        "E0802",
-        f"cannot read `{escape_text(path)}`: {why}",
-        helps=["check the path; it is taken relative to the folder you are in"],
-    )
+def raise_unreadable(path: object, why: str, mend: str) -> NoReturn:
+    """Raise E0802."""
+    raise_error("E0802", f"cannot read `{escape_text(path)}`: {why}", helps=[mend])

@@ -123,7 +123,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return _members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
-        words = escape_text(str(fault))[:160]
+        words = escape_text(fault)[:160]
         fail_bad_array(path, f"it is a damaged .npz file ({words})", AGAIN)
 
 
@@ -337,7 +337,7 @@ def _narrowed(array: Array, dtype: str, name: str) -> Array:
         result = array.astype(DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
     if lost.any():
-        why = f"the value at {_place(lost)} is too large for {dtype}"
+        why = f"the value at {format_index(lost)} is too large for {dtype}"
         _inexact(array, dtype, name, why)
     return to_native_order(result)
 
@@ -363,12 +363,8 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         changed = _differs(array, result)
     if changed.any():
         at = tuple(int(i) for i in np.argwhere(changed)[0])
-        _inexact(
-            array,
-            dtype,
-            name,
-            f"the value {array[at]} at {_place(changed)} is not one that {dtype} holds exactly",
-        )
+        lost = f"the value {array[at]} at {format_index(changed)} is not one that {dtype} holds"
+        _inexact(array, dtype, name, f"{lost} exactly")
     return to_native_order(result)
 
 
@@ -385,7 +381,7 @@ def _differs(array: Array, result: Array) -> NDArray[np.bool_]:
     return np.asarray(result.astype(array.dtype) != array)
 
 
-def _place(where: Array) -> str:
+def format_index(where: Array) -> str:
     """The first true position, as people write it: `[0, 3]`."""
     return str([int(i) for i in np.argwhere(where)[0]])
 

@@ -53,7 +53,7 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.UnidentifiedImageError:
         _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
     except DAMAGE as fault:
-        _not_a_picture(name, data, f"the picture is damaged ({escape_text(str(fault))[:200]})")
+        _not_a_picture(name, data, f"the picture is damaged ({escape_text(fault)[:200]})")
 
 
 def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
@@ -62,7 +62,7 @@ def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
         _check_size(picture.size, name)
         return normalize_image(_pixels(picture), record)
     except DAMAGE as fault:
-        _not_a_picture(name, b" ", f"the picture is damaged ({escape_text(str(fault))[:200]})")
+        _not_a_picture(name, b" ", f"the picture is damaged ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:

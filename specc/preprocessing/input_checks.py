@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import cast_exactly
+from specc.preprocessing.array_files import cast_exactly, format_index
 
 Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 """Evaluates a dim such as `2 * src + 1` given the known lengths; None if it cannot."""
@@ -206,7 +206,7 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
         if bad.any():
             found.add(
                 "E0914",
-                f"`{spec.name}` holds a value that is not a number (NaN) at {_first(bad)}",
+                f"`{spec.name}` holds a value that is not a number (NaN) at {format_index(bad)}",
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
                 helps=["find where the data were divided by zero or left unset"],
             )
@@ -216,7 +216,7 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
             found.add(
                 "E0913",
-                f"`{spec.name}` holds the id {value} at {_first(bad)}; ids go from 0 "
+                f"`{spec.name}` holds the id {value} at {format_index(bad)}; ids go from 0 "
                 f"to {spec.below - 1}",
                 helps=["check that the ids come from the tokenizer that belongs to this model"],
             )
@@ -259,10 +259,6 @@ def _type(spec: InputSpec) -> str:
 
 def _axes(count: int) -> str:
     return "no axes" if count == 0 else "1 axis" if count == 1 else f"{count} axes"
-
-
-def _first(where: Array) -> str:
-    return str([int(i) for i in np.argwhere(where)[0]])
 
 
 def _list(names: Sequence[str]) -> str:

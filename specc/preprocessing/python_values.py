@@ -155,7 +155,7 @@ def _array(value: Any, name: str) -> Array:
         raise_error(
             "E0907",
             f"what is given as `{escape_text(name)}` cannot be seen as an array",
-            notes=[f"{type(value).__name__} says: {escape_text(str(error))[:200]}"],
+            notes=[f"{type(value).__name__} says: {escape_text(error)[:200]}"],
             helps=["convert it yourself: numpy.asarray(…)"],
         )
     return made

@@ -63,7 +63,7 @@ class TokenizerFile:
         """Return it with the text of the file in `folder`. Raise E0942 if the hash differs."""
         if self.text:
             return self
-        where = escape_text(str(folder / self.name))
+        where = escape_text(folder / self.name)
         try:
             data = read_regular_file(folder / self.name, MAX_BYTES)
         except UnreadableFile as error:

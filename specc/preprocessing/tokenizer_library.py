@@ -275,5 +275,5 @@ def _faults(complain: Callable[[str], NoReturn]) -> Iterator[None]:
     except BaseException as fault:
         if not isinstance(fault, Exception) and type(fault).__module__ != "pyo3_runtime":
             raise
-        words = " ".join(escape_text(str(fault)).split())[:200] or "the library gives no reason"
+        words = " ".join(escape_text(fault).split())[:200] or "the library gives no reason"
         complain(f"{words[0].lower()}{words[1:]}")
