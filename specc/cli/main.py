@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from specc.cli import terminal
+from specc.cli.argument_errors import UsageError, describe_unknown_option
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed
@@ -87,14 +88,6 @@ HIDDEN = {"_complete": "specc.cli.completion"}
 """What completion scripts ask, and nobody types."""
 
 
-class UsageError(Failed):
-    """E0983, and how the command is used, which people are shown below it."""
-
-    def __init__(self, message: str, usage: str) -> None:
-        super().__init__(Diagnostic("E0983", message))
-        self.usage = usage
-
-
 class StoreNonEmpty(argparse.Action):
     """Keeps what an option is given. An empty text is no value of one that is empty
     where it is left out: a shell gives it for a variable that is not set, and an
@@ -122,14 +115,16 @@ class ArgumentParser(argparse.ArgumentParser):
         self.register("action", None, StoreNonEmpty)
 
     def error(self, message: str) -> NoReturn:
-        """A fault in the command line, with the option that was probably meant: E0983."""
+        """Raise E0983 for an invalid command line."""
+        command = self.prog.split()[-1]
         wrong = message.removeprefix("unrecognized arguments: ").split()
         if message.startswith("unrecognized") and wrong[0].startswith("-"):
-            near = did_you_mean(wrong[0].split("=")[0], self._option_string_actions)
-            message = f"there is no option `{escape_text(wrong[0])}`" + (
-                f"; {format_suggestion(near)}" if near else ""
-            )
-        raise UsageError(message, self.format_usage().strip())
+            others = {
+                name: parser._option_string_actions
+                for name, parser in build_command_parsers().items()
+            }
+            message = describe_unknown_option(wrong[0], self._option_string_actions, others)
+        raise UsageError(self.prog, message, EXAMPLES.get(command, ""))
 
 
 def build_parser() -> ArgumentParser:
@@ -235,10 +230,7 @@ def _failed(error: Exception, arguments: argparse.Namespace) -> int:
 
 def _misused(wrong: UsageError, words: Sequence[str]) -> int:
     """Say what is wrong with the command line, in the form that it asks for."""
-    form = _form_asked(words)
-    print_diagnostics(wrong.diagnostics, form, "auto")
-    if form == "full":
-        print(wrong.usage, file=sys.stderr)
+    print_diagnostics(wrong.diagnostics, _form_asked(words), "auto")
     return exit_code_for(wrong.diagnostics)
 
 

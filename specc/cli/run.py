@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specc.cli.generation_options import add_run_arguments, parse_generation_settings
+from specc.cli.run_input_errors import add_run_example
 from specc.cli.run_inputs import read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
@@ -18,7 +19,7 @@ from specc.cli.run_outputs import (
 from specc.cli.run_predictions import run_for_task
 from specc.cli.run_task_inputs import reads_arrays
 from specc.cli.terminal import output_style, print_json_result, print_note
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_report import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
@@ -26,6 +27,7 @@ from specc.ir.array import Array
 from specc.preprocessing.chat_template import MOST_TEXT
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
+from specc.preprocessing.task_kinds import Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays
 from specc.runtime.open_model import OpenedModel, model_task, open_compiled, open_stream
@@ -43,6 +45,19 @@ def run_run(given: Namespace) -> int:
     if opened.chance is not None:
         print_note(str(opened.chance))
     task = model_task(opened) if given.chat is None and not given.chunk_size else None
+    try:
+        return _run_opened(opened, task, given, settings)
+    except Failed as failed:
+        if given.inputs:
+            raise
+        raise add_run_example(failed, given.model, entrance, task) from None
+
+
+def _run_opened(
+    opened: OpenedModel, task: Task | None, given: Namespace, settings: Mapping[str, object]
+) -> int:
+    """Run an opened model for its task, as a stream, to generate, or once."""
+    entrance = opened.entrance
     if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
         return run_for_task(opened, task, given, settings)
     read = read_arguments(entrance, given.inputs)

@@ -1,11 +1,16 @@
-"""Errors about command-line arguments that are not model inputs."""
+"""Errors about command-line arguments that are not model inputs, or missing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import escape_text
+from specc.preprocessing.records import TEXT, FilterBanks, ImageRecord, LogMel, Waveform
+from specc.preprocessing.task_kinds import Task
+from specc.runtime.model_inputs import ModelInputs
 
+SOUND = (Waveform, LogMel, FilterBanks)
 ENDINGS = (".json", ".npy", ".npz")
 """A word that ends so is the name of a file that holds numbers."""
 
@@ -38,3 +43,37 @@ def fail_missing_file(word: str) -> NoReturn:
             f"'{escape_text(word)}' | specc run MODEL -",
         ],
     )
+
+
+SLOT_EXAMPLES = {
+    "question": '"Who lives there?"',
+    "context": '"Sarah lives in London."',
+    "image": "image.png",
+    "candidate_labels": '"a cat" "a dog"',
+    "choices": '"one" "another"',
+}
+"""Example words for the inputs of a task; any other input takes a text."""
+
+
+def add_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
+    """Return the errors about missing inputs with a command line that gives them."""
+    if task:
+        words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.optional]
+    else:
+        words = [_example_argument(model, name) for name in model.asked]
+    example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
+    return Failed(
+        *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in failed.diagnostics)
+    )
+
+
+def _example_argument(model: ModelInputs, name: str) -> str:
+    """Return an example argument for an input of the graph."""
+    record, given = model.reading.of_input(name), model.graph.inputs[name].type
+    if isinstance(record, TEXT):
+        return '"a text"'
+    if isinstance(record, ImageRecord):
+        return f"{name}=image.png"
+    if isinstance(record, SOUND):
+        return f"{name}=audio.wav"
+    return f'{name}="[[1, 2, 3]]"' if given.dtype == "i64" and given.rank == 2 else f"{name}=x.npy"

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.cli.run_input_errors import ENDINGS, fail_missing_file, fail_too_many_arguments
+from specc.cli.run_input_errors import ENDINGS, SOUND, fail_missing_file, fail_too_many_arguments
 from specc.cli.run_task_inputs import read_lines
 from specc.cli.standard_input import STDIN
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -18,20 +18,10 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
 from specc.preprocessing.images import is_multi_image_input, merge_images, read_image
-from specc.preprocessing.records import (
-    TEXT,
-    FilterBanks,
-    ImageRecord,
-    LogMel,
-    Sound,
-    TextReading,
-    Waveform,
-)
+from specc.preprocessing.records import TEXT, ImageRecord, Sound, TextReading, Waveform
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs
-
-SOUND = (Waveform, LogMel, FilterBanks)
 
 
 @dataclass(frozen=True)

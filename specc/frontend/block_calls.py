@@ -4,16 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.diagnostics.suggest import format_suggestion
 from specc.frontend.batch_broadcast import Given, broadcast_batch
-from specc.frontend.context import (
-    EMPTY_NAMES,
-    AlreadyReported,
-    Context,
-    Env,
-    PendingCall,
-    SpecModule,
-)
+from specc.frontend.context import EMPTY_NAMES, Context, Env, PendingCall, SpecModule
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,
@@ -21,11 +13,12 @@ from specc.frontend.declared_types import (
     match_tensor_type,
 )
 from specc.frontend.expressions import select_branch
-from specc.frontend.foreign_names import match_foreign_option
+from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.normalizers import evaluate_as_type
 from specc.frontend.recorded_values import record_value
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     BlockFunction,
     ChoiceValue,
     EvalResult,
@@ -187,15 +180,7 @@ def _pair_arguments(
     for option in options:
         at = option.name_span or option.span
         if option.name not in by_name:
-            near = match_foreign_option(option.name, by_name)
-            takes = f"`{block.name}` takes: {', '.join(by_name)}"
-            raise_error(
-                "E0201",
-                f"`{block.name}` has no option `{option.name}`",
-                at,
-                "unknown option",
-                helps=[f"{format_suggestion(near)} {takes}" if near else takes],
-            )
+            raise_unknown_option(block.name, option, by_name)
         if any(p.name == option.name for p, _ in found):
             raise_error("E0212", f"`{option.name}` is given twice", at)
         found.append((by_name[option.name], option.value))

@@ -2,18 +2,17 @@
 blocks.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
+from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import call_block
 from specc.frontend.builtins.registry import MISSING, Builtin, BuiltinParameter, CallSite
-from specc.frontend.context import AlreadyReported, Context, Env, PendingCall
+from specc.frontend.context import Context, Env, PendingCall
 from specc.frontend.expressions import evaluate_expression, evaluate_value, select_branch
-from specc.frontend.foreign_names import match_foreign_option
+from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.masks import bind_definition
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_callee, resolve_name
 from specc.frontend.normalizers import evaluate_normalizer
@@ -33,6 +32,7 @@ from specc.frontend.parameter_kinds import (
 from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     BlockFunction,
     BuiltinFunction,
     DefinitionFunction,
@@ -111,13 +111,6 @@ def _require_known_number(
     if FLOAT in kinds and isinstance(value, Number):
         return require_attribute_number(context, value, what, span)
     return value
-
-
-OPTIONS_READ_FROM_SHAPES = {
-    "attend": "the number of heads follows from the shape of `q`; remove the option",
-    "attend_by": "the number of heads follows from the shape of `q`; remove the option",
-}
-"""Notes for options of other libraries that follow from the operands here."""
 
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
@@ -213,28 +206,6 @@ def _pair_with_parameters(
 
 def _format_input_count(n: int) -> str:
     return "no input" if not n else f"{n} input{'s' if n > 1 else ''}"
-
-
-def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
-    """Raise E0201 for an unknown option, with a fix if one known option is similar."""
-    near = match_foreign_option(option.name, known)
-    at = option.name_span or option.span
-    takes = f"`{called}` takes no options"
-    if known:
-        takes = f"`{called}` takes: {', '.join(known)}"
-    notes: tuple[str, ...] = ()
-    if called in OPTIONS_READ_FROM_SHAPES and "head" in option.name:
-        notes = (OPTIONS_READ_FROM_SHAPES[called],)
-    raise Failed(
-        Diagnostic(
-            "E0201",
-            f"`{called}` has no option `{option.name}`",
-            Label(at, "unknown option") if at else None,
-            notes=notes,
-            helps=(f"{format_suggestion(near)} {takes}" if near else takes,),
-            fixes=(Fix(at, near),) if near and at else (),
-        )
-    )
 
 
 def _check_missing_arguments(

@@ -7,7 +7,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.frontend.context import Absent, AlreadyReported, Context, Env, SpecModule
+from specc.frontend.context import Absent, Context, Env, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.json_nodes import JsonObject
@@ -18,6 +18,7 @@ from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     ChoiceValue,
     NeedsValue,
     Record,
@@ -279,13 +280,37 @@ def _convert_to_field_type(
         value = take_first_result(evaluate_as_type(context, entry.type, expr, env))
     except Failed as failed:
         kind, code = entry.type.name, failed.diagnostics[0].code
-        if code == "E0202" and isinstance(expr, ast.Name) and kind in KIND_PLURALS:
-            raise_unknown_name(context, kind, expr, env)
+        if code == "E0202" and isinstance(expr, ast.Name):
+            if kind in KIND_PLURALS:
+                raise_unknown_name(context, kind, expr, env)
+            if kind in EXAMPLE_VALUES:
+                _raise_name_for_value(failed.diagnostics[0], entry, expr)
         raise
     fitted = convert_to_declared_type(context, entry.type, value, env, place)
     if isinstance(fitted, Dim):
         return fitted.since(Origin(place.span, f"the config value {place.what}"))
     return fitted
+
+
+EXAMPLE_VALUES = {
+    "int": "12",
+    "float": "0.5",
+    "bool": "true",
+    "text": '"a text"',
+    "list": "[2, 4]",
+    "pair": "[2, 4]",
+}
+"""A literal of each type."""
+
+
+def _raise_name_for_value(unknown: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
+    """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
+    kind = entry.type.name
+    default = entry.default.span.text if entry.default and entry.default.span else ""
+    example = f'"{name.path}"' if kind == "text" else default or EXAMPLE_VALUES[kind]
+    takes = f"`{entry.name}` takes {kind}, for example {example}"
+    near = [help for help in unknown.helps if help.startswith("did you mean")]
+    raise Failed(replace(unknown, helps=(*near, takes)))
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:

@@ -19,7 +19,15 @@ from specc.frontend.elaboration_state import (
     WeightNames,
 )
 from specc.frontend.json_nodes import JsonObject
-from specc.frontend.spec_values import EvalResult, Function, NeedsValue, Record, SpecValue, Tensor
+from specc.frontend.spec_values import (
+    AlreadyReported,
+    EvalResult,
+    Function,
+    NeedsValue,
+    Record,
+    SpecValue,
+    Tensor,
+)
 from specc.frontend.step_budget import BUDGET_EXCEEDED, StepBudget, count_nested_items
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder
@@ -30,10 +38,6 @@ EMPTY_NAMES: Mapping[str, SpecValue] = MappingProxyType({})
 MAX_ERRORS = 20
 MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
-
-
-class AlreadyReported(Exception):
-    """Evaluation depends on something that was already reported; report nothing more."""
 
 
 def raise_undecided_structure(need: NeedsValue) -> NoReturn:

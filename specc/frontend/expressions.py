@@ -8,7 +8,7 @@ from typing import Any
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend import node_builder
-from specc.frontend.context import AlreadyReported, Context, Env
+from specc.frontend.context import Context, Env
 from specc.frontend.dynamic_index import gather_position
 from specc.frontend.grid_indices import is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
@@ -21,6 +21,7 @@ from specc.frontend.operators import (
 from specc.frontend.recorded_values import record_value
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     ChoiceValue,
     EvalResult,
     NeedsValue,

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion, normalize_identifier
 from specc.frontend.context import Context, Env
@@ -136,6 +136,43 @@ def match_foreign_option(name: str, known: Collection[str]) -> str | None:
     """Return our name for an option of another library, or a similarly spelled option."""
     foreign = FOREIGN_OPTIONS.get(normalize_identifier(name))
     return foreign if foreign in known else did_you_mean(name, known)
+
+
+OPTION_HELPS = {
+    **dict.fromkeys(
+        ("dropout", "attentiondropout", "attndropout", "dropoutp", "dropoutrate", "droppath"),
+        "write `dropout(x, p=0.1)` where training drops values; compiled models do not contain it",
+    ),
+    "heads": "the number of heads follows from the shape of the queries; remove the option",
+    **dict.fromkeys(
+        ("batchfirst", "training", "inplace", "device"),
+        "remove the option: it changes no result here",
+    ),
+    **dict.fromkeys(
+        ("iscausal", "causal"), "write `mask=causal`, with padding `mask=causal & visible(keep)`"
+    ),
+}
+"""Help for options of other libraries, normalized, that have no equivalent option."""
+
+
+def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
+    """Raise E0201 for an unknown option, with a fix if one known option is similar."""
+    near = match_foreign_option(option.name, known)
+    at = option.name_span or option.span
+    takes = f"`{called}` takes: {', '.join(known)}" if known else f"`{called}` takes no options"
+    plain = normalize_identifier(option.name)
+    if "head" in plain:
+        plain = "heads"
+    own = "" if {plain, FOREIGN_OPTIONS.get(plain)} & {*known} else OPTION_HELPS.get(plain, "")
+    raise Failed(
+        Diagnostic(
+            "E0201",
+            f"`{called}` has no option `{option.name}`",
+            Label(at, "unknown option") if at else None,
+            helps=(own,) if own else (f"{format_suggestion(near)} {takes}" if near else takes,),
+            fixes=(Fix(at, near),) if near and at and not own else (),
+        )
+    )
 
 
 HF_ACTIVATION_ALIASES = {

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend import node_builder
 from specc.frontend.context import EMPTY_NAMES, Context, Env
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
+from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.grid_indices import GRID_RANK, convert_to_grid
 from specc.frontend.spec_values import (
     CombinedMask,
@@ -59,14 +59,7 @@ def bind_definition(
     by_name = {p.name: p for p in params}
     for option in expr.options:
         if option.name not in by_name:
-            takes = f"it takes: {', '.join(by_name) or 'nothing'}"
-            helps = suggest_similar_name(option.name, by_name, takes)
-            raise_error(
-                "E0201",
-                f"`{definition.name}` has no option `{option.name}`",
-                option.name_span,
-                helps=helps,
-            )
+            raise_unknown_option(definition.name, option, by_name)
         given[option.name] = _evaluate_definition_argument(
             context, by_name[option.name], option.value, env
         )

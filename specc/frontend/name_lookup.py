@@ -11,6 +11,7 @@ from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
+    HF_ACTIVATION_ALIASES,
     RENAMED_STD_DEFINITIONS,
     suggest_for_foreign_operation,
     suggest_for_library_path,
@@ -219,8 +220,12 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
         ]
     elif name.path in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name.path, callable_)]
+    elif alias := HF_ACTIVATION_ALIASES.get(name.path):
+        helps = [f"`{name.path}` is `{alias}` here"]
     elif near:
         helps = [format_suggestion(near)]
+    elif mend := suggest_for_foreign_operation(name.path, callable_):
+        helps = [mend]
     elif shown:
         helps = [f"names in scope: {', '.join(shown[:12])}"]
     title = f"`{name.path}` is not defined"

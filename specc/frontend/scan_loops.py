@@ -7,10 +7,17 @@ from typing import NoReturn, TypeAlias
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend import node_builder
 from specc.frontend.body_extraction import extract_body_graph
-from specc.frontend.context import AlreadyReported, Context, Env
+from specc.frontend.context import Context, Env
 from specc.frontend.expressions import evaluate_value
 from specc.frontend.loop_early_exit import EarlyExit, find_early_exit
-from specc.frontend.spec_values import POISON, SpecValue, Tensor, describe_value, format_type
+from specc.frontend.spec_values import (
+    POISON,
+    AlreadyReported,
+    SpecValue,
+    Tensor,
+    describe_value,
+    format_type,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value

@@ -202,6 +202,11 @@ class Poison:
 
 POISON = Poison()
 
+
+class AlreadyReported(Exception):
+    """Evaluation depends on something that was already reported; report nothing more."""
+
+
 MaskLike: TypeAlias = (
     BlockFunction | DefinitionFunction | BuiltinFunction | CombinedMask | bool | Tensor
 )
@@ -250,7 +255,9 @@ def take_first_result(value: EvalResult) -> SpecValue:
 
 
 def describe_value(value: EvalResult) -> str:
-    """Return what a value is, for messages: `float[batch, 4]`, `the integer 3`."""
+    """Return what a value is, for messages: `float[batch, 4]`, `the integer 3`. Raise
+    AlreadyReported for POISON: a message about it would be a second one for one mistake.
+    """
     match take_first_result(value):
         case Tensor(value=made):
             return format_type(made.type)
@@ -271,7 +278,7 @@ def describe_value(value: EvalResult) -> str:
         case CombinedMask():
             return "a mask"
         case Poison():
-            return "an invalid value"  # reported already
+            raise AlreadyReported
         case constant:
             return _describe_constant(constant)
 

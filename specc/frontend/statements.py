@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import MAX_LAYERS, AlreadyReported, Context, Env
+from specc.frontend.context import MAX_LAYERS, Context, Env
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,
@@ -22,6 +22,7 @@ from specc.frontend.recorded_values import record_value
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     EvalResult,
     Results,
     SpecValue,

@@ -145,7 +145,7 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     call = next(s for s in second if s.under or not isinstance(s.of, LOOP_NODES))
     said = "`weights { share name }` beside `@ name`"
     if call.under in known:
-        said = f"`weights {{ share {call.under} }}`"
+        said = f"`weights {{ share {_format_share_path(call.under)} }}`"
     share = f"if one set of weights is meant, say so: {said}"
     if isinstance(other.of, LOOP_NODES) and one.of is other.of:
         inner = next((s for s in second if isinstance(s.of, ast.Call)), other)
@@ -169,6 +169,12 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     primary = Label(at, text) if at else None
     others = (Label(before, said),) if before else ()
     return Diagnostic("E0526", title, primary, others, helps=(mend, share))
+
+
+def _format_share_path(path: str) -> str:
+    """Return a path as `share` takes it, with a pattern for the numbers of layers."""
+    parts = ["*" if part.isdigit() else part for part in path.split(".")]
+    return f'"{".".join(parts)}"' if "*" in parts else path
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}

@@ -37,7 +37,7 @@ _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip FILE"),
     (b"\x93numpy", "a NumPy array", _OTHER),
     (b"\x89hdf", "an HDF5 file", _OTHER),
-    (b"gguf", "a GGUF file", _OTHER),
+    (b"gguf", "a GGUF file", "get the checkpoint directory (config.json, safetensors)"),
 )
 
 CONVERSION_COMMAND = (

@@ -122,9 +122,25 @@ def _raise_missing_config(folder: str) -> NoReturn:
     )
 
 
+WEIGHT_FILES = {
+    ".gguf": "specc does not read GGUF: get the checkpoint directory (config.json, safetensors)",
+    ".safetensors": "compile the directory with its config.json, or SPEC --weights FILE",
+    **dict.fromkeys(
+        (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl"),
+        "specc reads safetensors: `model.save_pretrained(DIR)` writes a directory to compile",
+    ),
+}
+"""Help for a weights file given as a spec, by suffix."""
+
+
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     """A name that is no spec's and no folder's."""
-    helps = suggest_similar_name(spec, models, f"built-in specs: {', '.join(models)}")
+    if explained := WEIGHT_FILES.get(Path(spec).suffix.lower()):
+        raise_error(
+            "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[explained]
+        )
+    known = f"`specc list specs` lists the {len([*models])} built-in specs"
+    helps = suggest_similar_name(spec, models, known)
     if len(Path(spec).parts) > 1:
         # a path; no spec that comes with specc has such a name
         helps = ["check the path; it is taken relative to the folder you are in"]
@@ -190,7 +206,8 @@ class SpecLibrary:
         if spec in models:
             return self.module(models[spec], spec=models[spec].name)
         path = Path(spec)
-        if path.suffix not in SPEC_SUFFIXES and not path.is_file():
+        weights = path.suffix.lower() in WEIGHT_FILES
+        if weights or (path.suffix not in SPEC_SUFFIXES and not path.is_file()):
             if path.is_dir() and not (path / "config.json").exists():
                 _raise_missing_config(spec)
             _raise_unknown_spec(spec, models)

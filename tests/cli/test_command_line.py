@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from specc.cli import main as cli
+from specc.cli.argument_errors import OTHER_TOOLS
 from specc.diagnostics.render import escape_control_characters
 from specc.io.platform import ProcessTerminated
 
@@ -86,6 +87,11 @@ def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None
             "there is no option `--form`; did you mean `--format`?",
         ),
         (["check"], "the following arguments are required: SPEC"),
+        (
+            ["run", "x.onnx", "--max_new_tokens=3"],
+            "no option `--max_new_tokens`; did you mean `--max-tokens`?",
+        ),
+        (["check", "m.specc", "--top-k", "3"], "`specc run`, `specc map` have `--top-k`"),
         (["check", "m.specc", "n.specc"], "unrecognized arguments: n.specc"),
         (["check", "m.specc", "--format", "xml"], "invalid choice: 'xml'"),
         (["compile", "m.specc", "-o", "x.onnx", "--init", "-1"], "a seed is a whole number from 0"),
@@ -107,8 +113,28 @@ def test_faults_of_the_command_line(
     captured = capsys.readouterr()
     assert captured.err.startswith("error[E0983]: ")
     assert said in captured.err
+    assert len(captured.err.splitlines()) <= 3, "the message and two helps, without the usage"
     assert not captured.out
     assert not list(Path().glob("*.onnx*"))
+
+
+@pytest.mark.parametrize("option", OTHER_TOOLS)
+def test_an_option_of_another_tool_is_answered_with_ours(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, _, value = OTHER_TOOLS[option].partition(" ")
+    parsers = cli.build_command_parsers()
+    having = [name for name, p in parsers.items() if ours in p._option_string_actions]
+    assert having
+    assert not any(option in p._option_string_actions for p in parsers.values())
+    for name in having:
+        action = parsers[name]._option_string_actions[ours]
+        assert not value or value in (action.choices or (value,))
+        words = ["-o", "x"] if "-o" in parsers[name]._option_string_actions else []
+        cli.main([name, *"abc", *words, option])
+        said = capsys.readouterr().err
+        if "no option" in said:  # not another missing or superfluous argument
+            assert f"did you mean `{OTHER_TOOLS[option]}`?" in said
 
 
 @pytest.mark.parametrize(

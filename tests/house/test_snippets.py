@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import specc
-from specc.cli.main import COMMANDS, EXAMPLES, UsageError, build_command_parsers, main
+from specc.cli.argument_errors import UsageError
+from specc.cli.main import COMMANDS, EXAMPLES, build_command_parsers, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

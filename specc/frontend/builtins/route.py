@@ -7,10 +7,10 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import CallSite, register_builtin
-from specc.frontend.context import AlreadyReported
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
     POISON,
+    AlreadyReported,
     SpecValue,
     Tensor,
     describe_value,

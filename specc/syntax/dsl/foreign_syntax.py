@@ -52,10 +52,26 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:
     """A word or sign that another language has at this place."""
     return (
-        _explain_foreign_statement(here)
+        _explain_module_call(here)
+        or _explain_foreign_statement(here)
         or _explain_foreign_value(here)
         or _explain_logical_word(here)
         or _explain_in_place_operator(here)
+    )
+
+
+def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
+    """`nn.Linear(8, 4)(x)`: a call of what a call returns."""
+    if here.token.text != "(" or here.before is None or here.before.text != ")":
+        return None
+    return Diagnostic(
+        "E0101",
+        "the result of a call cannot be called",
+        Label(here.span(here.token), "this would call it"),
+        helps=(
+            "the input is the first argument, and `@` names the weights: "
+            "`layer_norm(x, eps=1e-5) @ norm` for `nn.LayerNorm(d)(x)`",
+        ),
     )
 
 

@@ -119,7 +119,7 @@ class YamlReader:
                 f"{what} has no `{name}`",
                 get_first_line_span(node.span),
                 f"`{name}` is missing here",
-                f"add `{name}: …`",
+                f"add `{name}: {REQUIRED_VALUES.get(name, '…')}`",
             )
         return found
 
@@ -145,6 +145,9 @@ class YamlReader:
             others=others,
         )
 
+
+REQUIRED_VALUES = {"specc": "1", "model": "my_model"}
+"""Values of required keys that a message shows."""
 
 NODE_KIND_NAMES = {YamlScalar: "a text", YamlSequence: "a list", YamlMapping: "a map"}
 

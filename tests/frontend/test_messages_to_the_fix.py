@@ -1,0 +1,87 @@
+"""Mistakes that people bring from other libraries: each message says what to write, and
+what it says is accepted.
+"""
+
+import re
+
+import pytest
+
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Source
+from specc.driver.spec_loader import check_spec, open_spec
+
+HEAD = """specc 1
+model m
+config { layers: int = 2  d: int = 8 }
+dims batch, n
+graph g(x: float[batch, n, d]) -> (y: float[batch, n, d]) {
+"""
+CASES = {
+    "nn.LayerNorm(d)(x)": (
+        "return nn.LayerNorm(d)(x)", "layer_norm(x, eps=1e-5) @ norm", "return {}"
+    ),
+    "act=swish": (
+        "return mlp(x, hidden=16, act=swish) @ m", "silu", "return mlp(x, hidden=16, act={}) @ m"
+    ),
+    "dropout=": (
+        "return attention(x, heads=2, mask=causal, dropout=0.1) @ a",
+        "dropout(x, p=0.1)",
+        "x = {}\n  return attention(x, heads=2, mask=causal) @ a",
+    ),
+    "is_causal=": (
+        "return attend(x, x, x, is_causal=true)", "mask=causal", "return attend(x, x, x, {})"
+    ),
+    "num_heads=": (
+        "return attention(x, num_heads=2, mask=causal) @ a",
+        "heads",
+        "return attention(x, {}=2, mask=causal) @ a",
+    ),
+}  # fmt: skip
+
+
+def check(body: str, weights: str = "") -> list[str]:
+    """Return the helps of the first error, or nothing where `check` accepts the spec."""
+    try:
+        check_spec(open_spec(Source("m.specc", f"{HEAD}  {body}\n}}\n{weights}")))
+    except Failed as failed:
+        (diagnostic,) = failed.diagnostics
+        return [*diagnostic.helps]
+    return []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_message_advises_is_accepted(name: str) -> None:
+    wrong, advised, fixed = CASES[name]
+    assert f"`{advised}" in " ".join(check(wrong))
+    assert not check(fixed.format(advised))
+
+
+def test_one_suggestion_covers_every_layer() -> None:
+    """Two calls in a layer share a weight: the advice names all layers by a pattern."""
+    body = "repeat i in layers under \"layers.{i}\" {\n    x = linear(x, out=d) @ a\n    x = linear(x, out=d) @ a\n  }\n  return x"  # fmt: skip
+    helps = check(body)
+    (advised,) = re.findall(r"`(weights \{.*\})`", " ".join(helps))
+    assert "*" in advised
+    assert not check(body, advised)
+
+
+@pytest.mark.parametrize("use", ["sum(taps)", "concat(taps, axis=-1)", "max(taps)", "taps[0]"])
+def test_a_value_with_an_error_gives_no_second_message(use: str) -> None:
+    body = f'repeat k in 3 collect taps {{\n    taps = conv1d(x, out=8, kernel=3) @ "tap{{k}}"\n  }}\n  return {use}'  # fmt: skip
+    assert "write `conv`" in check(body)[0]
+
+
+@pytest.mark.parametrize(("name", "value", "example"), [("layers", "two", "2"), ("d", "big", "8")])
+def test_a_word_for_a_number(name: str, value: str, example: str) -> None:
+    spec = Source("m.specc", f"{HEAD}  return x\n}}\n")
+    with pytest.raises(Failed) as failed:
+        check_spec(open_spec(spec, sets=[f"{name}={value}"]))
+    assert failed.value.diagnostics[0].helps == (f"`{name}` takes int, for example {example}",)
+
+
+@pytest.mark.parametrize("path", ["model.gguf", "m.safetensors", "pytorch_model.bin", "a/b.PT"])
+def test_a_weights_file_is_no_spec(path: str) -> None:
+    with pytest.raises(Failed) as failed:
+        open_spec(path)
+    assert failed.value.diagnostics[0].code == "E0222"
+    assert "directory" in failed.value.diagnostics[0].helps[0]
