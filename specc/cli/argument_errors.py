@@ -55,15 +55,16 @@ def describe_unknown_option(
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")
-    meant = name if name in options else OTHER_TOOLS.get(name, "")
-    if meant.split(" ")[0] not in options:
-        near = did_you_mean(name, options)
-        known = meant.split(" ")[0] or name
-        having = [c for c, theirs in others.items() if known in theirs] if near is None else []
-        if having:
-            commands = ", ".join(f"`specc {command}`" for command in having)
-            has = "have" if len(having) > 1 else "has"
-            return f"there is no option `{escape_text(word)}` here; {commands} {has} `{known}`"
-        meant = near or ""
-    hint = f"; {format_suggestion(meant)}" if meant else ""
-    return f"there is no option `{escape_text(word)}`{hint}"
+    meant = OTHER_TOOLS.get(name, name)
+    ours = meant.split(" ")[0]
+    near = meant if ours in options else did_you_mean(name, options)
+    if near:
+        return f"there is no option `{escape_text(word)}`; {format_suggestion(near)}"
+    return f"there is no option `{escape_text(word)}`{_format_commands(ours, others)}"
+
+
+def _format_commands(option: str, others: Mapping[str, Collection[str]]) -> str:
+    """Return which commands have an option; empty if none has."""
+    having = [f"`specc {command}`" for command, theirs in others.items() if option in theirs]
+    has = "have" if len(having) > 1 else "has"
+    return f" here; {', '.join(having)} {has} `{option}`" if having else ""

@@ -11,8 +11,6 @@ from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.context import Context, Env, SpecModule, join_weight_path
 from specc.frontend.foreign_names import (
     FOREIGN_LIBRARIES,
-    HF_ACTIVATION_ALIASES,
-    RENAMED_STD_DEFINITIONS,
     suggest_for_foreign_operation,
     suggest_for_library_path,
 )
@@ -218,14 +216,10 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
         ]
-    elif name.path in RENAMED_STD_DEFINITIONS:
-        helps = [suggest_for_foreign_operation(name.path, callable_)]
-    elif alias := HF_ACTIVATION_ALIASES.get(name.path):
-        helps = [f"`{name.path}` is `{alias}` here"]
-    elif near:
-        helps = [format_suggestion(near)]
     elif mend := suggest_for_foreign_operation(name.path, callable_):
         helps = [mend]
+    elif near:
+        helps = [format_suggestion(near)]
     elif shown:
         helps = [f"names in scope: {', '.join(shown[:12])}"]
     title = f"`{name.path}` is not defined"
