@@ -45,10 +45,7 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = 
 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
-    """Softmax of `scores` along `axis` among what is visible; zeros where nothing is.
-
-    `sinks`, where given, has length 1 along `axis`: an attention sink.
-    """
+    """Softmax of visible `scores` along `axis`, zeros if none is; `sinks` has length 1 there."""
     # Hidden scores are -inf before the greatest is taken: a hidden one may be greater
     # than all that is seen, and would make every power 0.
     seen = np.where(visible, scores, -np.inf)

@@ -64,11 +64,8 @@ def evaluate_nodes(
     wanted: Iterable[Value],
     after: ResultHook | None = None,
 ) -> dict[Value, Array]:
-    """What `wanted` are when the inputs and parameters of `graph` are `given`.
-
-    A parameter may have any element type: it is converted when it is first read. `after`
-    is given each result of a node, in bodies of loops too, and gives what is read in its
-    place.
+    """Return the `wanted` values; parameters are converted when first read. `after` may replace
+    each result of a node, inside loops too.
     """
     after = after or _CURRENT_HOOK.get()
     token = _CURRENT_HOOK.set(after)
@@ -119,11 +116,8 @@ def evaluate_graph(
     wanted: tuple[str, ...] | None = None,
     after: ResultHook | None = None,
 ) -> dict[str, Array]:
-    """The outputs of `graph` by name, floats in float64.
-
-    `wanted` picks outputs, or any value of `graph.names`; without it every output is
-    computed. What `after` makes of a node's result is read in its place. Fails with
-    E0907 and E0910 to E0913 on inputs that the graph cannot take.
+    """Return the outputs of `graph`, or the named values `wanted`, floats in float64; `after` may
+    replace each node's result. Raise E0907 and E0910 to E0913 for inputs that do not fit.
     """
     given: dict[Value, Array] = {}
     sizes: list[tuple[str, Type, tuple[int, ...]]] = []

@@ -122,10 +122,8 @@ def round_per_tensor(x: Array) -> Array:
 
 
 def round_per_group(x: Array, size: int, rounding: str) -> Array:
-    """Each `size` numbers of a row as whole numbers times their own scale.
-
-    What is whole is decided in float32: of a row by `x / scale`, of a block, as kernels
-    have it, by `x · (127 / greatest)`.
+    """Quantize each `size` elements with a scale of their own, decided in float32: a row by `x /
+    scale`, a group, as kernels do, by `x · (127 / maximum)`.
     """
     wide = x.shape[-1]
     pieces = [x[..., at : at + size].astype(np.float32) for at in range(0, wide, size)]

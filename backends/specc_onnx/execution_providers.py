@@ -187,11 +187,8 @@ def can_report_placement() -> bool:
 
 @contextmanager
 def silence_provider_startup(provider: str) -> Iterator[None]:
-    """While another provider than the processor is started, which says what it misses
-    past all settings of a session.
-
-    NVIDIA's libraries may lie among the Python packages, where they are found only if
-    they are loaded beforehand.
+    """Silence the messages of a GPU provider that starts, and load NVIDIA's libraries from Python
+    packages beforehand.
     """
     if provider == "cpu":
         yield

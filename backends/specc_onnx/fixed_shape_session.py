@@ -30,10 +30,7 @@ def can_record_run(model: ModelProto, provider: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapeModel:
-    """`model` with a place for each input and result, of these `shapes`.
-
-    One run at a time: a second thread waits.
-    """
+    """`model` with a buffer of these `shapes` for each input and output; one run at a time."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding

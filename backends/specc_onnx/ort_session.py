@@ -86,12 +86,7 @@ class OrtModel:
         return dict(zip(names, results, strict=True))
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs, as `run`, of a model that may run for long: an interrupt
-        (Ctrl-C) ends it.
-
-        ONNX Runtime does not listen for one while it computes, so it does that beside
-        the thread that does.
-        """
+        """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, ends the run."""
         given = self.fitting(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as beside:
@@ -141,13 +136,8 @@ class OrtModel:
         inputs: Mapping[str, Array | DeviceTensor],
         into: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
-        """The outputs as the runtime holds them, from arrays or from outputs of before;
-        nothing is checked.
-
-        Outputs named in `into` are written to these tensors, which may be inputs as
-        well.
-
-        States so go from one run to the next without being copied. Fails with E0924.
+        """Run on device tensors or arrays without checks and return device tensors; outputs in
+        `into` are written to these, which may be inputs. E0924.
         """
         return self.standing({}, into or {}).run(inputs)
 
@@ -232,10 +222,8 @@ def open_ort_model_bytes(
     lengths: Mapping[str, int] | None = None,
     recorded: bool = False,
 ) -> OrtModel:
-    """A model in memory; `folder` is where its weights lie, if they are not in it. One
-    that is `exact` rounds no rows before they meet rounded weights. Inputs are of
-    `lengths` alone where they are given; what is `recorded` on a card then has them in
-    the same places at every run.
+    """Open a model in memory whose weights lie in `folder`. `exact`: no activation rounding;
+    `lengths`: static ones of inputs; `recorded`: as a CUDA graph.
     """
     where = _format_directory(folder, name) if folder else ""
     options = _make_session_options(provider, threads, where, exact)

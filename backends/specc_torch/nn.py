@@ -52,10 +52,8 @@ def dropout(op: ops.Dropout, place: ForwardContext, x: Tensor) -> Tensor:
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
-    """Softmax of `scores` along `axis` among what `mask` shows; zeros, and no gradient,
-    where it shows nothing.
-
-    `sinks`, where given, has length 1 along `axis`: an attention sink.
+    """Softmax of `scores` that `mask` shows along `axis`; zeros without gradient if none. `sinks`
+    has length 1 along `axis`.
     """
     if not scores.shape[axis]:
         return scores

@@ -73,10 +73,7 @@ class SpecModule(nn.Module):
         return format_repr(f"module {self.graph.signed()}, {group_thousands(count)} parameters")
 
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
-        """The graph's results by name, of tensors (or arrays) by input name.
-
-        Fails with E0907 and E0910 to E0913 on inputs that the graph cannot take.
-        """
+        """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
         place = self._here()
         known = {n: self._taken(n, x, place) for n, x in inputs.items()}
         if self.defaults is not None:
@@ -121,11 +118,7 @@ class SpecModule(nn.Module):
         return scope, leaf
 
     def _place(self, name: str, parameter: nn.Parameter) -> None:
-        """Put a parameter under its dotted name.
-
-        Into the tables themselves: `add_module` refuses names like `type` that a spec
-        may use.
-        """
+        """Put a parameter under its dotted name; `add_module` would refuse names like `type`."""
         *path, leaf = name.split(".")
         scope: nn.Module = self
         for part in path:

@@ -13,15 +13,10 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeState:
-    """A value that one step hands to the next.
-
-    `name` is the input of the step graph, `next` the output that takes its place.
-    `batch` is its batch axis, None where it has none. `rows` is the axis that grows,
-    None for a carry of fixed shape; at most `most` rows are kept. `initial` names the
-    output of `encode` that it starts as; empty, it starts as zeros, without rows where
-    it has an axis of them. `role` and `layer` say whose it is: keys or values of an
-    attention, the carry of a loop or a running sum, or other rows; the layer counts
-    within the role.
+    """A value that one step hands to the next: input `name`, output `next`. `batch` is its batch
+    axis or None; `rows` its time axis, None for a fixed shape, with at most `most` positions.
+    `initial` names the output of `encode` that it starts as, "" for zeros. `role` and `layer`
+    within it say which attention, loop or running sum it belongs to.
     """
 
     name: str
@@ -37,15 +32,11 @@ class DecodeState:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
-    """A graph taken apart along the axis that grows.
-
-    `encode` is computed once; None where there is nothing to compute. `step` takes the
-    new rows of `growing`, what `handed` names (results of `encode`, or inputs of the
-    spec, the same at every step), inputs along the time axis (those in `whole` with
-    the rows of before and the new ones, others with the new rows), and the states.
-    `first` names the result of `encode` that the first token of an empty text is drawn
-    from, `[batch, vocabulary]` or with one row between; empty, a text begins with a
-    token.
+    """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
+    takes new positions of `growing`, `handed` values (outputs of `encode`, or inputs of the spec),
+    inputs along the time axis (those in `whole` with the past), and the states. `first` names the
+    output of `encode` with the logits of an empty sequence, `[batch, vocabulary]` or `[batch, 1,
+    vocabulary]`; "" if a sequence begins with a token.
     """
 
     encode: Graph | None
@@ -88,24 +79,14 @@ class KVBufferGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingConfig:
-    """How a model that decodes by itself does so, as far as that is settled when it is
-    written.
-
-    `source` is the result of the step whose newest row tells the next token. `start` are
-    the tokens every row starts with; none where the caller gives a prompt. `stop` are
-    the tokens that end a row, `pad` stands behind them (None: the stop itself).
-    `penalized` models take `repetition_penalty`.
-
-    For beam search: `num_beams` hypotheses are followed and the `best` given; scores are
-    divided by `length ** length_penalty`; `early` stops as soon as `num_beams` are
-    finished, "never" only when none can get better.
-
-    `suppress_tokens` and `begin_suppress_tokens` are tokens that are never written, or not
-    first; no stop comes before `min_tokens`; one of each place of `begin` comes first, and
-    `forced_eos_token_id` at the maximum length. No n-gram of size `no_repeat_ngram_size`
-    occurs twice, no sequence of `bad_words_ids` is generated, and no stop comes before a
-    sequence has `min_length` tokens, the prompt included. `renormalize_logits` makes beam
-    search renormalize the probabilities after these rules.
+    """How a self-decoding model decodes. `source` is the output with the logits. Each sequence
+    starts with the tokens `start` (none if a prompt is given) and ends with one of `stop`, followed
+    by `pad`. Beam search follows `num_beams` and returns `best` hypotheses, scored by `length **
+    length_penalty`; `early` stops with `num_beams` finished ones, "never" only when none can
+    improve. Token rules: `suppress_tokens`, `begin_suppress_tokens`, no stop before `min_tokens` or
+    `min_length` (with the prompt), one of each position of `begin` first, `forced_eos_token_id` at
+    the limit, `no_repeat_ngram_size`, `bad_words_ids`; `renormalize_logits` after these,
+    `penalized` takes `repetition_penalty`.
     """
 
     source: str
@@ -141,10 +122,8 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class SelfDecodingGraph:
-    """What a model that decodes itself is made from: the spec's graph, the same taken
-    apart, and how to decode.
-
-    `defaults` computes inputs that are then no inputs of the model.
+    """A self-decoding model's parts: the spec's graph, the derived ones, and the decoding.
+    `defaults` computes inputs that are then none of the model.
     """
 
     graph: Graph

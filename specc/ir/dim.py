@@ -50,11 +50,8 @@ DimLike: TypeAlias = Union["Dim", int]
 
 
 class Dim:
-    """A length. `Dim.of(3)`, `Dim.symbol("batch")`, then `+ - *` and the functions
-    below.
-
-    `origin` says where the user fixed this length; it is evidence for messages and no
-    part of equality.
+    """A symbolic length: `Dim.of(3)`, `Dim.symbol("batch")`, `+ - *` and the functions below.
+    `origin`, for messages, is where the user fixed it and no part of equality.
     """
 
     __slots__ = ("_hash", "origin", "terms")

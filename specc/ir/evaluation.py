@@ -18,9 +18,8 @@ T = TypeVar("T")
 def iterate_live_nodes(
     graph: Graph, wanted: Sequence[Value], known: dict[Value, T]
 ) -> Iterator[tuple[Node, list[Value | None]]]:
-    """Yield the nodes that `wanted` needs, in order, with their results, None for those that
-    nothing reads. Behind each, `known` forgets the operands that no later node reads: a
-    long graph needs no more memory than its widest place.
+    """Yield the nodes that `wanted` needs, in order, with their results, None for unused ones.
+    After each, `known` drops the operands that no later node reads.
     """
     live = collect_needed_nodes(wanted)
     nodes = [(node, results) for node, results in graph.nodes if node in live]

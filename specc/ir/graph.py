@@ -18,9 +18,8 @@ from specc.ir.types import Type
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """A tensor known by its type and by what makes it: nothing, for an input or a parameter.
-
-    `index` says which result of its node it is, counted from 0.
+    """A tensor with its type and producer (None for inputs and parameters); `index` is the result's
+    number.
     """
 
     type: Type
@@ -30,10 +29,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`op` applied to `args`. Two equal nodes compute the same thing.
-
-    Nodes are looked up all the time, so that each works out its hash but once.
-    """
+    """`op` applied to `args`. Equal nodes compute the same; the hash is computed once."""
 
     op: Op
     args: tuple[Value | None, ...]
@@ -53,11 +49,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight: its full name, how it starts when nothing is loaded, and the text that
-    asked for it.
-
-    `tied_to` names the weight whose numbers it shares, where the spec says so, or the
-    model that it was read from.
+    """A weight: its full name, initializer, and source text. `tied_to` names the weight that it
+    shares its values with.
     """
 
     name: str
@@ -70,10 +63,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a caller gives. `keep` is `left`, `right` or `any` for the boolean that says
-    what is padding.
-
-    `below` is the exclusive bound of ids that index a table, where known.
+    """An input; `keep` is the side of padding of a padding mask, `below` the exclusive bound of
+    ids.
     """
 
     type: Type
@@ -92,12 +83,9 @@ class NodeOrigin:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
-    """Nodes in an order where every argument comes before its use.
-
-    `inputs`, `parameters` and `outputs` are ordered. `names` holds the scope paths of
-    values (`encoder.layers.3.self_attn:weights`), for taps and node names. `least`
-    bounds symbols from below. `facts` are equations `symbol = dim` that the caller's
-    inputs obey.
+    """Nodes in topological order. `inputs`, `parameters` and `outputs` are ordered; `names` are
+    scope paths of values (`encoder.layers.3.self_attn:weights`), `least` lower bounds of symbols,
+    `facts` equations `symbol = dim` that inputs obey.
     """
 
     name: str

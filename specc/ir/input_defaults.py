@@ -12,11 +12,8 @@ from specc.ir.graph import Builder, Graph, Value, collect_needed_nodes
 
 
 def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
-    """The defaults of the inputs `absent`; where one of them reads another, it reads
-    its default.
-
-    What is left of its inputs is given. Those that need each other in a circle stay
-    inputs.
+    """Return the defaults of the inputs `absent`, reading each other's defaults; inputs in a
+    circle, and all others, stay inputs.
     """
     made, now = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():

@@ -126,11 +126,8 @@ def find_valid_lengths(
     most: Mapping[str, int] | None = None,
     apart: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Lengths near the wanted ones at which all demands are met; None where none are
-    found.
-
-    No length becomes more than `most` says, or less than the graph promises, or is
-    moved to a number in `apart`.
+    """Return lengths near the wanted ones that meet all demands, within `most` and the graph's
+    bounds and not moved to a number in `apart`; None if none are found.
     """
     open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]
     if all(d.met(wanted) for d in open_):
@@ -277,11 +274,8 @@ MAX_BOUND_STEPS = 200
 
 
 def is_never_negative(length: Dim, least: Mapping[str, int] | None = None) -> bool:
-    """Whether a length is surely not below 0 where each symbol is at least 0, or what
-    `least` says.
-
-    What is taken away is bounded from above, and what is added from below, until a
-    plain sum shows it.
+    """Return True if a length is at least 0 for all symbols at or above `least` (or 0): subtracted
+    terms are bounded from above, added ones from below.
     """
     open_, seen = [length], {length}
     while open_ and len(seen) < MAX_BOUND_STEPS:

@@ -17,10 +17,8 @@ spec can have it.
 
 @dataclass(frozen=True)
 class GenerateSection:
-    """What `generate` says: `growing` is the input that grows, `source` the result its
-    next row is drawn from.
-
-    `settings` holds `start`, `stop`, `strategy` and the like as plain data.
+    """The `generate` section: input `growing`, output `source` with the logits, and `settings` such
+    as `start`, `stop` and `strategy` as plain data.
     """
 
     name: str
@@ -39,12 +37,9 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """`graph` computes the results; `defaults` (when some inputs have one) computes
-    those inputs.
-
-    `reading` and `config` are plain data (numbers, texts, lists, dicts) for the
-    manifest. `shares` are the paths whose weights several calls may use, each with
-    whether several do. `warnings` are of what stands around the graph.
+    """`graph` computes the outputs, `defaults` absent inputs. `reading` and `config` are plain data
+    for the manifest, `shares` the paths whose weights several calls may use, each with whether
+    several do.
     """
 
     name: str

@@ -28,11 +28,8 @@ OPS_BY_NAME: dict[str, type["Op"]] = {}
 
 @dataclass_transform(frozen_default=True)
 class Op:
-    """One operation. Subclasses are final and hold only compile-time attributes.
-
-    Being frozen dataclasses they print, compare and hash by value. `heavy` ops are
-    never done twice by a derived graph (contractions and loops); a `view` costs nothing
-    to do again.
+    """One operation: a final frozen dataclass of compile-time attributes. `heavy` ops are never
+    recomputed in a derived graph; a `view` costs nothing to recompute.
     """
 
     name: ClassVar[str]

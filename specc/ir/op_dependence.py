@@ -20,10 +20,8 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
-    """Rows are read only where `operand` is not surely false or zero.
-
-    `query` and `key` are axes of that operand; `result_axis` is the axis of the result
-    that `query` becomes.
+    """Rows are read only where `operand` may be true or nonzero: by its axes `query` and `key`, of
+    which `query` becomes `result_axis`.
     """
 
     operand: int
@@ -166,11 +164,8 @@ def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int])
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of one operand, seen from one result.
-
-    `mark` is the name in the rule that covers it, with its mark, and `dims` all axes
-    that this name covers; `places` has the like of all operands, `target` the axes of
-    the result.
+    """One axis of an operand, seen from a result: `mark` is its name in the rule, `dims` all axes
+    of that name, `places` the same of all operands, `target` the result's axes.
     """
 
     op: Op

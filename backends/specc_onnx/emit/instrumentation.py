@@ -201,11 +201,8 @@ PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
 
 
 def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Add an output `[b, h, q, k]` to `model` for each attention of `notes`; their
-    names by scope.
-
-    An attention whose note does not fit the model is left out. Scopes that occur again
-    are numbered.
+    """Add an output `[b, h, q, k]` for each attention of `notes` that fits the model; return their
+    names by scope, repeated scopes numbered.
     """
     found: dict[str, str] = {}
     for note in notes:

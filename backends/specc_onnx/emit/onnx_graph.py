@@ -142,11 +142,8 @@ def build_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """`graph` in ONNX.
-
-    `stored` names the element type of each weight that is stored in another than it has
-    in the graph; `ties` maps a parameter to the one whose numbers it shares, which is
-    stored in its place.
+    """Build `graph` in ONNX. `stored` maps parameters to another storage dtype, `ties` to the
+    parameter that is stored in their place.
     """
     onnx_targets.check_opset(opset)
     types = {name: value.type for name, value in graph.inputs.items()}

@@ -54,10 +54,8 @@ def has_per_tensor_rounding(model: ModelProto) -> bool:
 
 
 def remove_activation_rounding(model: ModelProto) -> None:
-    """Have products read rows as they are.
-
-    Whole numbers become the fractions that they were rounded from, and products of
-    bytes those of fractions; scales stay where they are.
+    """Remove activation rounding: quantized activations become the floats they were rounded from,
+    integer products float products; scales stay.
     """
     for graph in iterate_model_graphs(model):
         nodes = [made for node in graph.node for made in _make_exact_product(node)]
@@ -120,9 +118,8 @@ def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
-    """Expose the operands and results of each product with quantized weights, and of each
-    activation quantization, as outputs of `model`. Nodes in branches and experts are left
-    out.
+    """Output the operands and results of each quantized product and activation quantization, those
+    in branches and experts aside.
     """
     found: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     wanted: dict[str, int] = {}

@@ -99,10 +99,8 @@ class LoopCarry:
 
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
-    """What a step decides.
-
-    The next token of each row, i64[rows]; which row it continues, i64[rows], where that
-    is not its own; whether to go on, bool[]; and the carries after the step.
+    """The next `tokens` i64[rows], the row that each continues, i64[rows] (None: its own), whether
+    to go on, bool[], and the carries after the step.
     """
 
     tokens: str
@@ -113,11 +111,8 @@ class TokenDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInputs:
-    """What a strategy is told.
-
-    The lengths `batch` and `vocabulary`, the rows of a step and their number i64[], the
-    scalar inputs by name, the prompt i64[rows, n] of the steps, and which of it is no
-    padding.
+    """The lengths `batch`, `vocabulary` and `rows` of a step, scalar inputs by name, the prompt
+    i64[rows, n], and its padding mask `keep`.
     """
 
     batch: Dim
@@ -128,10 +123,8 @@ class StrategyInputs:
     keep: str | None
 
     def past(self, g: Emitter, d: DecodingConfig) -> list[LoopCarry]:
-        """Return the carries of what the rules have to know of the tokens so far.
-
-        `seen` bool[rows, vocabulary] for the penalty on repetition, `history` i64[rows, n]
-        for rules over runs of tokens. A step's batch is all its rows.
+        """Return the carries that token rules read: `seen` bool[rows, vocabulary] for the
+        repetition penalty, `history` i64[rows, n] for n-grams and sequences.
         """
         made = []
         if d.penalized:
@@ -197,11 +190,8 @@ def make_strategy(g: Emitter, d: DecodingConfig, start: StrategyInputs) -> Decod
 
 
 class SingleSequenceStrategy:
-    """The likeliest token, or one drawn. A row that has ended goes on with filler that
-    nobody reads.
-
-    Where a row that has not ended gets no numbers, nothing more is written: its token
-    is `NO_TOKEN`, which says so.
+    """Greedy decoding or sampling. Finished rows get filler; invalid logits of an open row end the
+    generation with `NO_TOKEN`.
     """
 
     def __init__(self, g: Emitter, d: DecodingConfig, start: StrategyInputs) -> None:

@@ -143,16 +143,10 @@ class GenerationParts(SelfDecodingGraph):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """One model on its way.
-
-    `types` are those of the inputs that come from the spec, `scalars` the names of the
-    others. `outer` holds what the main graph knows by the names of the spec's inputs
-    and of what `encode` hands over; it grows. `batch` is the number of texts, each of
-    which is there `repeats` times in the rows of a step.
-
-    In beam search the prompt is read once a text, and rows fan out behind it, unless
-    something with a row for each text is handed over, which does not change its shape:
-    then every row is there `repeats` times from the start.
+    """One model under construction. `types` are the spec's inputs, `scalars` names of the others;
+    `outer` the tensors of the main graph by name, to which encoder outputs are added. Each of
+    `batch` sequences is repeated `repeats` times in a step: by the beams if an encoder output has a
+    batch axis, whose shape may not change; else once, and beams fan out behind the prompt.
     """
 
     whole: GenerationParts

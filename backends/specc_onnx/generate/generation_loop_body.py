@@ -129,12 +129,9 @@ def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
-    """What a turn of the loop is made from.
-
-    The carries come in three groups: `feed`, the tokens and the inputs beside them;
-    `states`, the caches; and those of `chooser`. `handed` is the same at every step,
-    and `hoisted` the nodes that have been computed from it already. `first` are the
-    logits of texts without a prompt, where there may be such; `empty` says which are.
+    """One iteration. Carries are `feed` (tokens and masks), `states` (caches), and those of
+    `chooser`. `handed` are encoder outputs, `hoisted` the nodes computed from them. `first` are
+    logits of sequences without a prompt, which `empty` marks.
     """
 
     feed: Sequence[LoopCarry]

@@ -53,12 +53,9 @@ def build_generation_model(
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the self-decoding model; `stored` and `ties` as in `specc_onnx.emit.onnx_graph`.
-
-    Its inputs are `GenerationParts.inputs`, of which `GenerationParts.optional` may be left
-    out, then `list_scalar_inputs`; its outputs `tokens` and `log_probs`, or `tokens` and
-    `scores` for beam search. A name that an input of the spec has already is numbered:
-    `tokens_2`.
+    """Build the self-decoding model; `stored` and `ties` as in `build_model`. Inputs are
+    `GenerationParts.inputs` and `list_scalar_inputs`, outputs `tokens` and `log_probs` or, for beam
+    search, `scores`. Names that the spec has already are numbered.
     """
     onnx_targets.check_opset(opset)
     ingredients = GenerationParts.of(whole)

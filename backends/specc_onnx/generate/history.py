@@ -31,10 +31,8 @@ def get_history_type(rows: Dim) -> Type:
 
 
 def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | None) -> str:
-    """Write the history of a prompt i64[rows, n]; `keep` bool[rows, n] says what is no
-    padding.
-
-    As many columns stand before it as the longest run of `banned` needs.
+    """Emit the history of a prompt i64[rows, n] without padding (`keep` bool[rows, n] is its mask),
+    with as many columns before it as the longest of `bad_words_ids` needs.
     """
     if keep is not None:
         prompt = _emit_right_aligned(g, prompt, keep)

@@ -29,12 +29,9 @@ SEQUENCES_DIM, GENERATED_DIM = Dim.symbol("sentences"), Dim.symbol("written")
 
 
 class BeamState(NamedTuple):
-    """What one step hands to the next, by the names of tensors.
-
-    `scores` f32[s, n] and `written` i64[s, n, t] of the hypotheses that go on,
-    `done_scores` and `done` of those that ended, `ended` bool[s, n] which of the latter
-    there are (the others are filler, of the score `NO_SCORE`), `open` bool[s, 1] whether a
-    sentence can still improve.
+    """Carries by name: `scores` f32[s, n] and `written` i64[s, n, t] of live beams, `done_scores`
+    and `done` of finished ones, `ended` bool[s, n] which of these exist (else filler, score
+    `NO_SCORE`), `open` bool[s, 1] whether a sentence can still improve.
     """
 
     scores: str
@@ -47,10 +44,8 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BeamDecision:
-    """What a step decides.
-
-    The `beams` after it, the next token of each row and which row it continues,
-    i64[s·n], and whether to go on, bool[].
+    """The `beams` after a step, next tokens and the rows they continue, i64[s·n], and whether to go
+    on, bool[].
     """
 
     beams: BeamState
@@ -61,10 +56,8 @@ class BeamDecision:
 
 @dataclass(frozen=True, slots=True)
 class BeamCandidates:
-    """The best continuations.
-
-    `scores` f32[s, c], `parents` and `tokens` i64[s, c], `written` i64[s, c, t + 1] with
-    the new token, `hits` bool[s, c] which of them end here.
+    """The best continuations: `scores` f32[s, c], `parents` and `tokens` i64[s, c], `written`
+    i64[s, c, t + 1], and `hits` bool[s, c], which of them finish.
     """
 
     scores: str
@@ -126,12 +119,9 @@ class BeamSearchStep:
 
 
 def emit_beam_step(s: BeamSearchStep, logs: str, hopeless: str) -> BeamDecision:
-    """From log-probabilities `[s·n, vocabulary]`; of the first step also
-    `[s, vocabulary]`, a row a sentence.
-
-    `hopeless` says of each row whether its scores are no numbers. Where that is a
-    text that goes on, the search is over: the results of its sentence are
-    `NO_TOKEN`, of a score that is no number.
+    """Emit a step from log-probabilities `[s·n, vocabulary]`, or `[s, vocabulary]` at first. A row
+    of `hopeless` (invalid) logits in an open sentence ends the search with `NO_TOKEN` and a NaN
+    score.
     """
     g, n = s.g, s.d.num_beams
     sentences = g.node("Shape", s.before.scores, start=0, end=1)
@@ -223,9 +213,8 @@ def _emit_finished_beams(s: BeamSearchStep, found: BeamCandidates) -> tuple[str,
 
 
 def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) -> str:
-    """Emit bool[s, 1]: whether the search of a sequence continues, i.e. a beam is alive and
-    fewer than `beams` hypotheses are finished. Unless `early` is True, the search also
-    continues while the best live beam scores above the worst finished hypothesis.
+    """Emit bool[s, 1]: whether a live beam exists and fewer than `beams` are finished, or, unless
+    `early` is True, whether the best live beam still beats the worst finished one.
     """
     g = s.g
     never = s.d.early == "never" and s.d.length_penalty > 0

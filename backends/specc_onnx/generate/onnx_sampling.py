@@ -161,10 +161,8 @@ def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
 
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
-    """Logits `[rows, vocab]` of the tokens that were there, divided where positive,
-    else multiplied.
-
-    Keskar et al. 2019, arXiv:1909.05858, sec. 4.1, which divides only.
+    """Divide positive logits `[rows, vocab]` of seen tokens, and multiply negative ones
+    (arXiv:1909.05858, sec. 4.1, divides only).
     """
     # Dividing makes a logit below 0 likelier, so those are multiplied.
     more = g.node("Greater", logits, g.constant(0, "f32"))

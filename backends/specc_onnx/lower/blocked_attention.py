@@ -98,9 +98,8 @@ def emit_local_attention(
 def prepare_short_parts(
     op: ops.Attend, g: Emitter, parts: AttentionParts, long: str
 ) -> tuple[AttentionParts, dict[str, str]]:
-    """Return the operands of the short form and the names of the masks computed for it, each
-    made inside an `If` so that a long text never has them; `long` is the condition under
-    which they are unused.
+    """Return the operands of the short form, masks made inside an `If` that is unused when `long`,
+    and the names of these masks.
     """
     mask, add = parts.mask, parts.add
 
@@ -336,9 +335,8 @@ def _emit_partial_attention(
 def _emit_joined_blocks(
     g: Emitter, blocks: Tensor, count: str, local: LocalAttention, n: Dim
 ) -> str:
-    """Stacked blocks as rows side by side. Of the last block only those rows count
-    that the block before it does not have: of 3 blocks of 4 for 10 rows, which begin at
-    rows 0, 4 and 6, the last two of the last. `blocks` has the type of one.
+    """Join stacked blocks; `blocks` has the type of one. The last block overlaps: of 3 blocks of 4
+    for 10 positions, which begin at 0, 4 and 6, its last two count.
     """
     lead = blocks.type.rank - 2
     width = blocks.type.shape[-1].number

@@ -189,9 +189,8 @@ def _emit_window_padding(
 
 @lower(ops.AveragePool)
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
-    """Lower to the standard operator. Its `ceil_mode` counts differently in older opsets, so
-    windows that reach past the end are padding excluded from the count; where the other
-    padding is included in the count, it is added before as zeros.
+    """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
+    differently; padding that counts is added before as zeros.
     """
     slide = _EmptyWindowGuard(g, op, _get_first_window_axis(op.kernel))
     given = _emit_channels_first(g, op.kernel, slide.given(x))

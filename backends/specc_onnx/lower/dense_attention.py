@@ -30,10 +30,7 @@ PROBABILITIES_OUTPUT_MODE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParts:
-    """The operands of one attention. `emit_combined_mask` is its mask with what is added, as one,
-    where
-    that has been made already.
-    """
+    """The operands of one attention; `shown` is its combined mask, if that exists already."""
 
     q: Tensor
     k: Tensor
@@ -57,9 +54,8 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """What an attention gives: `result` is `[b, t, h·e]` where it is `packed`, else
-    `[b, h, t, e]`. `weights` is "" where the operator hides them; `told` says where
-    they can be read.
+    """The `result`, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; `weights`, "" if hidden; `told`
+    names where they can be read.
     """
 
     result: str

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """The lengths a graph can know: from its inputs' types, its facts, and its lower
-    bounds.
-
-    `numbers` are symbols that an input i64[] tells outright, `sure` lengths that a
-    condition around what is written keeps from 0.
+    """The lengths that a graph knows from its inputs' types, facts and lower bounds. `numbers` are
+    symbols given by an input i64[], `sure` lengths known to be nonzero here.
     """
 
     inputs: Mapping[str, Type]
@@ -106,10 +103,8 @@ class LengthResolver:
         return total
 
     def demand(self, g: "Emitter", number: str, *lengths: Dim) -> str:
-        """`number`, i64[1], which nobody gets who gives a length below 0: the model
-        stops.
-
-        ONNX has no way to say so; a row that does not exist is asked for.
+        """Emit `number`, i64[1], so that the model stops if a length is below 0, by reading a
+        position that does not exist: ONNX has no assertion.
         """
         with g.outside("lengths"):
             for length in lengths:

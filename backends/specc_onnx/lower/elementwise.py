@@ -71,9 +71,8 @@ def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """`//` of whole numbers, rounded down; by zero it is zero.
-
-    The operator cuts towards zero. That is one too many where it leaves another rest than `Mod`.
+    """Emit integer floor division, 0 for a divisor of 0: `Div` truncates, which is one too many
+    where its remainder is not that of `Mod`.
     """
     dtype, by = x.type.dtype, find_tensor_constant(y)
     # By 0 it is 0, by -1 the number with its sign turned: both are the product. The
@@ -280,9 +279,8 @@ def emit_relu2(g: Emitter, x: str, number: ConstantEmitter) -> str:
 
 
 def emit_expm1(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)`, where the
-    rounding errors of `u` cancel (Higham, Accuracy and Stability of Numerical
-    Algorithms, sec. 1.14.1).
+    """`exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)` (Higham, Accuracy and
+    Stability of Numerical Algorithms, sec. 1.14.1).
     """
     one = number(1.0)
     u = g.node("Exp", x)

@@ -35,10 +35,8 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(kw_only=True)
 class Emitter:
-    """Write nodes for one target at one opset.
-
-    `lengths` computes dynamic lengths; `site` is the IR node being lowered, set by `lower_nodes`.
-    `attentions` notes for each attention its scope, its node and the name of its weights.
+    """Write nodes for one target at one opset. `lengths` computes dynamic lengths, `site` is the IR
+    node being lowered, `attentions` are notes on where attention weights are.
     """
 
     target: Target
@@ -189,11 +187,7 @@ def _is_same_constant(known: TensorProto, array: Array) -> bool:
 
 
 def make_unique_name(wish: str, taken: set[str]) -> str:
-    """`wish`, or `wish_2` and so on where it is taken; it is taken afterwards.
-
-    The number is found by doubling and halving: thousands of nodes of one kind may
-    stand in one scope.
-    """
+    """Return `wish`, or `wish_2` and so on if taken, found by doubling and halving, and take it."""
     name = wish
     if name in taken:
         low, high = 1, 2  # a number that is taken, and one to try

@@ -38,11 +38,8 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """The nodes of one ONNX graph (the main one or a loop's), what they were made from,
-    and known types.
-
-    The types are written down: ONNX's own inference forgets lengths on the way, and
-    they are worth seeing.
+    """Nodes of one ONNX graph, by what they were made from, and types of values, which ONNX's own
+    inference would lose.
     """
 
     nodes: list[NodeProto] = field(default_factory=list)
@@ -52,11 +49,8 @@ class GraphBody:
 
 @dataclass(slots=True)
 class NameTable:
-    """Names of the model under construction.
-
-    `taken` are all names in use; `preferred` the name that each would have if none were taken
-    (written by `Emitter.unique`, read by `specc_onnx.emit.onnx_graph`); `graph` the name of the
-    graph, used for nodes without a scope.
+    """Names in use (`taken`), the name each would have (`preferred`, written by `Emitter.unique`,
+    read by `specc_onnx.emit.onnx_graph`), and that of the graph.
     """
 
     taken: set[str]
@@ -66,12 +60,9 @@ class NameTable:
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """IR values and their names in the model.
-
-    `tensors` is written by `lower_nodes` for each result. `constants` are shared initializers made
-    while lowering. `parameters` are weights by the spec's names; `stored` their types in a file, by
-    initializer name; `narrow` the 16-bit initializer that a widened weight was cast from.
-    `buffers` are KV buffers that attention appends to in place (`specc_onnx.emit.kv_buffers`).
+    """IR values and their names: `tensors` by `lower_nodes`, shared `constants`, `parameters` by
+    the spec's names, their `stored` types, `narrow` 16-bit initializers by their widened values,
+    and KV `buffers` that attention appends to.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -84,10 +75,8 @@ class ValueTable:
 
 @dataclass(slots=True)
 class BodyStack:
-    """The open graph bodies, the innermost last.
-
-    `root` is the number of the body in which lengths are known: 0, the main graph, or the body of a
-    loop around a whole graph. Nodes written into bodies below number `isolated` are not reused.
+    """The open graph bodies, the innermost last. Lengths are known in number `root` (0, or a loop
+    around a whole graph); nodes below number `isolated` are not reused.
     """
 
     open: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
@@ -97,12 +86,9 @@ class BodyStack:
 
 @dataclass(slots=True)
 class LayoutCache:
-    """The same values in another layout, kept by one lowering rule for a later one.
-
-    `packed` maps a tensor `[b, h, t, d]` to its `[b, t, h*d]` form (attention heads). `recurrent`
-    maps the result of a recurrent layer to its padding mask and its packed sequence, time first.
-    `hoisted` are values that one `If` makes for several attentions. `near` are attention weights
-    that are zero outside of some keys (local-p attention).
+    """The same values in another layout: `packed` heads `[b, t, h*d]` of `[b, h, t, d]`,
+    `recurrent` layers' masks and packed sequences, `hoisted` values that one `If` makes, and `near`
+    attention weights that are zero elsewhere (local-p).
     """
 
     packed: dict[str, str] = field(default_factory=dict)
@@ -113,11 +99,9 @@ class LayoutCache:
 
 @dataclass(slots=True)
 class GraphFacts:
-    """What is known of the graph before it is lowered.
-
-    `padding_sides` is the side of the padding of each padding mask, `use_counts` how often a value
-    is read, `pieces` where the pieces of concatenated axes end, `max_lengths` an upper bound of
-    lengths. `branch_lengths` collects the lengths beyond which the model takes another branch.
+    """Facts known before lowering: sides of padding masks, use counts, ends of the pieces that axes
+    are split into, upper bounds of lengths. `branch_lengths` collects lengths beyond which the
+    model takes another branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)

@@ -32,12 +32,9 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 
 @dataclass(kw_only=True)
 class GridSlice:
-    """Grids over `queries` and `keys`, which are lengths, with `leaf` at their ends.
-
-    `grids` are leaves that have both axes: as many numbers as the whole grid. With
-    `one_axis` what has one of them is made again too, up to heavy ops that are no
-    products. Weights are made again of some keys if their mask shows no others: where
-    `q - k` of all that it shows lies `within` what is taken.
+    """Slices of grids over `queries` and `keys`, with `leaf` at their ends; `grids` are leaves with
+    both axes. `one_axis` also recomputes values with one axis, up to heavy ops other than products.
+    Weights are recomputed for some keys only if their mask shows keys `within` the slice alone.
     """
 
     queries: Dim

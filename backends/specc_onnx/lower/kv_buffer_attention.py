@@ -40,9 +40,8 @@ zeros afterwards.
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """Keys or values that attention reads: the rows of a buffer with new ones behind
-    them, which nobody has put together. Those that are kept in 8 bits have a `scale`,
-    and the kernel rounds the new ones itself.
+    """Keys or values of an attention: a buffer and new positions, which the kernel appends, and
+    quantizes if there is a `scale`.
     """
 
     joined: Value
@@ -96,9 +95,8 @@ def emit_kv_buffer_attention(
     mask: Tensor | None,
     add: Tensor | None,
 ) -> str:
-    """One `GroupQueryAttention`; the buffers it has written into take the places of `k`
-    and `v`. With 5 rows in the buffers and 2 new tokens it reads buffers of 7 rows or
-    more, `filled` 6 (the last row's number), `total` 7.
+    """Emit a `GroupQueryAttention` whose written buffers replace `k` and `v`. With 5 positions in
+    the buffers and 2 new ones, capacity is at least 7, `filled` 6 and `total` 7.
     """
     b, h, asked, d = q.type.shape
     keys, values = _AppendedBuffer.of(g, k), _AppendedBuffer.of(g, v)

@@ -89,9 +89,7 @@ def _list_collected(op: ops.Scan, g: Emitter, results: tuple[str, ...]) -> list[
 
 
 def emit_collected_axis(op: ops.Scan, g: Emitter, stacked: str, rank: int) -> str:
-    """Collected rows with their axis where it belongs.
-
-    `scan_output_axes` would do it, but ends the process for an empty batch (ONNX
+    """Move the axis of collected values; `scan_output_axes` crashes for an empty batch (ONNX
     Runtime 1.31).
     """
     # ONNX stacks rows in front.

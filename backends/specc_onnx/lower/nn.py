@@ -143,11 +143,8 @@ def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Softmax over the last axis among what `mask` shows; zeros in a row that sees
-    nothing, or nothing but minus infinity, which `finite` scores are not.
-
-    What hides is minus infinity: any other number may be above a score that is seen. The
-    operator gives no numbers for a row of that alone.
+    """Softmax over the visible last axis, zeros if nothing is visible or all is -inf, which
+    `finite` scores are not. Hidden scores become -inf, of which alone the operator gives NaN.
     """
     shown = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)

@@ -65,11 +65,7 @@ class PackedSequence:
         return out if self.together else _emit_reordered(self.g, out, _emit_target_positions(self))
 
     def filled(self, x: str, shape: Sequence[Dim]) -> str:
-        """`x` with a row of zeros where batch or time, its first axes, turn out to be
-        empty.
-
-        ONNX Runtime 1.31 ends the process there, other runtimes may as well.
-        """
+        """Pad empty batch or time axes of `x` with one position; ONNX Runtime 1.31 crashes there."""
         g = self.g
         # A width is never filled, though it may be as long as the batch by its name.
         doubtful = [

@@ -19,10 +19,9 @@ CUBIC_COEFFICIENT = -0.75
 
 @lower(ops.Resize)
 def resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
-    """`Resize` finds places in single precision: a fault of 1e-5 and more from 50 rows
-    on, unless an axis becomes twice as long, half as long and the like. Its cubics are
-    several times slower than rows read by number, and its nearest pixels are others
-    than PyTorch's (14 to 16 rows).
+    """Lower to `Resize` only where it is exact: it computes positions in float32 (errors of 1e-5
+    from 50 positions on, except for factors of 2); its cubic mode is slow, and its nearest pixels
+    are not PyTorch's.
     """
     if op.mode == "bilinear" and not op.antialias and _is_exact_in_float32(op, x):
         return _emit_resize(op, g, x)
@@ -108,9 +107,8 @@ def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
 def compute_antialias_weights(
     mode: str, rows: int, size: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """For each of `size` points the numbers of the rows that a hat or a cubic covers,
-    stretched where rows become fewer, and their shares: one after the other, as many as
-    any point needs.
+    """Return, offset by offset, the source positions of all `size` points under the filter, and
+    their weights.
     """
     step = rows / size
     wide = max(step, 1.0)

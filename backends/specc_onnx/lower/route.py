@@ -107,10 +107,8 @@ def _emit_expert_ids(op: ops.Route, g: Emitter, given: Routed[Tensor]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Experts at work: what they are given, by the names that it has outside.
-
-    `rows` [n, d], `gates` and `ids` [n, k] are all there are, `sums` is the type of the
-    results.
+    """Experts and their operands: `rows` [n, d], `gates` and `ids` [n, k]; `sums` is the result's
+    type.
     """
 
     op: ops.Route
@@ -188,9 +186,8 @@ class _ExpertEmitter:
         return g.nodes("ScatterND", 1, before, rows, added, reduction="add")
 
     def _rows_of(self, here: str) -> tuple[str, str]:
-        """The numbers of the rows that chose this expert, i64[m], and its weight in
-        each, [m, 1]. A row is there once, however often it named the expert: two parts
-        of a sum are never added at the same time.
+        """Return the rows that chose this expert, i64[m], each once so that sums do not race, and
+        their weights [m, 1].
         """
         g, dtype = self.g, self.given.gates.type.dtype
         some = emit_reduce(g, "ReduceMax", emit_cast(g, here, "bool", "i64"), 1)
@@ -218,9 +215,8 @@ class _ExpertEmitter:
         return g.node("Squeeze", made.name, g.vector(*range(ones)))
 
     def _parts(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """The parts of all experts, taken apart at once: a runtime that computes these
-        beforehand reads the whole but once. Never inside a loop, which would do it
-        again and again.
+        """Split the weights of all experts at once, outside of any loop, so that a runtime can fold
+        it.
         """
         g, type = self.g, stacked.type
         stored = g.values.narrow.get(stacked.name)

@@ -22,29 +22,26 @@ from specc_onnx.lower.tensor_helpers import (
     emit_where,
 )
 
-
-@lower(ops.Constant)
-def constant(op: ops.Constant, g: Emitter) -> str:
-    """A scalar, shared."""
-    return g.constant(op.value, op.dtype)
-
-
-@lower(ops.Range)
-def range_(op: ops.Range, g: Emitter) -> str:
-    """Row numbers of a length."""
-    return emit_arange(g, op.length)
-
-
-@lower(ops.Extent)
-def extent(op: ops.Extent, g: Emitter, x: Tensor) -> str:
-    """Row numbers of an axis; the operand itself is not touched."""
-    return emit_arange(g, x.type.shape[op.axis])
-
-
-@lower(ops.Size)
-def size(op: ops.Size, g: Emitter) -> str:
-    """A length as a number."""
-    return g.dim(op.length)
+lower.add(
+    {
+        ops.Constant: lambda op, g: g.constant(op.value, op.dtype),
+        ops.Range: lambda op, g: emit_arange(g, op.length),
+        ops.Extent: lambda op, g, x: emit_arange(g, x.type.shape[op.axis]),
+        ops.Size: lambda op, g: g.dim(op.length),
+        ops.And: lambda op, g, left, right: g.node("And", left.name, right.name),
+        ops.Or: lambda op, g, left, right: g.node("Or", left.name, right.name),
+        ops.Not: lambda op, g, x: g.node("Not", x.name),
+        ops.Where: lambda op, g, condition, yes, no: emit_where(
+            g, yes.type.dtype, condition.name, yes.name, no.name
+        ),
+        ops.Split: lambda op, g, x: emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape),
+        ops.Insert: lambda op, g, x: emit_unsqueeze(g, x.name, op.axis),
+        ops.Squeeze: lambda op, g, x: g.node("Squeeze", x.name, g.vector(op.axis)),
+        ops.Last: lambda op, g, x: g.node("Gather", x.name, g.constant(-1, "i64"), axis=op.axis),
+        ops.CumSum: lambda op, g, x: g.node("CumSum", x.name, g.constant(op.axis, "i64")),
+        ops.MatMul: lambda op, g, left, right: emit_matmul(g, left, right),
+    }
+)
 
 
 COMPARE_OPERATORS = {
@@ -62,30 +59,6 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
     """One operator; `ne` has none."""
     result = g.node(COMPARE_OPERATORS[op.fn], left.name, right.name)
     return g.node("Not", result) if op.fn == "ne" else result
-
-
-@lower(ops.And)
-def and_(op: ops.And, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Both."""
-    return g.node("And", left.name, right.name)
-
-
-@lower(ops.Or)
-def or_(op: ops.Or, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Either."""
-    return g.node("Or", left.name, right.name)
-
-
-@lower(ops.Not)
-def not_(op: ops.Not, g: Emitter, x: Tensor) -> str:
-    """The opposite."""
-    return g.node("Not", x.name)
-
-
-@lower(ops.Where)
-def where_(op: ops.Where, g: Emitter, condition: Tensor, yes: Tensor, no: Tensor) -> str:
-    """A choice per element."""
-    return emit_where(g, yes.type.dtype, condition.name, yes.name, no.name)
 
 
 @lower(ops.Cast)
@@ -113,12 +86,6 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
     return result
 
 
-@lower(ops.Split)
-def split(op: ops.Split, g: Emitter, x: Tensor) -> str:
-    """One axis as several."""
-    return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
-
-
 @lower(ops.Merge)
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     """Several axes as one; heads that a kernel left packed are merged already."""
@@ -130,18 +97,6 @@ def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
         if (packed := g.layouts.packed.get(g.values.tensors[inner].name)) is not None:
             return packed
     return emit_reshape(g, x.name, x.type.shape, g.site.types[0].shape)
-
-
-@lower(ops.Insert)
-def insert(op: ops.Insert, g: Emitter, x: Tensor) -> str:
-    """A new axis of length 1."""
-    return emit_unsqueeze(g, x.name, op.axis)
-
-
-@lower(ops.Squeeze)
-def squeeze(op: ops.Squeeze, g: Emitter, x: Tensor) -> str:
-    """Without an axis of length 1."""
-    return g.node("Squeeze", x.name, g.vector(op.axis))
 
 
 @lower(ops.Expand)
@@ -194,12 +149,6 @@ def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     return g.node("Gather", x.name, g.node("Squeeze", at, g.vector(0)), axis=op.axis)
 
 
-@lower(ops.Last)
-def last(op: ops.Last, g: Emitter, x: Tensor) -> str:
-    """The newest row."""
-    return g.node("Gather", x.name, g.constant(-1, "i64"), axis=op.axis)
-
-
 @lower(ops.Gather)
 def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     """Rows by number, for each of the leading axes apart."""
@@ -235,12 +184,6 @@ def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     return emit_slice(g, longer, op.axis, Dim.of(0), length)
 
 
-@lower(ops.CumSum)
-def cumsum(op: ops.CumSum, g: Emitter, x: Tensor) -> str:
-    """Running sum."""
-    return g.node("CumSum", x.name, g.constant(op.axis, "i64"))
-
-
 @lower(ops.Reduce)
 def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
     """Sums of booleans stand for `any` and `all`: they are right for empty axes at every opset."""
@@ -271,9 +214,3 @@ def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     numbers = emit_cast(g, emit_arange(g, op.size), "i64", x.type.dtype)
     same = g.node("Equal", emit_unsqueeze(g, x.name, x.type.rank), numbers)
     return emit_cast(g, same, "bool", g.site.types[0].dtype)
-
-
-@lower(ops.MatMul)
-def matmul_(op: ops.MatMul, g: Emitter, left: Tensor, right: Tensor) -> str:
-    """Matrix product."""
-    return emit_matmul(g, left, right)

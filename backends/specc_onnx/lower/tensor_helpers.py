@@ -17,10 +17,8 @@ from specc_onnx.lower.emitter_state import Tensor
 
 
 def emit_reshape(g: Emitter, x: str, before: Sequence[Dim], after: Sequence[Dim]) -> str:
-    """`x`, of shape `before`, as `after`.
-
-    `-1` is used only beside numbers other than 0: a runtime cannot divide the elements
-    of an empty tensor among the rest.
+    """Reshape `x` from `before` to `after`; `-1` only beside nonzero numbers, as empty tensors
+    need.
     """
     if tuple(before) == tuple(after):
         return x

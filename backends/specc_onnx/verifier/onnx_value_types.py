@@ -27,13 +27,9 @@ class OperandMismatchError(Exception):
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """What is known of the values of a model: `types`, and the `numbers` of those that
-    are whole and few.
-
-    `declared` are the types that the model itself writes down, with the lengths of
-    `env` put in. Where both are known they must be the same. `untold` are the lengths
-    written down of which `env` does not tell the number: value, axis and text. `taken`
-    is false inside a branch that these lengths do not take, or may not.
+    """Types of a model's values, and the `numbers` of small integer ones. `declared` types, at the
+    lengths `env`, must agree; `untold` are declared lengths that `env` does not know (value, axis,
+    text). `taken` is False inside a branch that may not run.
     """
 
     env: Mapping[str, int]
@@ -68,9 +64,8 @@ class InferredTypes:
                     self.untold.append((value.name, axis, dim.dim_param))
 
     def settle(self) -> None:
-        """Every name of a length that nothing told is one length wherever it stands,
-        and formulas of names hold: `rows + 1` is one more than `rows`. Unsound where
-        that is not so.
+        """Check that each unknown symbol is one length everywhere, and that formulas hold.
+        UnsoundModelError otherwise.
         """
         env = dict(self.env)
         formulas = []
@@ -119,12 +114,8 @@ def choose_distinct_lengths(
     beyond: Mapping[str, int] | None = None,
     most: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """A number for every symbol in `dims`: primes that occur nowhere else, so that no
-    axis passes for another. Lengths in `beyond` are above the number there, those in
-    `most` no more than that, primes or not.
-
-    Where the graph has no value at these, the nearest at which it has one; nothing
-    where none are found.
+    """Return a number for every symbol of `dims`: distinct primes, above those in `beyond` and at
+    most those in `most`, or the nearest valid lengths; {} if there are none.
     """
     given = list(dims)
     fixed = {d.number for d in given if d.number is not None}

@@ -55,11 +55,8 @@ from specc_onnx.verifier.shape_rules import (
 def infer_model_types(
     model: ModelProto, env: Mapping[str, int], told: Mapping[str, int]
 ) -> InferredTypes:
-    """Every value of a model whose inputs have the lengths `env`; `told` are the
-    numbers in some inputs.
-
-    Unsound where a node cannot take what it is given, or a type written down is not the
-    one that is found.
+    """Infer every value at the input lengths `env`; `told` are values of scalar inputs.
+    UnsoundModelError where a node does not fit, or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
     found = InferredTypes(env=env, opsets=opsets)
@@ -180,11 +177,8 @@ def _infer_scan(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
 
 
 def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """The first turn is followed. Carries may grow: behind the loop they are what
-    beginning and end have in common.
-
-    A graph of its own may stand inside, in which a symbol is another length than
-    outside: the carries tell which.
+    """Follow the first iteration; carries may grow, so that only what begin and end share is known.
+    Symbols inside a graph of its own are told by the carries.
     """
     body = get_node_attribute(node, "body")
     turn, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
@@ -292,11 +286,8 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
 
 
 def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Every type in the model is the one that the graph gives, and the one that its
-    nodes compute; gives the latter.
-
-    Inputs, results and weights are compared as they stand, with their symbols; then
-    every value of every node, at lengths that are all different.
+    """Compare inputs, outputs and weights with the graph's types, then every value at distinct
+    lengths with what its node computes; return the latter.
     """
     for value in (*model.graph.input, *model.graph.output):
         ours = make_value_info(value.name, built.types[value.name])

@@ -37,13 +37,9 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
-    """The shapes of an operator's operands and results as a signature (`specc.ir.signature`),
-    of which the names and the order count.
-
-    `lengths` gives names their lengths by attributes and by names that operands told.
-    `elements` are the element types of results: that of an operand by its number, or a
-    fixed one. `kinds` are element types that operands must have, `fixed` attributes of the
-    one form that is written.
+    """An operator's shapes as a signature, of which names and order count. `lengths` computes
+    lengths by attributes and bound names. `elements` are result element types, by operand number or
+    fixed; `kinds` those operands must have; `fixed` attributes of the only form written.
     """
 
     signature: str

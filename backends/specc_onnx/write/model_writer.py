@@ -49,14 +49,10 @@ def write_model(
     load: bool = True,
     beside: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
-    """Write `graph` as the model `path`. `metadata` makes the texts that the model
-    carries, once it is built.
-
-    `load=False` leaves out the last gate, the load in ONNX Runtime. `beside` are
-    further files, suffix and content, that appear with the model under its name and
-    their content's hash; those of a model that is replaced go. Fails with E0810 to
-    E0815 (files), E0821 (opset), E0823, E0824 (weights), E0923 (load), and as `values`
-    does.
+    """Write `graph` as the model `path`. `metadata` makes its texts once it is built; `load=False`
+    skips the load in ONNX Runtime; `beside` are further files (suffix, content) named by their
+    hash, which replace those of the old model. Raise E0810 to E0815, E0821, E0823, E0824, E0923,
+    and what `values` does.
     """
     prepared = prepare_graphs(
         [graph],

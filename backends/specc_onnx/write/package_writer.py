@@ -53,13 +53,9 @@ def write_package(
     force: bool = False,
     every_load: bool = False,
 ) -> WrittenModel:
-    """Write graphs by role into `folder`, which is made if need be, in the place of the
-    package that is there.
-
-    Fails with E0833 where a file would be replaced that specc did not write, unless
-    `force` says so, with E0814 where one is among the `inputs`, and as `package` does.
-    `stem` begins the name of the file of weights. With `every_load` contents are
-    compared at every opening.
+    """Write graphs by role into `folder`, in place of the package there. Raise E0833 for a file
+    that specc did not write, unless `force`, E0814 for one of the `inputs`, and as `write_model`.
+    `stem` begins the weight file's name; with `every_load` contents are compared at every opening.
     """
     folder = normalize_output_path(folder)
     reject_unportable_name(folder)

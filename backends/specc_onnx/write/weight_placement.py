@@ -41,13 +41,8 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 
 @dataclass(frozen=True)
 class WeightPlacement:
-    """The decision: `pieces` in the order they are stored, and where each goes.
-
-    `beside` are the files outside of the model that hold them, known once they are
-    written.
-
-    `inline`: those that are not linked stand in each ONNX file that needs them. `ties`
-    maps parameters to the stored one.
+    """Where weights go: `pieces` in storage order, `ties` to the stored parameter, `inline` if
+    unlinked ones are in each ONNX file, `beside` the files that hold them, once written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -72,12 +67,8 @@ def plan_weight_placement(
     alignment: int = 1,
     store: str = "",
 ) -> WeightPlacement:
-    """Where the weights of all graphs go when they are written to `folder`. E0823 if
-    they cannot stand inline.
-
-    `store` is the element type in which matrices of f32 are stored, if one was asked
-    for. Several graphs have theirs in a file unless `inline` is asked for, which repeats
-    what they share.
+    """Plan where the weights of all graphs go under `folder`; `store` is the dtype of f32 matrices.
+    Several graphs share a file unless `inline`. E0823 if they are too large for that.
     """
     types = collect_parameters(graphs)
     # Tied weights are stored once, under the name of the one that has the numbers.
@@ -153,11 +144,8 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
-    """A weight as it will be stored; it keeps the type it has in its file only if it
-    can stay there.
-
-    `folder` is that of the model where weights may stay; `reasons` collects why a file
-    cannot be used.
+    """Return a weight as it will be stored; it keeps its file's dtype only if it may stay in
+    `folder`. `reasons` collects why files cannot be used.
     """
     shape = values.wanted[name].shape
     found = values.stored_dtype(name)
