@@ -65,7 +65,7 @@ class PackedSequence:
         return out if self.together else _emit_reordered(self.g, out, _emit_target_positions(self))
 
     def filled(self, x: str, shape: Sequence[Dim]) -> str:
-        """Pad empty batch or time axes of `x` with one position; ONNX Runtime 1.31 crashes there."""
+        """Pad empty batch or time axes of `x` with one position: ONNX Runtime 1.31 crashes."""
         g = self.g
         # A width is never filled, though it may be as long as the batch by its name.
         doubtful = [
