@@ -6,13 +6,14 @@ from math import prod
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import (
     count_kept_rows,
     count_transposed_positions,
     count_windows,
     evaluate_length,
 )
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
+from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 FULL_SLICE = slice(None)
 

@@ -3,14 +3,9 @@
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import evaluate_length
-from specc_numpy.numpy_interpreter import (
-    Array,
-    LengthValues,
-    evaluate,
-    evaluate_nodes,
-    get_numpy_dtype,
-)
+from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes, get_numpy_dtype
 
 
 @evaluate(ops.Scan)

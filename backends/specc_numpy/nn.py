@@ -3,8 +3,9 @@
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import evaluate_patch_counts
-from specc_numpy.numpy_interpreter import Array, LengthValues, check_indices, evaluate
+from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate
 
 
 @evaluate(ops.Linear)

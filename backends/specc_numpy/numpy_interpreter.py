@@ -7,12 +7,12 @@ type; whole numbers and booleans keep it.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.ir.array import Array
 from specc.ir.evaluation import (
     check_index_range,
     iterate_live_nodes,
@@ -24,7 +24,6 @@ from specc.ir.op import OpRuleTable
 from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 
-Array: TypeAlias = NDArray[Any]
 LengthValues: TypeAlias = Mapping[str, int]
 NumpyRule: TypeAlias = Callable[..., "Array | tuple[Array, ...]"]
 

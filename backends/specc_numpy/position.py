@@ -5,8 +5,9 @@ import math
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import evaluate_length
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
+from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
 @evaluate(ops.Sinusoid)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from specc.ir import ops
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
+from specc.ir.array import Array
+from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
 """The states after a row, the one that is given out first."""

@@ -3,8 +3,9 @@
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import evaluate_length
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate, evaluate_nodes
+from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 
 
 @evaluate(ops.Route)

@@ -6,8 +6,9 @@ import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import evaluate_length, evaluate_padding, evaluate_stride, evaluate_top_k
-from specc_numpy.numpy_interpreter import Array, LengthValues, evaluate
+from specc_numpy.numpy_interpreter import LengthValues, evaluate
 
 
 @evaluate(ops.Sort)

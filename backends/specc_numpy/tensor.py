@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from specc.ir import ops
+from specc.ir.array import Array
 from specc.ir.evaluation import (
     check_at_least_one,
     compute_merged_shape,
@@ -16,13 +17,7 @@ from specc.ir.evaluation import (
     number_einsum_axes,
 )
 from specc.ir.types import FLOAT32_INTEGER_RANGES
-from specc_numpy.numpy_interpreter import (
-    Array,
-    LengthValues,
-    check_indices,
-    evaluate,
-    get_numpy_dtype,
-)
+from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate, get_numpy_dtype
 
 
 def _erf(x: Array) -> Array:

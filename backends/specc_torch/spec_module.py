@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import format_repr, group_thousands
+from specc.ir.array import Array
 from specc.ir.evaluation import raise_missing_input, raise_unknown_input
 from specc.ir.graph import Graph, Value
 from specc.ir.input_defaults import resolve_absent_inputs
@@ -43,7 +43,7 @@ class SpecModule(nn.Module):
     def __init__(
         self,
         graph: Graph,
-        values: Mapping[str, NDArray[Any] | Tensor] | None = None,
+        values: Mapping[str, Array | Tensor] | None = None,
         *,
         seed: int = 0,
         ties: Mapping[str, str] | None = None,
@@ -208,7 +208,7 @@ def _merge_tied_values(
 
 
 def _make_initial_parameter(
-    graph: Graph, name: str, values: Mapping[str, NDArray[Any] | Tensor], seed: int
+    graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
     """The first numbers of a parameter, f32."""
     facts = graph.parameter_facts[name]
@@ -229,10 +229,10 @@ def _make_initial_parameter(
     return made.detach().clone().float()
 
 
-def _to_numpy(parameter: Tensor) -> NDArray[Any]:
+def _to_numpy(parameter: Tensor) -> Array:
     """A parameter as an array of its own type."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
         return x.view(torch.int16).numpy().view(NUMPY["bf16"])
-    made: NDArray[Any] = x.numpy()
+    made: Array = x.numpy()
     return made

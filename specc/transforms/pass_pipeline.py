@@ -9,7 +9,7 @@ A pass maps a `PassState` to another. Under `VERIFY_AFTER_PASSES` graphs are ver
 `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -250,12 +250,13 @@ DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 
 def run_passes(work: PassState, names: Sequence[str]) -> PassState:
     """`work` behind the passes of these names, in the order of `ALL_PASSES`."""
-    sound: list[Graph] = []
+    sound: tuple[Graph, ...] = ()
     for each in ALL_PASSES:
         if each.name in names:
             work = each.run(work)
-            if VERIFY_AFTER_PASSES.get():
-                sound = _verify_after_pass(work, each.name, sound)
+            now = work.graphs()
+            _verify_graphs((g for g in now if g not in sound), f"the pass `{each.name}`")
+            sound = now
     return work
 
 
@@ -266,13 +267,11 @@ def list_passes_up_to(last: str) -> tuple[str, ...]:
     return *(each.name for each in before if not each.optional), last
 
 
-def _verify_after_pass(work: PassState, name: str, sound: Sequence[Graph]) -> list[Graph]:
-    """Verify the graphs after a pass, except those in `sound`, and return them."""
-    for graph in work.graphs():
-        if graph not in sound:
-            faults = find_graph_errors(graph)
-            assert not faults, f"behind the pass `{name}`:\n" + "\n".join(faults)
-    return list(work.graphs())
+def _verify_graphs(graphs: Iterable[Graph | None], where: str) -> None:
+    """Verify graphs under `VERIFY_AFTER_PASSES`."""
+    for graph in graphs if VERIFY_AFTER_PASSES.get() else ():
+        faults = find_graph_errors(graph) if graph else []
+        assert not faults, f"behind {where}:\n" + "\n".join(faults)
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
@@ -293,9 +292,7 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
     """`step` with these states in 8 bits."""
     made = quantize_kv_states(step, caches)
-    if VERIFY_AFTER_PASSES.get():
-        faults = find_graph_errors(made)
-        assert not faults, "behind the states in 8 bits:\n" + "\n".join(faults)
+    _verify_graphs([made], "the states in 8 bits")
     return made
 
 
@@ -303,9 +300,7 @@ def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Grap
     """Store those matrices as `[in, out]` that only linear layers read; return them too."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
-    if VERIFY_AFTER_PASSES.get():
-        faults = find_graph_errors(made)
-        assert not faults, "behind the matrices turned over:\n" + "\n".join(faults)
+    _verify_graphs([made], "the matrices turned over")
     return made, found
 
 
@@ -322,10 +317,7 @@ def apply_half_precision(graph: Graph, width: HalfDtype) -> Graph:
 def apply_half_precision_to_derived(derived: DerivedGraphs, width: HalfDtype) -> DerivedGraphs:
     """Convert encoder and decode step to 16 bits, with the states between them."""
     made = convert_derived_to_half(derived, width)
-    if VERIFY_AFTER_PASSES.get():
-        for graph in (made.encode, made.step):
-            faults = find_graph_errors(graph) if graph else []
-            assert not faults, "behind the pass `narrow`:\n" + "\n".join(faults)
+    _verify_graphs((made.encode, made.step), "the pass `narrow`")
     return made
 
 

@@ -14,19 +14,27 @@ EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` at which rows are not rounded."""
 FIRST_SCALE_OPERAND = 8
 """Where the operands begin that `DynamicQuantizeLSTM` has behind those of `LSTM`."""
-QUANTIZED_LSTM_OPERANDS = {
-    "x": (0, TensorProto.FLOAT),
-    "w": (1, TensorProto.INT8),
-    "u": (2, TensorProto.INT8),
-    "b": (3, TensorProto.FLOAT),
-    "lengths": (4, TensorProto.INT32),
-    "state": (5, TensorProto.FLOAT),
-    "cell": (6, TensorProto.FLOAT),
-    "peepholes": (7, TensorProto.FLOAT),
-    "w scales": (8, TensorProto.FLOAT),
-    "u scales": (10, TensorProto.FLOAT),
+QUANTIZED_OPERANDS = {
+    "DynamicQuantizeLSTM": {
+        "x": (0, TensorProto.FLOAT),
+        "w": (1, TensorProto.INT8),
+        "u": (2, TensorProto.INT8),
+        "b": (3, TensorProto.FLOAT),
+        "lengths": (4, TensorProto.INT32),
+        "state": (5, TensorProto.FLOAT),
+        "cell": (6, TensorProto.FLOAT),
+        "peepholes": (7, TensorProto.FLOAT),
+        "w scales": (8, TensorProto.FLOAT),
+        "u scales": (10, TensorProto.FLOAT),
+    },
+    "QGemm": {"x": (0, TensorProto.UINT8), "w": (3, TensorProto.INT8)},
+    "MatMulNBits": {
+        "x": (0, TensorProto.FLOAT),
+        "w": (1, TensorProto.UINT8),
+        "scales": (2, TensorProto.FLOAT),
+    },
 }
-"""The operands of `DynamicQuantizeLSTM` by role, and their element types."""
+"""The operands of operators that give floats, by role, and their element types."""
 PER_TENSOR_ROUNDING_OPS = frozenset(
     {"DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "QAttention"}
 )
@@ -171,28 +179,11 @@ def _find_operand_roles(
                 "y": (out, TensorProto.UINT8),
                 "scale": (node.output[1], TensorProto.FLOAT),
             }
-        case "DynamicQuantizeLSTM":
-            # what a layer lacks has no name
-            read = {
-                role: (given[place], kind)
-                for role, (place, kind) in QUANTIZED_LSTM_OPERANDS.items()
-                if given[place]
-            }
-            return {**read, "y": (out, TensorProto.FLOAT)}
-        case "QGemm":
-            return {
-                "x": (given[0], TensorProto.UINT8),
-                "w": (given[3], TensorProto.INT8),
-                "y": (out, TensorProto.FLOAT),
-            }
-        case "MatMulNBits":
-            return {
-                "x": (given[0], TensorProto.FLOAT),
-                "w": (given[1], TensorProto.UINT8),
-                "scales": (given[2], TensorProto.FLOAT),
-                "y": (out, TensorProto.FLOAT),
-            }
-    return None
+    if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
+        return None
+    # what a layer lacks has no name
+    read = {role: (given[place], kind) for role, (place, kind) in operands.items() if given[place]}
+    return {**read, "y": (out, TensorProto.FLOAT)}
 
 
 def _add_graph_outputs(graph: GraphProto, wanted: Mapping[str, int]) -> dict[str, str]:

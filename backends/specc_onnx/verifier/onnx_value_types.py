@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 from onnx import TypeProto, ValueInfoProto, helper
 
+from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
-from specc_onnx.verifier.shape_arithmetic import FOLDED_DTYPES, MAX_FOLDED_ELEMENTS, Array
+from specc_onnx.verifier.shape_arithmetic import FOLDED_DTYPES, MAX_FOLDED_ELEMENTS
 
 PartialShape: TypeAlias = tuple[int | None, ...]
 

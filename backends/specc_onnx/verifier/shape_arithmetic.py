@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-Array: TypeAlias = NDArray[Any]
+from specc.ir.array import Array
+
 Attributes: TypeAlias = Mapping[str, Any]
 ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 
