@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from onnx import TypeProto, ValueInfoProto, helper
+from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.dim_parser import parse_dim
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
-from specc_onnx.verifier.shape_arithmetic import FOLDED_DTYPES, MAX_FOLDED_ELEMENTS
+
+MAX_FOLDED_ELEMENTS = 4096
+"""Values of more numbers than this are not followed: no shape has so many."""
+FOLDED_DTYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
+"""The element types of values that are followed."""
 
 PartialShape: TypeAlias = tuple[int | None, ...]
 

@@ -43,12 +43,13 @@ from specc_onnx.verifier.onnx_value_types import (
     read_shape,
     substitute_type_lengths,
 )
-from specc_onnx.verifier.shape_arithmetic import fold_node, read_constant_tensor
 from specc_onnx.verifier.shape_rules import (
     CONTRIB_SHAPE_RULES,
     DATA_DEPENDENT_OPS,
     SHAPE_CHECKS,
+    fold_node,
     get_node_attribute,
+    read_constant_tensor,
 )
 
 
