@@ -26,7 +26,7 @@ from specc.driver.tied_weights import mark_ties
 from specc.driver.vocabulary_checks import warn_unreachable_words
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Env
-from specc.frontend.hf_config import check_expected_keys, reject_quantized_checkpoint
+from specc.frontend.hf_config import check_expected_keys
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.share_rule_check import check_share_rules
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
@@ -43,6 +43,7 @@ from specc.frontend.used_specs import (
     show_use_in_errors,
 )
 from specc.huggingface.model_family import find_spec_for_checkpoint, graph_for_architecture
+from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -77,6 +78,8 @@ class OpenedSpec:
     """The directory that was given; `checkpoint` may be a subdirectory of it."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Weights of further modules, by the prefix of their tensors."""
+    quantization: CheckpointQuantization | None = None
+    """How the weights of the checkpoint are quantized, by its config."""
 
 
 def open_spec(
@@ -172,11 +175,13 @@ def _checkpoint_directory(spec: str | Source) -> str:
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     """Return the spec with the values of a config.json, and warnings on unread keys."""
     family = _check_model_type(spec.program, data)
-    reject_quantized_checkpoint(data)
+    stored = read_quantization_config(data)
     # only files of a declared model_type have keys that are known to belong to the spec
     return replace(
         spec,
         reader=replace(spec.reader, published=spec.library.published, raw=data),
+        quantization=stored,
+        remarks=spec.remarks + (stored.remarks if stored else ()),
         warnings=(
             *(warn_unread_keys(spec.program, data) if family else ()),
             *([] if spec.reader.longest else _warn_limited_contexts(spec.program, data)),

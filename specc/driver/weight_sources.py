@@ -22,6 +22,7 @@ from specc.frontend.spec_to_graph import create_context, evaluate_and_check_conf
 from specc.frontend.step_budget import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
+from specc.huggingface.quantization_config import CheckpointQuantization
 from specc.io.json_io import to_json_value
 from specc.io.memory_check import (
     describe_fitting_model,
@@ -36,6 +37,7 @@ from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.external_data import count_tensor_bytes
 from specc.weights.formats.safetensors_header import FLOATS
 from specc.weights.fresh_heads import FreshInit
@@ -121,7 +123,9 @@ def load_parameter_values(
             sources.missing, _list_initializers(graph), lambda: _shared_parameters(spec, graph)
         )
         modules = spec.modules if path == spec.checkpoint else {}
-        return bind_checkpoint(wanted, rules, path, fresh, sources.adapter, modules)
+        return bind_checkpoint(
+            wanted, rules, path, fresh, sources.adapter, modules, quantization=spec.quantization
+        )
     if wanted:
         raise_error(
             "E0523",
@@ -191,14 +195,20 @@ def bind_checkpoint(
     fresh: FreshInit | None = None,
     adapter: str = "",
     modules: Mapping[str, str] | None = None,
+    quantization: CheckpointQuantization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to tensors of a file or directory.
 
     An `adapter` directory is merged in; `fresh` initializes a missing head. `modules` are
-    further directories, by the prefix that their tensor names get.
+    further directories, by the prefix that their tensor names get. Weights quantized by
+    `quantization` are decoded.
     """
     checkpoint = open_weights(path, modules or {})
     try:
+        if quantization:
+            checkpoint = DequantizedCheckpoint(
+                checkpoint, quantization.method, quantization.settings
+            )
         if adapter:
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
         binding = bind_parameters(wanted, rules, checkpoint, fresh)

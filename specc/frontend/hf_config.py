@@ -58,22 +58,6 @@ def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> 
             )
 
 
-def reject_quantized_checkpoint(data: JsonObject) -> None:
-    """Raise E0421 for the config of a quantized checkpoint."""
-    if (member := data.given("quantization_config")) is None:
-        return
-    kind = None
-    if isinstance(member.value, JsonObject):
-        kind = member.value.given("quant_method")
-    shown = f" by {_format_member(kind)[:40]}" if kind else ""
-    raise_error(
-        "E0421",
-        f"the weights of this checkpoint are quantized{shown}, which is not supported",
-        member.span,
-        helps=["use the original checkpoint with 16- or 32-bit weights"],
-    )
-
-
 def _format_member(member: JsonMember | None) -> str:
     """Return the value of a key as `expect` writes it: text, `true`, `false`, number, `none`."""
     if member is None or member.null:

@@ -28,12 +28,19 @@ _OTHERS = {
 """What files with weights that are no safetensors are, by their endings."""
 
 
+ALL_ROWS = slice(None)
+
+
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is what the user named; `computed` are
-    those that lie in no file as they are read.
+    """The tensors of all files by name. `path` is what the user named.
+
+    An adapter changes those that are `computed`; `decoded` are quantized in the files, and
+    their rows can be read one by one; `optional` need no parameter.
     """
 
     computed: Set[str] = frozenset()
+    decoded: Set[str] = frozenset()
+    optional: Set[str] = frozenset()
 
     def __init__(self, path: Path, files: Iterable[TensorFile]) -> None:
         self.path = path
@@ -69,9 +76,9 @@ class Checkpoint(Closeable):
         """The tensor as a read-only view of its mapped file."""
         return self._of[name].array(name)
 
-    def read(self, name: str) -> Array:
-        """The tensor in memory of its own."""
-        return self._of[name].read(name)
+    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+        """The tensor in memory of its own, or some rows of it."""
+        return self._of[name].read(name) if rows == ALL_ROWS else self.array(name)[rows]
 
     def check_unchanged(self) -> None:
         """Fails with E0512 if one of the files is no longer what it was."""

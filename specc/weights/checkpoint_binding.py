@@ -150,7 +150,8 @@ def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint
     means = {n for n in used if n.endswith("running_mean")}
     counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
     empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
-    return [n for n in checkpoint.tensors if n not in used | ignored | counts | empty]
+    known = used | ignored | counts | empty | checkpoint.optional
+    return [n for n in checkpoint.tensors if n not in known]
 
 
 def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specc.weights.formats.safetensors import TensorEntry
 from specc.weights.formats.safetensors_header import BITS
@@ -100,6 +100,29 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return "f32" if BITS[dtype] < 32 else dtype
         case _:
             return infer_expression_dtype(expr.x, dtypes)
+
+
+def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
+    """An expression for some rows (axis 0) of another, which reads only the rows of tensors
+    that it needs; None where it would need others.
+    """
+    match expr:
+        case TensorExpr():
+            return SliceExpr(expr, 0, start, stop)
+        case SliceExpr(axis=0) | PartExpr(axis=0):
+            length = infer_expression_shape(expr.x, shapes)[0]
+            before, _ = _rows_of(expr, length)
+            return slice_expression(expr.x, before + start, before + stop, shapes)
+        case TransposeExpr():
+            order = expr.order(len(infer_expression_shape(expr.x, shapes)))
+            keeps_rows = order[0] == 0
+        case _:
+            keeps_rows = isinstance(expr, SliceExpr | PartExpr | NegateExpr | CastExpr)
+    if not keeps_rows:
+        return None
+    assert not isinstance(expr, ConcatExpr | StackExpr | FirstPresentExpr)
+    rows = slice_expression(expr.x, start, stop, shapes)
+    return None if rows is None else replace(expr, x=rows)
 
 
 @dataclass(frozen=True, slots=True)

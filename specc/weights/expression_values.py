@@ -28,20 +28,25 @@ from specc.weights.weight_expressions import (
 )
 
 
-def evaluate_weight_expression(expr: Expr, get: Callable[[str], Array]) -> Array:
-    """The value; `get` gives tensors by name. `shape_of` checked the shapes, `chosen`
-    made the choices.
+def evaluate_weight_expression(
+    expr: Expr, get: Callable[[str], Array], get_rows: Callable[[str, slice], Array] | None = None
+) -> Array:
+    """The value; `get` gives tensors by name, `get_rows` some rows of one.
+    `infer_expression_shape` checked the shapes, `resolve_alternatives` made the choices.
     """
     match expr:
         case TensorExpr(name):
             return get(name)
+        case SliceExpr(TensorExpr(name), 0, start, stop) if get_rows is not None:
+            return get_rows(name, slice(start, stop))
         case ConcatExpr(parts=parts, axis=axis):
-            return np.concatenate([evaluate_weight_expression(p, get) for p in parts], axis)
+            made = [evaluate_weight_expression(p, get, get_rows) for p in parts]
+            return np.concatenate(made, axis)
         case StackExpr(parts=parts):
-            return np.stack([evaluate_weight_expression(p, get) for p in parts])
+            return np.stack([evaluate_weight_expression(p, get, get_rows) for p in parts])
         case FirstPresentExpr():
             raise AssertionError("a choice of tensors was left open")
-    return _moved(expr, evaluate_weight_expression(expr.x, get))
+    return _moved(expr, evaluate_weight_expression(expr.x, get, get_rows))
 
 
 def _moved(expr: OfOne, x: Array) -> Array:

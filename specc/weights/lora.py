@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.base_prefix import infer_naming
-from specc.weights.checkpoint import Checkpoint
+from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
 from specc.weights.formats.safetensors_header import BITS, FLOATS, NUMPY
@@ -173,11 +173,14 @@ class AdaptedCheckpoint(Checkpoint):
 
     def __init__(self, base: Checkpoint, adapter: LoraAdapter) -> None:
         super().__init__(base.path, base.files)
+        self.base = base
         self.adapter = adapter
         self.changes = _placed(base, adapter)
         self.computed = frozenset(self.changes)
+        self.decoded = base.decoded - self.computed
+        self.optional = base.optional
         self.tensors = {
-            **self.tensors,
+            **base.tensors,
             **{n: _entry(n, c, base, adapter) for n, c in self.changes.items()},
         }
 
@@ -191,23 +194,27 @@ class AdaptedCheckpoint(Checkpoint):
         own, or that only it has.
         """
         change = self.changes.get(name)
-        brought = name not in self._of or (change is not None and change.instead)
-        return self.adapter.file if brought else self._of[name]
+        brought = name not in self.base.tensors or (change is not None and change.instead)
+        return self.adapter.file if brought else self.base.file_of(name)
 
     def array(self, name: str) -> Array:
         """The tensor, merged or as a view of its file."""
-        return self.read(name) if name in self.computed else super().array(name)
+        return self.read(name) if name in self.changes else self.base.array(name)
 
-    def read(self, name: str) -> Array:
+    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """The tensor in memory of its own, merged where the adapter changes it."""
         change = self.changes.get(name)
         if change is None:
-            return super().read(name)
+            return self.base.read(name, rows)
+        return self._changed(name, change)[rows]
+
+    def _changed(self, name: str, change: AdapterChange) -> Array:
+        """A tensor that the adapter changes."""
         if change.instead:
             whole = self.adapter.file.read(change.instead)
             check_finite(whole, f"`{escape_text(change.instead)}`")
         else:
-            whole = super().read(name)
+            whole = self.base.read(name)
         kind = NUMPY[self.tensors[name].dtype]
         if change.vector:
             added = change.scale * self.adapter.wide(change.vector)

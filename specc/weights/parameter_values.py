@@ -15,14 +15,19 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.base_prefix import ParameterNaming
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.expression_shapes import TensorView, find_stored_view
+from specc.weights.expression_shapes import (
+    TensorView,
+    find_stored_view,
+    infer_expression_shape,
+    slice_expression,
+)
 from specc.weights.expression_values import evaluate_weight_expression
 from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import CHUNK, TensorFile
 from specc.weights.formats.safetensors_header import FLOATS, NUMPY
 from specc.weights.initial_values import initial_value_chunks as initial_chunks
 from specc.weights.initializers import parse_initializer
-from specc.weights.weight_expressions import Expr, list_tensors, split_expression
+from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
 from specc.weights.weight_rules import RequiredParameter
 
 
@@ -159,7 +164,7 @@ class CheckpointBinding:
             view = self.in_file(piece)
             place = self._place(bound, piece)
             if view is None:
-                blocks = _blocks(evaluate_weight_expression(piece, self.checkpoint.read))
+                blocks = self._computed(piece)
             else:
                 blocks = self._stored(view, bound.dtype)
             for block in blocks:
@@ -211,8 +216,19 @@ class CheckpointBinding:
     def in_file(self, expr: Expr) -> TensorView | None:
         """Where in a file the bytes of an expression lie, if they do."""
         view = find_stored_view(expr, self.checkpoint.tensors)
-        merged = view is not None and view.tensor in self.checkpoint.computed
-        return None if merged else view
+        checkpoint = self.checkpoint
+        made = view is not None and view.tensor in checkpoint.computed | checkpoint.decoded
+        return None if made else view
+
+    def _computed(self, expr: Expr) -> Iterator[Array]:
+        """The values of an expression; of decoded tensors some rows at a time."""
+        get, tensors = self.checkpoint.read, self.checkpoint.tensors
+        shapes = {name: tensors[name].shape for name in list_tensors(expr)}
+        pieces = [expr]
+        if not self.checkpoint.decoded.isdisjoint(shapes):
+            pieces = _split_rows(expr, shapes)
+        for piece in pieces:
+            yield from _blocks(evaluate_weight_expression(piece, get, get))
 
     def _stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
         for chunk in self.checkpoint.file_of(view.tensor).chunks(
@@ -275,6 +291,21 @@ class SeededValues:
         for block in initial_chunks(initializer, self.seed, wanted.name, wanted.shape):
             yield _bytes(convert_dtype(block, dtype, place))
 
+
+def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
+    """Return expressions of a few rows each that follow each other, or the expression."""
+    rows, *rest = infer_expression_shape(expr, shapes) or (1,)
+    step = max(1, ROWS_AT_ONCE // max(1, math.prod(rest)))
+    parts = [
+        slice_expression(expr, start, min(start + step, rows), shapes)
+        for start in range(0, rows, step)
+    ]
+    found = [part for part in parts if part is not None]
+    return found if len(found) == len(parts) else [expr]
+
+
+ROWS_AT_ONCE = 1 << 22
+"""Elements of a decoded tensor that are in memory at once, unless one row has more."""
 
 WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 """Types beside those that hold every number of theirs."""

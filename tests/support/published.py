@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 import specc
 from specc.driver import weight_sources as loading
 from specc.driver.spec_weight_rules import required_parameters
+from specc.huggingface.quantization_config import read_quantization_config
+from specc.library.spec_files import load_config_json
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter
@@ -64,10 +66,13 @@ def loaded(spec: str, folder: Path, longest: int = 0, graph: str = "", **sets: o
     """A spec with the weights in a folder, and its config.json if there is one, for
     texts of up to `longest` tokens where that counts; `graph` names another than the usual.
     """
-    config = folder if (folder / "config.json").exists() else ""
-    found = opened(spec, str(config), longest, graph, **sets)
+    config = str(folder) if (folder / "config.json").exists() else ""
+    found = opened(spec, config, longest, graph, **sets)
     values = loading.bind_checkpoint(
-        required_parameters(found.model.graph), found.rules, str(folder)
+        required_parameters(found.model.graph),
+        found.rules,
+        str(folder),
+        quantization=read_quantization_config(load_config_json(config)) if config else None,
     )
     weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
     path = folder / "model.onnx"

@@ -33,7 +33,14 @@ from specc.preprocessing import chat_template
 from specc.runtime import loaded_model as running
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
-DTYPES = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "BF16": ml_dtypes.bfloat16}
+DTYPES = {
+    "I32": "<i4",
+    "F32": "<f4",
+    "F64": "<f8",
+    "F16": "<f2",
+    "I64": "<i8",
+    "BF16": ml_dtypes.bfloat16,
+}
 
 
 def told(

@@ -1,0 +1,205 @@
+"""Read `quantization_config` of a config.json: the format of quantized weights."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.frontend.json_nodes import JsonMember, JsonObject, PlainJson
+from specc.io.safe_read import escape_text
+from specc.weights.formats.quantized_decoders import QuantizationSettings
+from specc.weights.formats.quantized_formats import FORMATS
+
+SECTION = "quantization_config"
+METHODS = tuple(dict.fromkeys(method for format in FORMATS for method in format.methods))
+"""The values of `quant_method` whose weights are read."""
+ACTIVATIONS = (
+    "the checkpoint also quantizes activations, which stay in float32 here: results differ "
+    "from its own runtime by that quantization"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointQuantization:
+    """The quantization method of a checkpoint, and whether it quantizes activations too."""
+
+    method: str
+    settings: QuantizationSettings
+    activations: bool = False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes on what the compiled model does not do."""
+        return (ACTIVATIONS,) if self.activations else ()
+
+
+COMPRESSED_FORMATS = (
+    "pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mixed-precision",
+    "dense",
+)
+"""The values of `format` of compressed-tensors that are read."""
+
+
+class _Unsupported(Exception):
+    """Which setting is not supported."""
+
+
+def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
+    """Return how the weights of a checkpoint are quantized, None if they are not.
+
+    Raise E0421 for a method or setting that is not supported.
+    """
+    member = _find_section(data) if data is not None else None
+    if member is None:
+        return None
+    fields = member.value.plain() if isinstance(member.value, JsonObject) else {}
+    assert isinstance(fields, dict)
+    method = fields.get("quant_method")
+    if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
+        method = "bitsandbytes"  # checkpoints before transformers 4.32
+    read = _READERS.get(method if isinstance(method, str) else "")
+    if read is None:
+        _fail_unsupported(member, f" by {escape_text(str(method))[:40]}" if method else "")
+    try:
+        return read(fields)
+    except _Unsupported as reason:
+        _fail_unsupported(member, f" by {method} with {escape_text(str(reason))}")
+
+
+def _find_section(data: JsonObject) -> JsonMember | None:
+    """Return the section, also of the encoder of a sentence-transformers model."""
+    for path, member in data.walk():
+        if path.rpartition(".")[2] == SECTION and not member.null:
+            return member
+    return None
+
+
+def _fail_unsupported(member: JsonMember, shown: str) -> NoReturn:
+    raise_error(
+        "E0421",
+        f"the weights of this checkpoint are quantized{shown}, which is not supported",
+        member.span,
+        notes=[f"supported: {', '.join(METHODS)}"],
+        helps=["use the original checkpoint with 16- or 32-bit weights"],
+    )
+
+
+def _integer(fields: Mapping[str, PlainJson], key: str) -> int:
+    value = fields.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _require_value(fields: Mapping[str, PlainJson], key: str, *known: PlainJson) -> PlainJson:
+    """Return a value, null as the first of the known ones. Raise _Unsupported for others."""
+    value = fields.get(key)
+    if isinstance(value, str):
+        value = value.lower()
+    if value is not None and value not in known:
+        raise _Unsupported(f'"{key}": {str(value)[:40]!r}')
+    return known[0] if value is None else value
+
+
+def _read_fp8(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+    given = fields.get("weight_block_size")
+    block = _as_pair(given)
+    if given is not None and block is None:
+        raise _Unsupported(f'"weight_block_size": {str(given)[:40]}')
+    _require_value(fields, "activation_scheme", "dynamic", "static")
+    return CheckpointQuantization(
+        method="fp8", settings=QuantizationSettings(block=block), activations=True
+    )
+
+
+def _read_gptq(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+    version = _require_value(fields, "checkpoint_format", "gptq", "gptq_v2")
+    settings = QuantizationSettings(
+        bits=_integer(fields, "bits"),
+        group=_integer(fields, "group_size"),
+        zero_offset=1 if version == "gptq" else 0,
+    )
+    return CheckpointQuantization(method="gptq", settings=settings)
+
+
+def _read_awq(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+    _require_value(fields, "version", "gemm")
+    _require_value(fields, "bits", 4)
+    settings = QuantizationSettings(group=_integer(fields, "group_size"))
+    return CheckpointQuantization(method="awq", settings=settings)
+
+
+def _list_schemes(fields: Mapping[str, PlainJson]) -> list[tuple[str, dict[str, PlainJson]]]:
+    """Return the schemes of weights and activations in every group of layers."""
+    groups = fields.get("config_groups")
+    listed = groups.values() if isinstance(groups, dict) else ()
+    return [
+        (key, value)
+        for group in listed
+        if isinstance(group, dict)
+        for key, value in group.items()
+        if isinstance(value, dict)
+    ]
+
+
+def _read_compressed_tensors(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+    _require_value(fields, "format", *COMPRESSED_FORMATS)
+    for key, plain in (("sparsity_config", "format"), ("transform_config", "config_groups")):
+        part = fields.get(key)
+        if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
+            raise _Unsupported(f'"{key}"')
+    schemes = _list_schemes(fields)
+    weights = [scheme for key, scheme in schemes if key == "weights"]
+
+    def common(key: str) -> PlainJson:
+        """Return a setting that all groups share, else None."""
+        values = [scheme.get(key) for scheme in weights]
+        return values[0] if values and all(v == values[0] for v in values) else None
+
+    shared = {key: common(key) for key in ("num_bits", "group_size", "block_structure")}
+    settings = QuantizationSettings(
+        block=_as_pair(shared["block_structure"]),
+        bits=_integer(shared, "num_bits"),
+        group=_integer(shared, "group_size"),
+    )
+    activations = any("activations" in key for key, _ in schemes)
+    return CheckpointQuantization(
+        method="compressed-tensors", settings=settings, activations=activations
+    )
+
+
+def _as_pair(block: PlainJson) -> tuple[int, int] | None:
+    match block:
+        case [int(rows), int(columns)] if rows > 0 and columns > 0:
+            return rows, columns
+    return None
+
+
+def _read_bitsandbytes(fields: Mapping[str, PlainJson]) -> CheckpointQuantization:
+    eight = bool(fields.get("load_in_8bit"))
+    return CheckpointQuantization(
+        method="bitsandbytes", settings=QuantizationSettings(), activations=eight
+    )
+
+
+def _read_plain(method: str) -> Callable[[Mapping[str, PlainJson]], CheckpointQuantization]:
+    """The reader of a method whose tensors say everything."""
+    found = CheckpointQuantization(
+        method=method, settings=QuantizationSettings(), activations=method == "fbgemm_fp8"
+    )
+    return lambda _: found
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, PlainJson]], CheckpointQuantization]] = {
+    "fp8": _read_fp8,
+    "gptq": _read_gptq,
+    "awq": _read_awq,
+    "compressed-tensors": _read_compressed_tensors,
+    "bitsandbytes": _read_bitsandbytes,
+    "mxfp4": _read_plain("mxfp4"),
+    "fbgemm_fp8": _read_plain("fbgemm_fp8"),
+}

@@ -1,0 +1,166 @@
+"""Checkpoints with quantized weights, which are read as float32."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import NoReturn
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.weights.checkpoint import ALL_ROWS, Checkpoint
+from specc.weights.formats.quantized_decoders import (
+    Codes,
+    Parts,
+    QuantizationSettings,
+    QuantizedLayout,
+)
+from specc.weights.formats.quantized_formats import FORMATS, WeightFormat
+from specc.weights.formats.safetensors import TensorEntry
+from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, match_tensor
+
+ACTIVATION_TENSORS = (
+    "activation_scale",
+    "input_scale",
+    "input_zero_point",
+    "input_global_scale",
+    "k_scale",
+    "q_scale",
+    "v_scale",
+    "weight_format",
+)
+"""Last parts of the names of tensors that are about activations, or say nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A weight, its format, and the names of its tensors by suffix."""
+
+    name: str
+    format: WeightFormat
+    tensors: Mapping[str, str]
+    layout: QuantizedLayout
+
+
+class DequantizedCheckpoint(Checkpoint):
+    """A checkpoint whose quantized weights are single float32 tensors, under the names they
+    have in the unquantized checkpoint. Only the rows that are asked for are decoded.
+    """
+
+    def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
+        super().__init__(base.path, base.files)
+        self.weights = {w.name: w for w in _find_weights(base, method, settings)}
+        self.decoded = frozenset(self.weights)
+        inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
+        left = {n: e for n, e in base.tensors.items() if n not in inner and not _is_ignored(n)}
+        _check_complete(base, method, left)
+        self.optional = frozenset(_zero_biases(base, self.weights))
+        self._of = {**self._of, **{n: self._of[_first(w)] for n, w in self.weights.items()}}
+        self.tensors = {**left, **{name: _entry(w) for name, w in self.weights.items()}}
+
+    def array(self, name: str) -> Array:
+        """The tensor, decoded or as a view of its file."""
+        return self.read(name) if name in self.weights else super().array(name)
+
+    def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
+        """The tensor in memory of its own, or some rows of it."""
+        if name not in self.weights:
+            return super().read(name, rows)
+        codes, scales = self.codes(name, rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
+
+    def codes(self, name: str, rows: slice) -> Codes:
+        """The codes and scales of some rows of a quantized weight."""
+        weight = self.weights[name]
+        return weight.format.decode(_parts(self, weight.tensors), weight.layout, rows)
+
+
+def _first(weight: QuantizedWeight) -> str:
+    """Return the tensor that marks the format."""
+    return weight.tensors[weight.format.mark]
+
+
+def _parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
+    """Return the tensors of a weight as views of their files."""
+    return {suffix: checkpoint.file_of(tensor).array(tensor) for suffix, tensor in tensors.items()}
+
+
+def _entry(weight: QuantizedWeight) -> TensorEntry:
+    shape = weight.layout.shape
+    return TensorEntry(weight.name, "f32", shape, 0, 4 * prod(shape))
+
+
+def _is_ignored(name: str) -> bool:
+    return name.rpartition(".")[2] in ACTIVATION_TENSORS
+
+
+def _find_weights(
+    base: Checkpoint, method: str, settings: QuantizationSettings
+) -> Iterator[QuantizedWeight]:
+    """Yield every quantized weight. Raise E0532 for one that cannot be decoded."""
+    taken: set[str] = set()
+    for format in FORMATS:
+        if method not in format.methods:
+            continue
+        for mark in [n for n in base.tensors if n.endswith(format.mark) and n not in taken]:
+            stem = mark.removesuffix(format.mark)
+            weight = _match_weight(base, stem, format, settings)
+            taken.update(weight.tensors.values())
+            yield weight
+
+
+def _match_weight(
+    base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
+) -> QuantizedWeight:
+    """Return the weight whose tensors begin with `stem`. Raise E0532."""
+    name = stem + format.weight
+    lacking = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
+    if lacking:
+        _fail_undecodable(base, name, f"`{escape_text(lacking[0])}` is missing")
+    patterns = {**format.parts, **format.options}
+    tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
+    lengths: Lengths = {}
+    try:
+        parts = _parts(base, tensors)
+        for suffix, array in parts.items():
+            match_tensor(tensors[suffix], array, patterns[suffix], lengths)
+        layout = format.describe(parts, lengths, settings)
+    except TensorMisfit as misfit:
+        _fail_undecodable(base, name, escape_text(str(misfit)))
+    return QuantizedWeight(name, format, tensors, layout)
+
+
+def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntry]) -> None:
+    """Raise E0532 for tensors of quantized weights of which others are missing."""
+    formats = [format for format in FORMATS if method in format.methods]
+    for name, entry in left.items():
+        for format in formats:
+            for suffix in format.parts:
+                if suffix not in ("", format.weight) and name.endswith(suffix):
+                    mark = name.removesuffix(suffix) + format.mark
+                    _fail_undecodable(base, name, f"`{escape_text(mark)}` is missing")
+        if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
+            marks = {name.removesuffix(f.weight) + f.mark for f in formats}
+            missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
+            _fail_undecodable(base, name, f"it is {entry}, and {missing} is missing")
+
+
+def _zero_biases(base: Checkpoint, weights: Mapping[str, QuantizedWeight]) -> Iterator[str]:
+    """Yield biases of zeros: GPTQ writes them for layers that have none."""
+    for name in weights:
+        bias = name.removesuffix(".weight") + ".bias"
+        if bias in base.tensors and not base.array(bias).any():
+            yield bias
+
+
+def _fail_undecodable(base: Checkpoint, name: str, why: str) -> NoReturn:
+    raise_error(
+        "E0532",
+        f"the quantized weight `{escape_text(name)}` in `{escape_text(str(base.path))}` "
+        "cannot be decoded",
+        notes=[why],
+        helps=["download the whole checkpoint again, or use one with 16- or 32-bit weights"],
+    )

@@ -1,0 +1,239 @@
+"""Decode quantized weights: the shape that their tensors describe, codes and scales.
+
+Every value is `codes * scales`, computed in float32.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from specc.ir.array import Array
+from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, expect_equal
+
+Parts: TypeAlias = Mapping[str, Array]
+"""The tensors of one weight, by their suffixes; those of files are read where sliced."""
+Codes: TypeAlias = tuple[Array, Array]
+"""Codes with the zero point subtracted, and the scale of each; both broadcast to the shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationSettings:
+    """What the config says about all weights: `block` is the shape that shares one scale
+    (None if the tensors say it), `bits` those of a code and `group` the group size (0: not
+    given, -1: whole rows), `zero_offset` what is added to stored zero points.
+    """
+
+    block: tuple[int, int] | None = None
+    bits: int = 0
+    group: int = 0
+    zero_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedLayout:
+    """Shape of a weight, the bits of a code and the group size along `axis`.
+
+    `kept`: codes are integers, those of a group share one scale, and with `centered` codes
+    no zero point either, so that they can be stored as they are.
+    """
+
+    shape: tuple[int, ...]
+    bits: int = 8
+    group: int = 0
+    axis: int = -1
+    kept: bool = True
+    centered: bool = True
+    settings: QuantizationSettings = field(default_factory=QuantizationSettings)
+
+
+Describe: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], QuantizedLayout]
+Decode: TypeAlias = Callable[[Parts, QuantizedLayout, slice], Codes]
+
+
+FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
+FP4_DOUBLED = np.concatenate([FP4, -FP4])
+"""Twice the value of each code of FP4 (E2M1), so that all are integers."""
+EXPONENT_BIAS = 127
+"""Bias of an exponent without sign and mantissa (E8M0)."""
+
+
+def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
+    """Split words into codes of `bits` bits along an axis, lowest bits first."""
+    flat = np.ascontiguousarray(np.moveaxis(words, axis, -1)).view(np.uint8)
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = (flat[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+        codes = codes.reshape(*flat.shape[:-1], -1)
+    else:
+        every = np.unpackbits(flat, axis=-1, bitorder="little")
+        count = every.shape[-1] // bits
+        powers = (1 << np.arange(bits)).astype(np.uint8)
+        codes = every[..., : count * bits].reshape(*flat.shape[:-1], count, bits) @ powers
+    return np.moveaxis(codes, -1, axis)
+
+
+def read_scales(stored: Array) -> Array:
+    """Scales as float32; bytes are exponents (E8M0)."""
+    if stored.dtype == np.uint8:
+        with np.errstate(over="ignore"):  # found where values are checked to be finite
+            return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
+    return stored.astype(np.float32)
+
+
+def as_scale_grid(scales: Array, rank: int) -> Array:
+    """Return scales with the axes of the weight; one scale is a grid of 1 by 1."""
+    if scales.size == 1 and scales.ndim < 3:
+        return scales.reshape(1, 1)
+    if scales.ndim != rank:
+        raise TensorMisfit(f"scales of shape {list(scales.shape)} do not fit {rank} axes")
+    return scales
+
+
+# --- 8-bit values with their scales beside them: FP8, int8 --------------------------------
+
+
+def _block_sizes(
+    shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
+) -> tuple[int, int]:
+    """Return the lengths of the blocks that share a scale; those at the edges may be shorter."""
+    sizes = []
+    for length, count, given in zip(shape, grid, block or (0, 0), strict=True):
+        if given and -(-length // given) == count:
+            sizes.append(given)
+        elif count and length % count == 0:
+            sizes.append(length // count)
+        else:
+            raise TensorMisfit(f"scales of shape {list(grid)} do not fit a matrix {list(shape)}")
+    return sizes[0], sizes[1]
+
+
+def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
+    """The layout and the decoder of weights whose scales are in the tensor `suffix`."""
+    weight = "" if suffix == "_scale_inv" else ".weight"
+
+    def layout(t: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+        whole = t[weight]
+        if whole.ndim < 2:
+            raise TensorMisfit(f"the weight has the shape {list(whole.shape)} and is no matrix")
+        grid, zeros = as_scale_grid(t[suffix], whole.ndim), t.get(".weight_zero_point")
+        if grid.shape[:-2] not in ((), whole.shape[:-2]):
+            raise TensorMisfit(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")
+        if zeros is not None and as_scale_grid(zeros, whole.ndim).shape != grid.shape:
+            raise TensorMisfit(f"zero points of shape {list(zeros.shape)} do not fit the scales")
+        block = _block_sizes(whole.shape[-2:], grid.shape[-2:], settings.block)
+        return QuantizedLayout(
+            shape=whole.shape,
+            group=block[1],
+            kept=whole.dtype == np.int8,
+            centered=zeros is None,
+            settings=QuantizationSettings(block=block),
+        )
+
+    def codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+        assert layout.settings.block is not None
+        down, along = layout.settings.block
+        high, wide = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
+        stacked = len(layout.shape) > 2
+
+        def spread(grid: Array) -> Array:
+            if grid.ndim > 2:
+                grid = grid[rows]
+            return grid[..., high if stacked else high[rows], :][..., wide]
+
+        zeros = np.zeros((1, 1)) if ".weight_zero_point" not in t else t[".weight_zero_point"]
+        grids = [as_scale_grid(x, len(layout.shape)) for x in (read_scales(t[suffix]), zeros)]
+        one = grids[1].size == 1
+        offset = grids[1].astype(np.float32) if one else spread(grids[1].astype(np.float32))
+        return t[weight][rows].astype(np.float32) - offset, spread(grids[0])
+
+    return layout, codes
+
+
+def describe_llm_int8(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+    """LLM.int8 of bitsandbytes: `[out, in]` with the largest value of each row."""
+    return QuantizedLayout(shape=(n["out"], n["in"]), group=n["in"], settings=settings)
+
+
+def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
+    """Codes of LLM.int8: rows scaled by their largest value."""
+    return t[".weight"][rows], (read_scales(t[".SCB"][rows]) / np.float32(127))[:, None]
+
+
+# --- MXFP4 experts ------------------------------------------------------------------------
+
+
+def describe_mxfp4(_: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+    """The class multiplies by `[in, out]`, and the file holds `[out, in]`."""
+    group = n["bytes"] * 2
+    shape = n["experts"], n["groups"] * group, n["out"]
+    return QuantizedLayout(shape=shape, group=group, axis=-2, settings=settings)
+
+
+def decode_mxfp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+    """`q * s`, with scales that are powers of two."""
+    packed, scales = t["_blocks"][rows], read_scales(t["_scales"][rows]) / np.float32(2)
+    codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
+    return codes.swapaxes(1, 2), np.repeat(scales, layout.group, axis=2).swapaxes(1, 2)
+
+
+# --- bitsandbytes, 4 bits -----------------------------------------------------------------
+
+
+def _read_quant_state(t: Parts) -> dict[str, Any]:
+    """Return the JSON that bitsandbytes stores in a tensor of bytes."""
+    stored = next(t[mark] for mark in QUANT_STATES if mark in t)
+    try:
+        state = json.loads(stored.tobytes().decode())
+        sizes = [*state["shape"], state["blocksize"]]
+        if ".nested_absmax" in t:
+            sizes.append(state["nested_blocksize"])
+            float(state["nested_offset"])
+        if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise TensorMisfit("its quant_state is not that of a matrix") from None
+    return dict(state)
+
+
+def describe_bnb4(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+    """NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
+    state = _read_quant_state(t)
+    shape = tuple(map(int, state["shape"]))
+    count = math.prod(shape)
+    expect_equal("the bytes of codes", t[""].nbytes, -(-count // 2))
+    expect_equal("absmax", n["blocks"], -(-count // int(state["blocksize"])))
+    if (t[".absmax"].dtype == np.uint8) != all(
+        f".nested_{part}" in t for part in ("absmax", "quant_map")
+    ):
+        raise TensorMisfit("absmax is quantized, or nested_absmax and nested_quant_map are missing")
+    if ".nested_absmax" in t:
+        needed = -(-n["blocks"] // int(state["nested_blocksize"]))
+        expect_equal("nested_absmax", len(t[".nested_absmax"]), needed)
+    return QuantizedLayout(shape=shape, kept=False, settings=settings)
+
+
+def decode_bnb4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+    """`table[q] * absmax`; nested scales are quantized to 8 bits themselves."""
+    state = _read_quant_state(t)
+    width = layout.shape[1]
+    first, stop, _ = rows.indices(layout.shape[0])
+    start, end = first * width, stop * width
+    flat = t[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
+    codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
+    scales = read_scales(t[".absmax"]) if ".nested_absmax" not in t else None
+    if scales is None:
+        each = t[".nested_quant_map"].astype(np.float32)[t[".absmax"]]
+        outer = np.arange(len(each)) // int(state["nested_blocksize"])
+        scales = each * read_scales(t[".nested_absmax"])[outer]
+        scales = scales + np.float32(state["nested_offset"])
+    blocks = np.arange(start, end) // int(state["blocksize"])
+    values = t[".quant_map"].astype(np.float32)[codes]
+    shape = stop - first, width
+    return values.reshape(shape), scales[blocks].reshape(shape)
+
+
+QUANT_STATES = tuple(f".quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))

@@ -1,0 +1,105 @@
+"""Quantized weights decode to the values that the packages of their formats decode.
+
+`tests/kept/quantized` holds weights that those packages wrote, and what they read again:
+torch and transformers (fp8, mxfp4), gptqmodel, autoawq, compressed-tensors, bitsandbytes.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specc.diagnostics.diagnostic import Failed
+from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
+from specc.ir.array import Array
+from specc.library.spec_files import load_config_json
+from specc.weights.checkpoint import Checkpoint, open_weights
+from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
+from specc.weights.formats.safetensors import open_tensors, write_safetensors
+
+KEPT = Path(__file__).parents[2] / "kept" / "quantized"
+EXPECTED = "expected:"
+
+
+def read_config(folder: Path, text: str) -> CheckpointQuantization:
+    (folder / "config.json").write_text(f'{{"quantization_config": {text}}}')
+    found = read_quantization_config(load_config_json(str(folder)))
+    assert found is not None
+    return found
+
+
+def read_kept(name: str, folder: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
+    with open_tensors(KEPT / f"{name}.safetensors") as file:
+        config = read_config(folder, file.metadata["quantization_config"])
+        return config, {tensor: file.read(tensor) for tensor in file.tensors}
+
+
+NAMES = sorted(path.stem for path in KEPT.glob("*.safetensors"))
+CHANGES: Mapping[str, Callable[[Array], Array]] = {
+    "flat": lambda x: x.reshape(-1),
+    "as a row": lambda x: x.reshape(1, -1),
+    "cut": lambda x: x[: len(x) // 2] if x.ndim else x,
+    "twice": lambda x: np.concatenate([x, x]) if x.ndim else x,
+    "narrower": lambda x: x[..., :-1] if x.ndim else x,
+    "no elements": lambda x: x[:0] if x.ndim else x,
+    "one more axis": lambda x: x[None],
+    "of another type": lambda x: np.zeros(
+        x.shape, np.float64 if x.dtype.kind in "iu" else np.int64
+    ),
+    "of ones": lambda x: np.frombuffer(b"\xff" * x.nbytes, x.dtype).reshape(x.shape),
+    "of zeros": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_tensor_is_an_error_or_has_no_effect(
+    name: str, change: str, tmp_path: Path
+) -> None:
+    config, arrays = read_kept(name, tmp_path)
+    stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
+    for tensor in stored:
+        write_safetensors(
+            tmp_path / "model.safetensors",
+            {**stored, tensor: CHANGES[change](stored[tensor])},
+            force=True,
+        )
+        with open_weights(tmp_path) as base:
+            checkpoint: Checkpoint = base
+            with suppress(Failed):
+                checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
+            for weight, entry in checkpoint.tensors.items():
+                assert checkpoint.read(weight).shape == entry.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_tensor_is_an_error(name: str, tmp_path: Path) -> None:
+    config, arrays = read_kept(name, tmp_path)
+    stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
+    unneeded = (".g_idx", ".weight_format", ".weight_zero_point", ".weight_global_scale")
+    for tensor in [n for n in stored if not n.endswith(unneeded)]:
+        rest = {n: a for n, a in stored.items() if n != tensor}
+        write_safetensors(tmp_path / "model.safetensors", rest, force=True)
+        with open_weights(tmp_path) as base, pytest.raises(Failed, match="E0532"):
+            DequantizedCheckpoint(base, config.method, config.settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_values_are_those_of_the_package(name: str, tmp_path: Path) -> None:
+    config, arrays = read_kept(name, tmp_path)
+    stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
+    write_safetensors(tmp_path / "model.safetensors", stored)
+    with open_weights(tmp_path) as base:
+        checkpoint = DequantizedCheckpoint(base, config.method, config.settings)
+        wanted = {n.removeprefix(EXPECTED): a for n, a in arrays.items() if n not in stored}
+        assert checkpoint.tensors.keys() == checkpoint.decoded == wanted.keys()
+        for weight, expected in wanted.items():
+            found = checkpoint.read(weight)
+            assert found.dtype == np.float32
+            assert checkpoint.tensors[weight].shape == expected.shape
+            assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+            # any rows alone are the same values
+            for rows in (slice(1, 2), slice(1, len(expected)), slice(0, len(expected) - 1)):
+                assert np.array_equal(checkpoint.read(weight, rows), found[rows])
