@@ -52,7 +52,9 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     Raise E0753 for options without effect, E0854 and E0859 for calibration data, E0951 if no
     KV cache can be int8.
     """
-    plan, by = job.decision.plan, job.quantize.by
+    by = job.quantize.by
+    # codes of the checkpoint are stored as they are
+    plan = {} if job.recipe else job.decision.plan
     readers = find_weight_readers(job.simplified, plan, find_ties(job.values))
     cached = job.quantize.cache
     why = explain_no_int8_cache(job) if cached.kind else ""

@@ -17,6 +17,7 @@ from specc.weights.norm_folding import FoldedValues
 from specc.weights.parameter_values import ParameterValues, find_ties
 from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
 from specc.weights.range_check import NarrowDtype, RangeCheckedValues
+from specc.weights.stored_codes import find_stored_codes, read_stored_scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +73,18 @@ class LoweringJob(CompileJob):
         return precision.quantize_source(source, self.decision.plan)
 
 
+STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
+
+
 def plan_lowering(job: CompileJob) -> LoweringJob:
     """Simplify the graph and decide how its weights are stored and computed with.
 
     Raise E0850 to E0853 and E0963 for quantization that is not possible.
     """
-    graph = pass_pipeline.simplify_graph(job.graph, fused=job.quantize.wish is None)
+    wish = job.quantize.wish
+    unasked = wish is None and not job.quantize.dequantizes
+    stored = find_stored_codes(job.values) if unasked else {}
+    graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
     ties = find_ties(job.values)
     decision = precision.plan_quantization(
         graph,
@@ -86,8 +93,10 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         job.opset,
         ties,
         lambda: elaborate_other_graphs(job.spec, job.graph.name),
+        stored,
     )
     plan = decision.plan
+    scales = read_stored_scales(job.values) if plan and stored else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.fold else ()
     full = FoldedValues(job.values, folds) if folds else job.values
     return LoweringJob(
@@ -96,6 +105,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         decision=decision,
         folds=folds,
         full=full,
-        quantized=QuantizedValues(full, plan, {}) if plan else None,
+        quantized=QuantizedValues(full, plan, stored=scales) if plan else None,
+        recipe=STORED_RECIPE if scales is not None else "",
         narrow=precision.half_precision_parameters(graph, plan, job.options.dtype, job.target),
     )

@@ -116,19 +116,27 @@ def plan_quantization(
     opset: int,
     ties: Mapping[str, str],
     others: Callable[[], Iterable[Graph]],
+    stored: Mapping[str, int],
 ) -> QuantizationDecision:
     """Choose the weight format of each parameter of `graph`.
 
-    `others` are the other graphs of the spec. Raise E0850 for a pattern without a match,
-    E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
-    invalid group size, E0963 if no layer can share activation scales.
+    `others` are the other graphs of the spec, `stored` the group sizes of weights that the
+    checkpoint holds in 4 bits, which keep their codes if nothing else is requested.
+    Raise E0850 for a pattern without a match, E0851 for a target without int4, E0852 if no
+    weight can be quantized, E0853 for an invalid group size, E0963 if no layer can share
+    activation scales.
     """
     wish = told.wish
+    layout: WeightLayout = "rows" if target.rounded else "columns"
     if wish is None:
-        return QuantizationDecision({}, {})
+        # runtimes of the standard operators decide themselves to round activations too
+        if not stored or not target.rounded:
+            return QuantizationDecision({}, {})
+        return choose_weight_formats(
+            graph, QuantizationRequest(kind=None, stored=stored), layout, ties
+        )
     check_group_size(wish.block)
     _check_target(wish, target, opset)
-    layout: WeightLayout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"
     layers = WHOLE_LAYERS in target.cells
 

@@ -132,7 +132,8 @@ class QuantizeRequest:
     `wish` is None if no weight is quantized. `places` are the spans of the spec's patterns,
     `remarks` say which entries options override, `by` is the calibration data, `cache` the
     KV cache dtype, `fold` whether norms are folded into linear layers. `said` maps entries
-    that may have no effect to their names in messages.
+    that may have no effect to their names in messages. `dequantizes`: codes that a quantized
+    checkpoint holds are not stored either.
     """
 
     wish: QuantizationRequest | None = None
@@ -142,6 +143,7 @@ class QuantizeRequest:
     by: CalibrationSource = CalibrationSource()
     cache: CacheOption = CacheOption()
     fold: bool = False
+    dequantizes: bool = False
 
 
 def merge_quantize_options(program: Program, asked: QuantizeOptions) -> QuantizeRequest:
@@ -171,6 +173,7 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
         by=by,
         cache=cache,
         fold=fold,
+        dequantizes=asked.quantize == NONE,
     )
 
 

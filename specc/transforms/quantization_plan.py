@@ -43,7 +43,8 @@ class QuantizationRequest:
 
     `kind` is for all weights that no pattern names, None: they stay. Patterns are of
     scopes or weights: `keep` stay as they are, `own` have a kind of their own. `head` is
-    the kind of what makes results, `every` leaves out the exceptions of `int4`.
+    the kind of what makes results, `every` leaves out the exceptions of `int4`. `stored`
+    are the group sizes of weights whose 4-bit codes a checkpoint holds.
     """
 
     kind: QuantizationKind | None
@@ -52,6 +53,7 @@ class QuantizationRequest:
     block: int = DEFAULT_GROUP_SIZE
     head: QuantizationKind | Literal["none", ""] = ""
     every: bool = False
+    stored: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
@@ -199,6 +201,8 @@ class _FormatChooser:
         """Return the format of a weight, or the reason why it is not quantized."""
         if why := _explain_unsupported(uses):
             return why
+        if self.wish.stored:
+            return self._stored(sharing, uses)
         if _has_match(names, self.wish.keep):
             return "asked for"
         # of several patterns that fit, what is said last counts
@@ -214,6 +218,15 @@ class _FormatChooser:
         if kind == "int8-tensor":
             form = self._by_tensor(sharing, uses) or form
         return replace(form, turned=True) if uses.turned == {True} else form
+
+    def _stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
+        """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""
+        block = self.wish.stored.get(sharing[0], 0)
+        if not block:
+            return "not stored in 4 bits, symmetric and in groups of rows"
+        if uses.table or uses.turned != {False}:
+            return "no kernel reads it in 4 bits here"
+        return QuantizationFormat(bits=4, block=block, layout=self.layout, rounding="none")
 
     def _usual(self, sharing: list[str]) -> QuantizationKind | None:
         """Return the kind of a weight that no pattern matches."""

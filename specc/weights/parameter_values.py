@@ -304,7 +304,7 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
     return found if len(found) == len(parts) else [expr]
 
 
-ROWS_AT_ONCE = 1 << 22
+ROWS_AT_ONCE = 1 << 20
 """Elements of a decoded tensor that are in memory at once, unless one row has more."""
 
 WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}

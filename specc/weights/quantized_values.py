@@ -69,7 +69,7 @@ THREADS = 2
 FactorOf: TypeAlias = Callable[[int], Array]
 """What is known of the inputs of the n-th matrix of a stack; of one alone for any n."""
 Given: TypeAlias = tuple[Array, Array | None]
-"""Some rows of a matrix, and what is known of its inputs."""
+"""Some rows of a matrix, and what is known of its inputs, or the scales of the rows."""
 
 
 @dataclass
@@ -171,12 +171,14 @@ class QuantizedValues(ValuesOverlay):
     """The numbers of a model some of whose weights are rounded. Implements `ParameterValues`.
 
     Those that are `ready` are read from files. `factor` is what is known of the inputs
-    of the others, or of each matrix of a stack; None where nothing is.
+    of the others, or of each matrix of a stack; None where nothing is. `stored` are the
+    scales by which the values were quantized before, one for each.
     """
 
     plan: QuantizationPlan
     ready: Mapping[str, PrequantizedWeight] = field(default_factory=dict)
     factor: FactorOf | None = None
+    stored: ParameterValues | None = None
     made: dict[str, QuantizedStream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,6 +262,8 @@ class QuantizedValues(ValuesOverlay):
         one.loss, scales = WeightQuantizationError(), []
         factor = self.factor
         one.recipe = "nearest" if factor is None else "gptq"
+        if self.stored is not None:
+            one.recipe = "stored"
         whole = None
         if form.layout == "columns":
             whole = np.empty((prod(one.stack), one.wide, one.out), np.int8)
@@ -267,8 +271,10 @@ class QuantizedValues(ValuesOverlay):
         pieces = self._rows(name)
         if factor is not None:
             pieces = _gathered(pieces, one)
-        work = partial(_piece, one=one)
-        for piece in _in_order(work, _with_factors(pieces, one.out, factor)):
+        given = _with_factors(pieces, one.out, factor)
+        if self.stored is not None:
+            given = zip(pieces, self._rows(name, self.stored), strict=True)
+        for piece in _in_order(partial(_piece, one=one), given):
             one.loss.add(piece.loss)
             scales.append(piece.scales if form.block else piece.scales[:, 0])
             if whole is None:
@@ -285,12 +291,14 @@ class QuantizedValues(ValuesOverlay):
         if whole is not None:
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
 
-    def _rows(self, name: str) -> Iterator[Array]:
-        """The rows `[some, in]` of a weight in order, f32, one for each result."""
+    def _rows(self, name: str, values: ParameterValues | None = None) -> Iterator[Array]:
+        """The rows `[some, in]` of a weight in order, f32, one for each result; or those of
+        other values for it.
+        """
         one = self.made[name]
         many = max(1, AT_ONCE // max(one.wide, 1))
         lying = transposed_row_chunks if one.form.turned else row_chunks
-        yield from lying(self.base, name, one.out, many)
+        yield from lying(values or self.base, name, one.out, many)
 
 
 @dataclass(frozen=True)
@@ -314,14 +322,20 @@ def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) ->
 
 def _piece(given: Given, one: QuantizedStream) -> _Piece:
     """Some rows of a weight, rounded."""
-    rows, factor = given
+    rows, known = given
     parts, units, loss = [], [], WeightQuantizationError()
     # column by column costs the same for few rows as for many
-    many = len(rows) if factor is not None else IN_CACHE // max(one.wide, 1)
+    many = len(rows) if one.recipe == "gptq" else IN_CACHE // max(one.wide, 1)
     for start in range(0, len(rows), max(1, many)):
-        some = rows[start : start + max(1, many)]
+        part = slice(start, start + max(1, many))
+        some = rows[part]
         blocks = int_quantization.split_groups(some, one.form.block)
-        whole, unit = _whole(some, blocks, one.form, factor)
+        if one.recipe == "stored":
+            assert known is not None, "stored codes without their scales"
+            unit = int_quantization.split_groups(known[part], one.form.block)[..., 0]
+            whole = int_quantization.round_to_grid(blocks, unit, one.form.bits)
+        else:
+            whole, unit = _whole(some, blocks, one.form, known)
         parts.append(int_quantization.pack_quantized(whole.astype(np.int8), one.wide, one.form))
         units.append(unit)
         whole *= unit[..., None]
