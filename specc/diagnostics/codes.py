@@ -209,6 +209,7 @@ CODE_SUMMARIES = {
     "E0803": "path leads out of the spec's directory",
     "E0804": "not enough memory",
     "E0805": "operating system error",
+    "E0806": "model cannot be downloaded",
     "E0810": "output directory does not exist",
     "E0811": "output is not a regular file",
     "E0812": "output cannot be written",
@@ -357,7 +358,8 @@ _CODES_BY_FAMILY = {
         *("E0981", "E0954", "E0955", "E0957", "E0970", "E0977", "E0983"),
     },
     ErrorFamily.ENVIRONMENT: {
-        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0810", "E0812", "E0813"),
+        *("E0426", "E0801", "E0802", "E0804", "E0805", "E0806", "E0810", "E0812"),
+        *("E0813",),
         *("E0815", "E0874", "E0883", "E0888", "E0902", "E0922", "E0940", "E0968"),
     },
     ErrorFamily.DIFFERENT: {"E0855", "E0856", "E0930", "E0980"},

@@ -82,19 +82,22 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     Raise E0850 to E0853 and E0963 for quantization that is not possible.
     """
     wish = job.quantize.wish
-    unasked = wish is None and not job.quantize.dequantizes
-    stored = find_stored_codes(job.values) if unasked else {}
+    # runtimes of the standard operators decide themselves to round activations too
+    keeps = wish is None and not job.quantize.dequantizes and job.target.rounded
+    stored = find_stored_codes(job.values) if keeps else {}
     graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
     ties = find_ties(job.values)
-    decision = precision.plan_quantization(
-        graph,
-        job.quantize,
-        job.target,
-        job.opset,
-        ties,
-        lambda: elaborate_other_graphs(job.spec, job.graph.name),
-        stored,
-    )
+    if stored:
+        decision = precision.plan_stored_codes(graph, ties, stored)
+    else:
+        decision = precision.plan_quantization(
+            graph,
+            job.quantize,
+            job.target,
+            job.opset,
+            ties,
+            lambda: elaborate_other_graphs(job.spec, job.graph.name),
+        )
     plan = decision.plan
     scales = read_stored_scales(job.values) if plan and stored else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.fold else ()

@@ -116,27 +116,19 @@ def plan_quantization(
     opset: int,
     ties: Mapping[str, str],
     others: Callable[[], Iterable[Graph]],
-    stored: Mapping[str, int],
 ) -> QuantizationDecision:
     """Choose the weight format of each parameter of `graph`.
 
-    `others` are the other graphs of the spec, `stored` the group sizes of weights that the
-    checkpoint holds in 4 bits, which keep their codes if nothing else is requested.
-    Raise E0850 for a pattern without a match, E0851 for a target without int4, E0852 if no
-    weight can be quantized, E0853 for an invalid group size, E0963 if no layer can share
-    activation scales.
+    `others` are the other graphs of the spec. Raise E0850 for a pattern without a match,
+    E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
+    invalid group size, E0963 if no layer can share activation scales.
     """
     wish = told.wish
-    layout: WeightLayout = "rows" if target.rounded else "columns"
     if wish is None:
-        # runtimes of the standard operators decide themselves to round activations too
-        if not stored or not target.rounded:
-            return QuantizationDecision({}, {})
-        return choose_weight_formats(
-            graph, QuantizationRequest(kind=None, stored=stored), layout, ties
-        )
+        return QuantizationDecision({}, {})
     check_group_size(wish.block)
     _check_target(wish, target, opset)
+    layout: WeightLayout = "rows" if target.rounded else "columns"
     rounds = target.rounded == "rows"
     layers = WHOLE_LAYERS in target.cells
 
@@ -151,6 +143,13 @@ def plan_quantization(
         _fail_no_shared_scales(graph)
     lines = find_ineffective_options(wish, told.said, found.plan, lambda other: by(other).plan)
     return replace(found, idle=tuple(lines))
+
+
+def plan_stored_codes(
+    graph: Graph, ties: Mapping[str, str], stored: Mapping[str, int]
+) -> QuantizationDecision:
+    """Choose the format of weights whose 4-bit codes the checkpoint holds, by group size."""
+    return choose_weight_formats(graph, QuantizationRequest(kind=None, stored=stored), "rows", ties)
 
 
 def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:

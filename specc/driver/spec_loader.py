@@ -42,6 +42,7 @@ from specc.frontend.used_specs import (
     list_config_entries,
     show_use_in_errors,
 )
+from specc.huggingface.hub_download import download_model
 from specc.huggingface.model_family import find_spec_for_checkpoint, graph_for_architecture
 from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.io.safe_read import escape_text
@@ -101,6 +102,7 @@ def open_spec(
     further specs.
     """
     library = library or SpecLibrary()
+    spec, fetched = (spec, ()) if isinstance(spec, Source) else download_model(spec)
     folder = _checkpoint_directory(spec)
     encoder = find_encoder_directory(folder)
     remarks: tuple[str, ...]
@@ -121,7 +123,7 @@ def open_spec(
     data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(sets))
-    reader = ConfigReader(longest=longest)
+    reader, remarks = ConfigReader(longest=longest), fetched + remarks
     made = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
     made.repository, made.modules = folder, wrapped.weights if wrapped else {}
     return made if data is None else _apply_config(made, data)

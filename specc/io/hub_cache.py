@@ -31,10 +31,7 @@ def suggest_for_hub_name(name: str) -> str:
         return f"the hub's model of that name lies in {escape_text(found)}: give that folder"
     if "/" not in name:
         return ""
-    return (
-        "specc fetches nothing: if this is a model of the Hugging Face hub, "
-        f"`hf download {name}` prints the folder to give instead"
-    )
+    return f"if this is a model of the Hugging Face Hub, give `hf:{name}`"
 
 
 def _get_cache_directory() -> Path:

@@ -115,7 +115,7 @@ def choose_weight_formats(
             uses = uses.joined(every[name])
         # A tied weight goes by each of its names.
         names = [each for name in sharing for each in _list_pattern_names(name, every[name])]
-        form = choice.of(sharing, uses, names)
+        form = choice.of(sharing, uses, names) if not wish.stored else choice.stored(sharing, uses)
         if isinstance(form, QuantizationFormat):
             plan.update(dict.fromkeys(sharing, form))
         else:
@@ -201,8 +201,6 @@ class _FormatChooser:
         """Return the format of a weight, or the reason why it is not quantized."""
         if why := _explain_unsupported(uses):
             return why
-        if self.wish.stored:
-            return self._stored(sharing, uses)
         if _has_match(names, self.wish.keep):
             return "asked for"
         # of several patterns that fit, what is said last counts
@@ -219,8 +217,10 @@ class _FormatChooser:
             form = self._by_tensor(sharing, uses) or form
         return replace(form, turned=True) if uses.turned == {True} else form
 
-    def _stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
+    def stored(self, sharing: list[str], uses: WeightUses) -> QuantizationFormat | str:
         """Return the format of 4-bit codes of the checkpoint, or why they are dequantized."""
+        if why := _explain_unsupported(uses):
+            return why
         block = self.wish.stored.get(sharing[0], 0)
         if not block:
             return "not stored in 4 bits, symmetric and in groups of rows"

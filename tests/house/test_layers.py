@@ -112,13 +112,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.ir", "specc.ir.array", "specc.preprocessing", "specc.runtime", "specc.transforms",
         "specc.weights",
     },
+    "specc.huggingface.hub_download": {"huggingface_hub", "specc.diagnostics", "specc.io"},
     "specc.huggingface": {
         "specc.backend", "specc.decode", "specc.decode.setting_table", "specc.decode.settings_errors",
         "specc.diagnostics", "specc.frontend", "specc.io", "specc.ir", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.weights", "specc.weights.formats", "specc.weights.parameter_names",
     },
     "specc.driver": {
-        "numpy", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
+        "numpy", "specc.huggingface.hub_download", "specc.analysis", "specc.artifact", "specc.backend", "specc.calibration", "specc.decode",
         "specc.decode.settings_errors", "specc.diagnostics", "specc.frontend", "specc.huggingface",
         "specc.incremental", "specc.io", "specc.ir", "specc.ir.array", "specc.library", "specc.preprocessing",
         "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline", "specc.weights",

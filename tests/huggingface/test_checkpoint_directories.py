@@ -101,6 +101,6 @@ def test_other_folders_of_the_cache_say_which_to_give(
         monkeypatch.setenv(variable, value)
     assert newest in advice("me/tiny")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
-    assert "`hf download me/tiny`" in advice("me/tiny")
-    assert "hf download" not in advice("/me/tiny")
+    assert "`hf:me/tiny`" in advice("me/tiny")
+    assert "`hf:" not in advice("/me/tiny")
     assert "built-in specs" in advice("tinyy-model")

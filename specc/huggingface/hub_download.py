@@ -1,0 +1,64 @@
+"""Download a model of the Hugging Face Hub, given as `hf:org/name` or `hf:org/name@revision`."""
+
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+
+HUB_PREFIX = "hf:"
+_MODEL = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+"""What a compile may read: never pickles, nor the same weights for other programs."""
+_OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
+_COMMIT_DIGITS = 40
+
+
+def download_model(given: str) -> tuple[str, tuple[str, ...]]:
+    """Return the directory of a model in the Hub's cache, and a remark that names the commit.
+
+    A path is returned as it is. Files in the cache are not downloaded again, and `HF_ENDPOINT`,
+    `HF_HOME`, `HF_HUB_OFFLINE` and tokens count as in `huggingface_hub`. Raise E0801 without that
+    package, E0806 for a name that the Hub cannot have and for a failed download.
+    """
+    if not given.startswith(HUB_PREFIX):
+        return given, ()
+    parsed = _MODEL.fullmatch(given.removeprefix(HUB_PREFIX))
+    if parsed is None:
+        _fail_download(given, "it is not of the form `hf:org/name` or `hf:org/name@revision`")
+    name, revision = parsed[1], parsed[2]
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
+    except ModuleNotFoundError:
+        raise_error(
+            "E0801",
+            f"`{escape_text(given)}` needs the package `huggingface_hub`, which is not installed",
+            helps=['pip install "specc-onnx[hub]"'],
+        )
+    try:
+        folder = snapshot_download(
+            name, revision=revision, allow_patterns=[*_FILES], ignore_patterns=[*_OTHER_FILES]
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().partition("\n")[0]
+        _fail_download(given, first or type(error).__name__)
+    commit = Path(folder).name
+    if revision == commit or len(commit) != _COMMIT_DIGITS:
+        return folder, ()
+    pinned = f"{HUB_PREFIX}{name}@{commit}"
+    return folder, (f"`{escape_text(given)}` is commit {commit} now; to pin it: `{pinned}`",)
+
+
+def _fail_download(given: str, why: str) -> NoReturn:
+    raise_error(
+        "E0806",
+        f"`{escape_text(given)}` cannot be downloaded from the Hugging Face Hub",
+        notes=[escape_text(why)[:300]],
+        helps=["check the name, the revision, the network, and `hf auth login` for gated models"],
+    )

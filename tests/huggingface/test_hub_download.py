@@ -1,0 +1,148 @@
+"""Models of the Hub are downloaded once, from a local server that answers as the Hub does."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from specc.weights.formats.safetensors import write_safetensors
+
+COMMIT, OLDER = "a" * 40, "b" * 40
+CONFIG = {
+    "model_type": "llama", "vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True,
+}  # fmt: skip
+SHAPES = {
+    "embed_tokens": (11, 8), "norm": (8,), "layers.0.input_layernorm": (8,), "layers.0.post_attention_layernorm": (8,),
+    "layers.0.self_attn.q_proj": (8, 8), "layers.0.self_attn.k_proj": (4, 8), "layers.0.self_attn.v_proj": (4, 8),
+    "layers.0.self_attn.o_proj": (8, 8), "layers.0.mlp.gate_proj": (12, 8), "layers.0.mlp.up_proj": (12, 8),
+    "layers.0.mlp.down_proj": (8, 12),
+}  # fmt: skip
+
+
+def model_files(folder: Path, layers: int) -> dict[str, bytes]:
+    path = folder / f"{layers}.safetensors"
+    names = {
+        name.replace("layers.0", f"layers.{n}"): shape
+        for n in range(layers)
+        for name, shape in SHAPES.items()
+    }
+    write_safetensors(
+        path, {f"model.{n}.weight": np.full(s, 0.1, np.float32) for n, s in names.items()}
+    )
+    return {
+        "config.json": json.dumps({**CONFIG, "num_hidden_layers": layers}).encode(),
+        "model.safetensors": path.read_bytes(),
+        "pytorch_model.bin": b"never asked for",
+    }
+
+
+@contextmanager
+def local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, list[str]]]:
+    """The endpoint of a Hub with the model me/tiny, and the paths that were asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self, data: bytes, code: int = 200, **headers: str) -> None:
+            self.send_response(code)
+            for key, value in {"Content-Length": str(len(data)), **headers}.items():
+                self.send_header(key.replace("_", "-"), value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            asked.append(f"{self.command} {path}")
+            parts = path.strip("/").split("/")
+            named = parts[parts.index("revision") + 1] if "revision" in parts else "main"
+            if "resolve" in parts:
+                named = parts[parts.index("resolve") + 1]
+            commit = {"main": COMMIT, "v1": OLDER}.get(named, named)
+            if "tiny" not in parts or commit not in repository:
+                self.answer(
+                    b"{}", 404, X_Error_Code="RepoNotFound", X_Error_Message="no such model"
+                )
+            elif "resolve" in parts:
+                data = repository[commit][parts[-1]]
+                etag = f'"{commit[0]}{len(data)}"'
+                self.answer(data, ETag=etag, X_Repo_Commit=commit)
+            elif "tree" in parts:
+                listed = [
+                    {"type": "file", "path": n, "size": len(d), "oid": n}
+                    for n, d in repository[commit].items()
+                ]
+                self.answer(json.dumps(listed).encode(), Content_Type="application/json")
+            else:
+                siblings = [{"rfilename": name} for name in repository[commit]]
+                info = {"id": "me/tiny", "sha": commit, "siblings": siblings}
+                self.answer(json.dumps(info).encode(), Content_Type="application/json")
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def run_specc(
+    folder: Path, endpoint: str, *words: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
+    environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    return subprocess.run(
+        [sys.executable, "-m", "specc", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_model_is_downloaded_once_and_can_be_pinned(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    repository = {COMMIT: model_files(tmp_path, 1), OLDER: model_files(tmp_path, 2)}
+    with local_hub(repository) as (endpoint, asked):
+        done = run_specc(tmp_path, endpoint, "compile", "hf:me/tiny", "-o", "m.onnx")
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "m.onnx").exists()
+        assert f"hf:me/tiny@{COMMIT}" in done.stdout + done.stderr
+        assert any(a.endswith("/model.safetensors") for a in asked)
+        assert not any(a.endswith(".bin") for a in asked)
+        asked.clear()
+        pinned = f"hf:me/tiny@{COMMIT}"
+        done = run_specc(tmp_path, endpoint, "compile", pinned, "-o", "m.onnx")
+        assert done.returncode == 0, done.stderr
+        assert not any(a.startswith("GET") and "resolve" in a for a in asked)
+        done = run_specc(tmp_path, endpoint, "compile", "hf:me/tiny@v1", "-o", "v1.onnx")
+        assert done.returncode == 0, done.stderr
+        assert OLDER in done.stdout + done.stderr
+        parameters = [(n.name, n.dims) for n in onnx.load(tmp_path / "v1.onnx").graph.initializer]
+        assert any("layers.1." in name for name, _ in parameters)
+        done = run_specc(tmp_path, endpoint, "check", "hf:me/other")
+        assert done.returncode == 3
+        assert "E0806" in done.stderr
+    # without a connection the cache is enough
+    done = run_specc(tmp_path, endpoint, "check", "hf:me/tiny", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    done = run_specc(tmp_path, endpoint, "check", "hf:me/other", HF_HUB_OFFLINE="1")
+    assert done.returncode == 3
+    assert "E0806" in done.stderr
