@@ -6,6 +6,7 @@ at valid positions, `can_hold_low_values` values at padded ones.
 """
 
 from collections.abc import Generator, Iterable, Iterator
+from math import inf
 
 from specc.analysis.mask_bands import find_grid_band
 from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
@@ -95,8 +96,17 @@ def iterate_ordinary_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterat
             if not all(wild):
                 side = wild.index(True) if any(wild) else 0
                 yield from (a for a in axes if standing.at("peaks", a)[side])
-        case op if op.view or isinstance(op, ops.Cast):
+        case op if op.view or isinstance(op, ops.Cast) or _is_scaled(standing):
             yield from (a for a in axes if any(standing.at("peaks", a)))
+
+
+def _is_scaled(standing: PaddedResult) -> bool:
+    """Return True if a result is scores times, or divided by, a positive constant."""
+    node, dividing = standing.node, standing.node.op == ops.Arith("div")
+    factors = node.args[1:] if dividing else node.args
+    return (dividing or node.op == ops.Arith("mul")) and any(
+        0 < (find_constant_value(f) or 0) < inf for f in factors
+    )
 
 
 def _iterate_visible_axes(standing: PaddedResult, axes: Iterable[int]) -> Iterator[int]:

@@ -81,10 +81,10 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
     faults: dict[tuple[Node, str], Diagnostic] = {}
     for name in graph.input_facts:
         states = _infer_states(graph, name)
-        reached = dict(_iterate_reached_outputs(graph, states)) if states else {}
+        reached = dict(_iterate_reached_outputs(graph, name, states))
         # What reaches nothing if all values are finite does so as NaN or infinity.
         finite = _infer_states(graph, name, finite=True) if reached else {}
-        otherwise = dict(_iterate_reached_outputs(graph, finite)) if finite else {}
+        otherwise = dict(_iterate_reached_outputs(graph, name, finite))
         for output, dirt in reached.items():
             cause = otherwise.get(output, dirt)
             if (cause.node, name) not in faults:
@@ -103,7 +103,7 @@ def check_padding(graph: Graph) -> list[Diagnostic]:
 def can_padding_reach(graph: Graph, name: str, outputs: Collection[str]) -> bool:
     """Return True if positions masked out by the padding mask `name` may reach any of `outputs`."""
     states = _infer_states(graph, name)
-    return any(output in outputs for output, _ in _iterate_reached_outputs(graph, states))
+    return any(output in outputs for output, _ in _iterate_reached_outputs(graph, name, states))
 
 
 def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[Value, PaddingFacts]:
@@ -117,17 +117,26 @@ def _infer_states(graph: Graph, name: str, *, finite: bool = False) -> Mapping[V
 
 
 def _iterate_reached_outputs(
-    graph: Graph, states: Mapping[Value, PaddingFacts]
+    graph: Graph, name: str, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
     """Yield the outputs that padded positions may reach, each with the op that reads them."""
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
         dirt = rows.dirt
         counts = rows.count or rows.count is None or rows.turned
-        if not dirt and value.node and counts:
-            dirt = PaddingSource(value.node, counted=True)
+        if not dirt and value.node and (counts or _is_order_exposed(graph, name, value, rows)):
+            dirt = PaddingSource(value.node, counted=bool(counts), sorted=not counts)
         if dirt:
             yield output, dirt
+
+
+def _is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
+    """Return True if valid positions of an output are the first ones, in sorted order, while the
+    padding may stand before them or between others.
+    """
+    fact, keep = graph.input_facts[name], graph.inputs[name]
+    own = {n for n, d in enumerate(value.type.shape) if d == keep.type.shape[-1]}
+    return bool(rows.ranked) and (fact.keep != "right" or not rows.ranked <= own)
 
 
 def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
     """The op through which padded positions entered. `counted`: by their number, not by their
-    values; `shifted`: by their number before a stride. `inside` is the body of the loop that
-    contains the op, if any; `reading` the dependence that reads them.
+    values; `shifted`: by their number before a stride; `sorted`: by their place before valid
+    positions, which are first in the result. `inside` is the body of the loop that contains the
+    op, if any; `reading` the dependence that reads them.
     """
 
     node: Node
     counted: bool = False
     shifted: bool = False
+    sorted: bool = False
     inside: Graph | None = None
     reading: "PaddedRead | None" = field(default=None, compare=False)
 

@@ -122,6 +122,11 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
             "a position is counted from the start of the sequence, padding included",
             "this takes the number of a position, padding included",
         )
+    if leak.dirt.sorted:
+        return (
+            "its positions are in sorted order, those that are not padded first",
+            "these positions are in sorted order",
+        )
     if leak.dirt.shifted:
         sliced = isinstance(leak.node.op, ops.Stride)
         which = "a slice with a step" if sliced else f"the stride of `{called}`"
@@ -151,7 +156,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
     if isinstance(op, SEQUENCE_LOOP_OPS):
         scan = isinstance(op, ops.Scan)
         return f"add `keep {leak.keep}`" if scan else f"add `keep={leak.keep}`"
-    if leak.dirt.shifted:
+    if leak.dirt.shifted or leak.dirt.sorted:
         return leak.declared("right")
     if leak.dirt.counted:
         return f"use `positions({leak.keep})`"

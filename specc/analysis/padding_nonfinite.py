@@ -42,6 +42,9 @@ ELEMENTWISE_OPS = (
 )
 """Ops that compute each position from the same position of what they are given."""
 
+LOGARITHM_POLES = {"log": 0.0, "log1p": -1.0}
+"""Where logarithms are minus infinity; below they are NaN."""
+
 QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 """Functions that are infinite or NaN where the divisor is zero."""
 
@@ -262,10 +265,10 @@ def _can_be_undefined_at_padding(standing: PaddedResult) -> bool:
             return _can_power_be_undefined(standing)
         case ops.Pointwise(fn="reciprocal"):
             return can_be_zero_at_padding(standing, 0)
-        case ops.Pointwise(fn="log") if _has_padding(standing, 0):
-            return find_padded_range(standing, 0)[0] <= 0
         case ops.Pointwise(fn="sqrt") if _has_padding(standing, 0):
             return find_padded_range(standing, 0)[0] < 0
+        case ops.Pointwise(fn=fn) if fn in LOGARITHM_POLES and _has_padding(standing, 0):
+            return find_padded_range(standing, 0)[0] <= LOGARITHM_POLES[fn]
         case ops.LayerNorm(eps=eps) | ops.RMSNorm(eps=eps) | ops.GroupNorm(eps=eps):
             return eps == 0
     return False

@@ -92,9 +92,8 @@ def infer_padding_facts(standing: PaddedResult) -> PaddingFacts:
         points=standing.node.op.view and any(r.points for r in standing.given),
     )
     if isinstance(standing.node.op, ops.Merge | ops.Split):
-        # Of batch and positions on one axis neither order nor "at least one" is known.
-        none = frozenset[int]()
-        rows = replace(rows, ranked=none, repeated=none, peaks=none)
+        # Of batch and positions on one axis neither the last nor "at least one" is known.
+        rows = replace(rows, repeated=frozenset(), peaks=frozenset())
     return rows
 
 

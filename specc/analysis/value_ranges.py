@@ -9,7 +9,7 @@ is found behind such nodes.
 """
 
 from collections.abc import Callable, Mapping
-from math import exp, inf, isnan, log1p, sqrt
+from math import exp, inf, isfinite, isnan, log1p, sqrt, trunc
 from typing import TypeAlias
 
 from specc.analysis.padding_positions import find_constant_fraction
@@ -121,6 +121,8 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
             return _merge_ranges([_refined(node, n, g) for n, g in enumerate(given) if n])
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
+        case ops.Cast(to="i64" | "i32"):
+            return _truncate_bound(given[0][0]), _truncate_bound(given[0][1])
         case ops.Concat() | ops.Cast():
             return _merge_ranges(given)
         case ops.Attend() if value.index == node.op.weights_result:
@@ -188,6 +190,10 @@ def _rising(fn: str, low: float, high: float) -> ValueRange:
         return 0.0, high
     power = exp(min(low, 80.0))
     return {"exp": power, "softplus": log1p(power)}.get(fn, power / (1 + power)), high
+
+
+def _truncate_bound(bound: float) -> float:
+    return float(trunc(bound)) if isfinite(bound) else bound
 
 
 def _merge_ranges(given: list[ValueRange]) -> ValueRange:

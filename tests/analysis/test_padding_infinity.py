@@ -24,7 +24,11 @@ FORMS = (
     "sum((1.0 / (2.0 + abs({0}))) * float(k), axis=1)",
     "sum(where(k, {0}, 0.0), axis=1)",
 )
+OPERANDS = ("0.2 * x", "abs(0.2 * x) - 0.9", "float(cast(sigmoid(x) + 0.95, to=int))")
+"""Inside of the domain of most functions at valid positions, outside at padded ones."""
 CLEAN = (
+    "sum(log1p(abs(x)) * float(k), axis=1)",
+    "sum(x / float(cast(sigmoid(x) + 1.0, to=int)) * float(k), axis=1)",
     "sum(exp(where(k, x, -inf)) * float(k), axis=1)",
     "sum(exp(where(k, x, -inf)), axis=1)",
     "sum(sigmoid(where(k, x, -inf)) * float(k), axis=1)",
@@ -52,6 +56,16 @@ def test_what_is_said_to_be_clean_is(form: str, filled: str, tmp_path: Path) -> 
         told += said
     # where the rows are put away by `where`, nothing at all is to be warned of
     assert told == 0 or "where(k, {0}" not in form
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_functions_outside_of_their_domain_are_not_said_to_be_clean(
+    operand: str, tmp_path: Path
+) -> None:
+    for word in (*POINTWISE_FUNCTIONS, "1.0 / "):
+        value = f"sum(float(k) * ({word}({operand})), axis=1)"
+        said, moved = found(tmp_path, value)
+        assert said or not moved, value
 
 
 @pytest.mark.parametrize("value", CLEAN)

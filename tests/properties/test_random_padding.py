@@ -64,6 +64,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "_is_fill_number",
         lambda standing, axis, number: True,
     ),
+    "valid positions stay in place when sorted": (
+        padding_check,
+        "_is_order_exposed",
+        lambda graph, name, value, rows: False,
+    ),
     "zero times NaN is zero": (padding_values, "can_be_nan_at_padding", lambda standing: False),
     "the ends of a window are zero": (padding_invariance, "_is_same_at_ends", lambda reading: True),
 }

@@ -34,6 +34,7 @@ HEADER = """specc 1
 model m
 dims batch, n >= 5
 normalizer own(s) = softmax(s, axis=-1)
+normalizer sharp(s, by: float = 1.5) = softmax(by * s, axis=-1)
 graph g(x: float[batch, n, 4], keep: keep[batch, n] {side}) -> (y: float[{shape}]) {{
 """
 
@@ -172,6 +173,10 @@ def write_division(w: SpecWriter, x: Stream) -> None:
         "{0} / {0}",
         "sqrt(relu({0}))",
         "log({0} * {0} + 1e-3)",
+        "log1p({0} * 0.2)",
+        "log1p(abs({0}))",
+        "{0} / float(cast(sigmoid({0}) + 0.9, to=int))",
+        "{0} / float(cast(sigmoid({0}) + 1.0, to=int))",
     )
     w.add(w.rng.choice(forms).format(x.name), x)
 
@@ -307,7 +312,7 @@ def write_attention(w: SpecWriter, x: Stream) -> None:
         (4, 4, 2, 1, 0.5),
     )[0]
     masked = f", mask={mask}" if mask else ""
-    kinds = ("attention", "attend", "own", "sparsemax", "entmax15", "by", "kernel")
+    kinds = ("attention", "attend", "own", "sharp", "sparsemax", "entmax15", "by", "kernel")
     kind = w.rng.choice(kinds if mask else kinds[:2])
     name, n = w.name(), x.name
     if kind == "attention":
@@ -369,6 +374,13 @@ def write_positions(w: SpecWriter, x: Stream) -> None:
     w.add(f"{x.name} + insert(float({at}), axis=2)", x)
 
 
+def write_sorted(w: SpecWriter, x: Stream) -> None:
+    """Add the values of each feature in order, most often with the padded ones last."""
+    fill, order = w.rng.choice((("inf", "false"), ("-inf", "true"), ("-inf", "false")))
+    kept = f"where({w.hidden(x)}, {x.name}, {fill})"
+    w.add(f"sort({kept}, axis=1, descending={order})", x)
+
+
 def write_scan(w: SpecWriter, x: Stream) -> None:
     """Add a loop along the positions, or a recurrent layer."""
     if x.length != "n+0":
@@ -391,7 +403,7 @@ STEPS = (
     (write_pair, 3),
     (write_zeroed, 6),
     (write_sum_ratio, 2),
-    (write_division, 2),
+    (write_division, 3),
     (write_running, 4),
     (write_conv, 4),
     (write_shorter, 3),
@@ -403,6 +415,7 @@ STEPS = (
     (write_merged, 1),
     (write_positions, 1),
     (write_scan, 1),
+    (write_sorted, 2),
 )
 
 
