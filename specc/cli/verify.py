@@ -41,7 +41,7 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit status 5 if a branch or loop body was executed in no round",
+        help="exit status 5 if a graph was not compared, or a branch or loop body not executed",
     )
     parser.add_argument(
         "--baseline",
@@ -159,7 +159,14 @@ def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> Non
 
 
 def _check_covered(found: VerifyResults) -> None:
-    """E0933 where a subgraph was executed in no round."""
+    """E0933 where a subgraph was executed in no round, or a graph was not compared."""
+    for one in found.rounds:
+        if not (one.compared or one.uncovered):
+            raise_error(
+                "E0933",
+                f"graph `{one.graph}` was not compared" if one.graph else "nothing was compared",
+                notes=[one.note.removeprefix("not compared, because ")],
+            )
     missing = [name for one in found.rounds for name in one.uncovered]
     if missing:
         count = "1 subgraph was" if len(missing) == 1 else f"{len(missing)} subgraphs were"

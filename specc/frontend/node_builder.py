@@ -14,7 +14,7 @@ from specc.frontend.spec_values import Tensor, format_type
 from specc.frontend.step_budget import MAX_CONSTANT_ELEMENTS
 from specc.ir import ops
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimLimitError
-from specc.ir.graph import Value
+from specc.ir.graph import Node, Value
 from specc.ir.op import Op
 from specc.ir.types import ShapeError
 
@@ -304,6 +304,21 @@ def add_node_with_one_result(
 ) -> Tensor:
     """Add a node with `op` and return its first result."""
     return add_node(context, op, operands, span, scope)[0]
+
+
+def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
+    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x); None for another.
+
+    The sigmoid of ONNX Runtime is 0 below -18, where its logarithm is about x.
+    """
+    match operand.value.node:
+        case Node(ops.Pointwise(fn="sigmoid"), (Value() as x,)):
+            made = Tensor(x, span)
+        case _:
+            return None
+    for fn in ("neg", "softplus", "neg"):
+        made = add_node_with_one_result(context, ops.Pointwise(fn), made, span=span)
+    return made
 
 
 def add_constant(

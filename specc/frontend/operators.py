@@ -160,9 +160,18 @@ def _combine_tensors(
     if op == "/" and whole:
         title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
+    power = node_builder.add_log_sigmoid(context, a, expr.span) if op == "**" else None
+    if power is not None:
+        # sigmoid(x) ** y is exp(y * log(sigmoid(x)))
+        a, op = power, "*"
     arith = ops.Arith(TENSOR_OPERATORS[op])
     at = expr.op_span
-    return node_builder.add_node(context, arith, [a, b], expr.span, word=op, at=at)[0]
+    (made,) = node_builder.add_node(context, arith, [a, b], expr.span, word=op, at=at)
+    if power is None:
+        return made
+    return node_builder.add_node_with_one_result(
+        context, ops.Pointwise("exp"), made, span=expr.span
+    )
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:

@@ -103,16 +103,23 @@ def is_explained(got: Array, want: Array, bound: Array) -> bool:
     """Whether every element that differs by more than the tolerance is within `bound`,
     the absolute error that rounding explains there.
     """
-    if got.shape != want.shape:
-        return False
+    return got.shape == want.shape and not count_unexplained(got, want, bound)
+
+
+def count_unexplained(got: Array, want: Array, bound: Array) -> int:
+    """Return the number of positions, all axes but the last, with an element that differs by
+    more than the tolerance and than `bound`.
+    """
     if want.dtype.kind in "iub":
-        return not bool(((got != want) & ~np.isinf(bound)).any())
-    want = _as_stored(want, got.dtype)
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(np.asarray(got, np.float64) - want)
-    equal = (got == want) | (np.isnan(got) & np.isnan(want))
-    allowed = np.maximum(bound, TOLERANCE * largest_value(want))
-    return bool((equal | np.isinf(bound) | (apart <= allowed)).all())
+        wrong = (got != want) & ~np.isinf(bound)
+    else:
+        want = _as_stored(want, got.dtype)
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(np.asarray(got, np.float64) - want)
+        equal = (got == want) | (np.isnan(got) & np.isnan(want))
+        allowed = np.maximum(bound, TOLERANCE * largest_value(want))
+        wrong = ~(equal | np.isinf(bound) | (apart <= allowed))
+    return int(wrong.any(-1).sum() if wrong.ndim > 1 else wrong.sum())
 
 
 def is_informative(want: Array, bound: Array) -> bool:

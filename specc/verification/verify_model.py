@@ -1,5 +1,6 @@
 """Verify a compiled model on random inputs of several sizes."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -16,7 +17,12 @@ from specc.ir.dim import DimError, sum_dims
 from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import USUAL, Draw, random_inputs, sizes_for
-from specc.verification.conditioning import rounding_bounds
+from specc.verification.conditioning import (
+    Sample,
+    is_rounding_difference,
+    make_rounding_sample,
+    rounding_bounds,
+)
 from specc.verification.half_precision import EXPLAINED as HALF_EXPLAINED
 from specc.verification.half_precision import half_format_of, half_rounding_error
 from specc.verification.quantization_error import reference_cache_values
@@ -27,7 +33,6 @@ from specc.verification.tolerance import (
     TOLERANCE,
     ResultDifference,
     compare_result,
-    is_explained,
     is_informative,
     largest_value,
 )
@@ -70,8 +75,8 @@ def iterate_rounds(
 
     Further rounds follow for branches and loop bodies that none before has executed;
     the last one names those that none did. E0932 in the end where rounding decides a
-    result. `draw` makes other inputs than random ones, `most` are bounds of lengths
-    that the graph does not tell.
+    result in half of the rounds at least. `draw` makes other inputs than random ones,
+    `most` are bounds of lengths that the graph does not tell.
     """
     if model.manifest.decodes is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
@@ -84,8 +89,8 @@ def iterate_rounds(
         yield comparison.of_round(sizes, inputs)
     if coverage.missing:
         yield VerificationRound(compared=False, agrees=None, uncovered=coverage.missing)
-    if comparison.shaky:
-        _undecided(sorted(comparison.shaky))
+    if undecided := comparison.undecided():
+        _undecided(undecided)
 
 
 def planned_inputs(
@@ -117,14 +122,17 @@ def planned_inputs(
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """A model beside its reference; `shaky` are the results that rounding decides."""
+    """A model beside its reference; `shaky` counts the rounds in which rounding decides a
+    result, of `rounds` that compared it.
+    """
 
     graph: Graph
     weights: Mapping[str, Array]
     exact: LoadedModel
     whole: QuantizedProducts
     half: str
-    shaky: set[str] = field(default_factory=set)
+    shaky: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
 
     @classmethod
     def of(cls, model: LoadedModel) -> "_Comparison":
@@ -137,6 +145,10 @@ class _Comparison:
             half=half_format_of(graph),
         )
 
+    def undecided(self) -> list[str]:
+        """Return the results that rounding decides in half of the rounds at least."""
+        return sorted(name for name, count in self.shaky.items() if 2 * count >= self.rounds)
+
     def of_round(self, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> VerificationRound:
         """Compare all results for these inputs. E0930, E0855 and E0980."""
         got = self.exact.session.run(inputs)
@@ -145,6 +157,7 @@ class _Comparison:
             self.graph, inputs, self.weights, after=after
         )
         want = {name: np.asarray(value) for name, value in made.items()}
+        self.rounds += any(value.size for value in want.values())
         apart = {n: compare_result(n, np.asarray(got[n]), x) for n, x in want.items()}
         worst = max((d.size for d in apart.values()), default=0.0)
         found = VerificationRound(sizes=sizes, results=len(apart), worst=worst)
@@ -155,9 +168,9 @@ class _Comparison:
         if not wrong:
             return replace(found, note=self.whole.told(inputs, format_lengths(sizes)))
         # only now, because it runs the reference several times more
-        bounds = rounding_bounds(self.graph, inputs, self.weights, want, after)
-        shaky, note = _explained(wrong, got, want, bounds, format_lengths(sizes))
-        self.shaky |= shaky
+        sample = make_rounding_sample(self.graph, inputs, self.weights, after)
+        shaky, note = _explained(wrong, got, want, sample, format_lengths(sizes))
+        self.shaky.update(shaky)
         return replace(found, agrees=None if shaky else True, note=note)
 
 
@@ -165,15 +178,17 @@ def _explained(
     wrong: Mapping[str, ResultDifference],
     got: Mapping[str, Array],
     want: Mapping[str, Array],
-    bounds: Mapping[str, Array],
+    sample: Sample,
     sizes: str,
 ) -> tuple[set[str], str]:
     """The results whose bounds tell nothing, and what is said of differences that float32
     rounding explains. E0930 for one that it does not.
     """
+    bounds = rounding_bounds(sample, want)
     moves = {n: _share(want[n], bounds[n]) for n in wrong}
     for name, difference in wrong.items():
-        if not is_explained(np.asarray(got[name]), want[name], bounds[name]):
+        result = np.asarray(got[name])
+        if not is_rounding_difference(sample, name, result, want[name], bounds[name]):
             explained = f"float32 rounding explains up to {moves[name]:.1e} here"
             notes = [*difference.notes, explained, sizes]
             raise_error("E0930", difference.what, notes=notes)

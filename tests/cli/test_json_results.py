@@ -246,7 +246,7 @@ def test_a_difference_is_told_in_one_object(
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["worst"] < 1e-5 for r in found["rounds"])
     monkeypatch.setattr("specc.verification.tolerance.TOLERANCE", -1.0)
-    monkeypatch.setattr("specc.verification.verify_model.is_explained", lambda *_: False)
+    monkeypatch.setattr("specc.verification.verify_model.is_rounding_difference", lambda *_: False)
     (found,) = objects(["verify", "xor.onnx"], capsys, 4)
     assert found["agrees"] is False
     assert found["rounds"] == []

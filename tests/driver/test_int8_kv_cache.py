@@ -77,6 +77,8 @@ def test_the_file_of_a_step_is_compared_as_its_package_says(
     found = json.loads(capsys.readouterr().out)
     assert "it writes into buffers" in found["rounds"][0]["note"]
     assert found["agrees"] is None
+    assert main(["verify", str(alone), "--strict"]) == 5
+    assert "error[E0933]: nothing was compared" in capsys.readouterr().err
 
 
 @pytest.mark.parity

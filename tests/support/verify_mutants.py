@@ -18,9 +18,14 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import random_inputs, sizes_for
-from specc.verification.conditioning import rounding_bounds
+from specc.verification.conditioning import (
+    Sample,
+    is_rounding_difference,
+    make_rounding_sample,
+    rounding_bounds,
+)
 from specc.verification.subgraph_coverage import Coverage
-from specc.verification.tolerance import compare_result, is_explained
+from specc.verification.tolerance import compare_result
 from specc.verification.verify_model import planned_inputs
 from specc_onnx.denormals import flush_denormals
 
@@ -132,23 +137,23 @@ class Judge:
         self.model = ModelProto.FromString(path.read_bytes())
         graph, weights = self.loaded.manifest.graph, self.loaded.weights()
         self.graph = graph
-        self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array]]]()
+        self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array], Sample]]()
         for _, inputs in planned_inputs(self.loaded, Coverage.of(self.loaded)):
             want = backend.load_reference().evaluate_graph(graph, inputs, weights)
             want = {n: np.asarray(v) for n, v in want.items()}
-            bounds = rounding_bounds(graph, inputs, weights, want)
-            self.rounds.append((inputs, want, bounds))
+            sample = make_rounding_sample(graph, inputs, weights)
+            self.rounds.append((inputs, want, rounding_bounds(sample, want), sample))
         self.session = _open(self.model)
 
     def is_killed(self, mutant: Mutant) -> bool:
         """Whether a round tells the mutant from the original, or it does not run."""
         try:
             session = _open(mutant.of(self.model))
-            for inputs, want, bounds in self.rounds:
+            for inputs, want, bounds, sample in self.rounds:
                 got = _run(session, inputs)
                 for name, value in want.items():
-                    if compare_result(name, got[name], value).what and not is_explained(
-                        got[name], value, bounds[name]
+                    if compare_result(name, got[name], value).what and not is_rounding_difference(
+                        sample, name, got[name], value, bounds[name]
                     ):
                         return True
         except Exception:  # whatever ONNX Runtime raises

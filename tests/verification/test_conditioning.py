@@ -1,6 +1,6 @@
 """Differences that float32 rounding explains are none of the model's; all others are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,57 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import random_inputs
-from specc.verification.conditioning import rounding_bounds
+from specc.verification.conditioning import make_rounding_sample, rounding_bounds
 from specc.verification.verify_model import iterate_rounds
 from specc.weights.formats.safetensors import write_safetensors
 
+Change = Callable[[Mapping[str, Array], int], dict[str, Array]]
+HEAD = """specc 1
+model m
+config { d: int = 32  heads: int = 2 }
+dims batch, n
+graph lm(ids: int[batch, n]) -> (logits: float[batch, n, 50]) {
+  x = embedding(ids, size=50, dim=d) @ embed
+  repeat k in 2 under "layers.{k}" {
+    x = x + (mixer(rms_norm(x, eps=1e-6) @ norm1) @ mixer)
+    x = x + (gated_mlp(rms_norm(x, eps=1e-6) @ norm2, hidden=48, act=silu) @ mlp)
+  }
+  return linear(rms_norm(x, eps=1e-6) @ norm, out=50, bias=false) @ head
+}
+block mixer(x: float[b, n, d]) -> float[b, n, d] {
+"""
+RECURRENCES = {
+    "gated linear attention": HEAD
+    + """
+  q = split(linear(x, out=d, bias=false) @ q, into=[heads, d / heads], axis=2)
+  k = split(linear(x, out=d, bias=false) @ k, into=[heads, d / heads], axis=2)
+  v = split(linear(x, out=d, bias=false) @ v, into=[heads, d / heads], axis=2)
+  gate = sigmoid(linear(linear(x, out=16, bias=false) @ gate1, out=d) @ gate2) ** 0.0625
+  a = split(gate, into=[heads, d / heads], axis=2)
+  s = zeros(shape=[length(x, axis=0), heads, d / heads, d / heads])
+  scan q_t, k_t, v_t, a_t in q, k, v, a along n carry s collect o {
+    s = insert(a_t, axis=3) * s + insert(k_t, axis=3) * insert(v_t, axis=2)
+    o = einsum("b h k, b h k v -> b h v", q_t, s)
+  }
+  o = merge(rms_norm(o, eps=1e-5) @ norm, axis=2)
+  return linear(o * silu(linear(x, out=d) @ r), out=d, bias=false) @ o
+}
+""",
+    "recurrent gates": HEAD
+    + """
+  r = sigmoid(linear(x, out=d) @ gate_a)
+  i = sigmoid(linear(x, out=d) @ gate_x)
+  a = exp(-8.0 * softplus(parameter(shape=[d]) @ lambda) * r)
+  u = sqrt(1.0 - a * a) * (i * x)
+  h = zeros(shape=[length(x, axis=0), d])
+  scan a_t, u_t in a, u along n carry h collect y {
+    h = a_t * h + u_t
+    y = h
+  }
+  return linear(gelu(linear(x, out=d) @ gate) * y, out=d) @ down
+}
+""",
+}
 LLAMA = {"vocab": 97, "d": 32, "heads": 4, "kv_heads": 2, "layers": 2, "hidden": 48}
 
 
@@ -37,15 +84,30 @@ def with_outliers(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
     return found
 
 
-def llama(folder: Path, seed: int) -> Path:
-    """A small Llama with outlier rows."""
-    specc.compile("llama", folder / "plain.onnx", init=0, set=LLAMA)
+def scaled(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Matrices whose products are four times as large as what they are given."""
+    rng, found = np.random.default_rng(seed), {}
+    for name, value in weights.items():
+        size = 4 / np.sqrt(value.shape[-1]) if value.ndim > 1 else 0.3
+        noise = size * rng.normal(size=value.shape)
+        found[name] = (noise if value.ndim > 1 else value + noise).astype(np.float32)
+    return found
+
+
+def changed(spec: Path | str, folder: Path, change: Change, seed: int, **config: int) -> Path:
+    """A compiled model with other weights than random ones of the usual size."""
+    specc.compile(spec, folder / "plain.onnx", init=seed, set=config)
     weights = specc.load(folder / "plain.onnx").weights()
-    write_safetensors(folder / "w.safetensors", with_outliers(weights, seed))
+    write_safetensors(folder / "w.safetensors", change(weights, seed))
     path = folder / "m.onnx"
     options = {"weights": folder / "w.safetensors", "weights_as": "inline"}
-    specc.compile("llama", path, set=LLAMA, **options)
+    specc.compile(spec, path, set=config, **options)
     return path
+
+
+def llama(folder: Path, seed: int) -> Path:
+    """A small Llama with outlier rows."""
+    return changed("llama", folder, with_outliers, seed, **LLAMA)
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
@@ -54,6 +116,29 @@ def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
     long = found[-1]
     assert long.worst > 1e-5
     assert ", of which float32 rounding explains" in str(long)
+
+
+@pytest.mark.parametrize("change", [with_outliers, scaled])
+@pytest.mark.parametrize("spec", ["gated linear attention", "recurrent gates"])
+def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) -> None:
+    """`sigmoid(x) ** (1 / 16)` of GLA (arXiv:2312.06635, sec. 4.4); `sqrt(1 - a * a)` of
+    Griffin (arXiv:2402.19427, eq. 4), where `a` is nearly 1.
+    """
+    (tmp_path / "spec.specc").write_text(RECURRENCES[spec])
+    for seed in (1, 2):
+        path = changed(tmp_path / "spec.specc", tmp_path, change, seed)
+        found = list(iterate_rounds(specc.load(path).scoring))
+        assert sum(one.agrees is True for one in found) > len(found) // 2
+
+
+@pytest.mark.slow
+def test_positions_where_rounding_rarely_decides_agree(tmp_path: Path) -> None:
+    """One of 1042 positions moves in none of the samples of which the bounds are made."""
+    config = {**LLAMA, "d": 64, "hidden": 96, "layers": 4}
+    found = list(
+        iterate_rounds(specc.load(changed("llama", tmp_path, with_outliers, 0, **config)).scoring)
+    )
+    assert all(one.agrees for one in found)
 
 
 @pytest.mark.parametrize("by", [1e-2, 1e-3])
@@ -94,7 +179,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
     w = (rng.normal(size=(16, 64)) * scale).astype("f4")
     inputs = random_inputs(graph, {"batch": 200}, rng)
     want = backend.load_reference().evaluate_graph(graph, inputs, {name: w})
-    (bound,) = rounding_bounds(graph, inputs, {name: w}, want).values()
+    (bound,) = rounding_bounds(make_rounding_sample(graph, inputs, {name: w}), want).values()
     got = np.tanh(inputs["x"] @ w.T)
     error = np.abs(got - want["y"])
     assert (error <= bound).all()

@@ -60,7 +60,8 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
             return _apply_to_number(site, fn, x)
         if not isinstance(x, Tensor):
             site.fail("E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x")
-        return site.one(ops.Pointwise(fn), x)
+        stable = node_builder.add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
+        return stable or site.one(ops.Pointwise(fn), x)
 
     return make
 
