@@ -41,6 +41,7 @@ from specc.analysis.padding_facts import (
     PaddingFacts,
     PaddingSource,
     attach_loop_body,
+    is_order_exposed,
     join_padding_facts,
     shift_fact_axes,
 )
@@ -124,19 +125,10 @@ def _iterate_reached_outputs(
         rows = states.get(value, NO_PADDING_FACTS)
         dirt = rows.dirt
         counts = rows.count or rows.count is None or rows.turned
-        if not dirt and value.node and (counts or _is_order_exposed(graph, name, value, rows)):
-            dirt = PaddingSource(value.node, counted=bool(counts), sorted=not counts)
+        if not dirt and value.node and (counts or is_order_exposed(graph, name, value, rows)):
+            dirt = PaddingSource(value.node, counted=True)
         if dirt:
             yield output, dirt
-
-
-def _is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
-    """Return True if valid positions of an output are the first ones, in sorted order, while the
-    padding may stand before them or between others.
-    """
-    fact, keep = graph.input_facts[name], graph.inputs[name]
-    own = {n for n, d in enumerate(value.type.shape) if d == keep.type.shape[-1]}
-    return bool(rows.ranked) and (fact.keep != "right" or not rows.ranked <= own)
 
 
 def make_padding_walk(graph: Graph, keep: Value, side: str) -> "_PaddingWalk":

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
     """The op through which padded positions entered. `counted`: by their number, not by their
-    values; `shifted`: by their number before a stride; `sorted`: by their place before valid
-    positions, which are first in the result. `inside` is the body of the loop that contains the
-    op, if any; `reading` the dependence that reads them.
+    values; `shifted`: by their number before a stride. `inside` is the body of the loop that
+    contains the op, if any; `reading` the dependence that reads them.
     """
 
     node: Node
     counted: bool = False
     shifted: bool = False
-    sorted: bool = False
     inside: Graph | None = None
     reading: "PaddedRead | None" = field(default=None, compare=False)
 
@@ -82,6 +80,15 @@ class PaddingFacts:
 
 NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
 """A value of which nothing is known, and that has not to do with padding."""
+
+
+def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
+    """Return True if valid positions of an output are the first ones, in sorted order, while the
+    padding may stand before them or between others.
+    """
+    fact, keep = graph.input_facts[name], graph.inputs[name]
+    own = {n for n, d in enumerate(value.type.shape) if d == keep.type.shape[-1]}
+    return bool(rows.ranked) and (fact.keep != "right" or not rows.ranked <= own)
 
 
 def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:

@@ -45,6 +45,12 @@ class PaddingLeak:
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
         return constant or self.states.get(value, NO_PADDING_FACTS).finite
 
+    def is_sorted(self) -> bool:
+        """True if the output itself is in sorted order, valid positions first."""
+        value = self.graph.outputs[self.output]
+        ranked = self.states.get(value, NO_PADDING_FACTS).ranked
+        return self.dirt.counted and self.node is value.node and bool(ranked)
+
     def is_moved(self) -> bool:
         """True if padding separates always-valid positions from the others."""
         reading = self.dirt.reading
@@ -117,15 +123,15 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Say which padded positions an op reads, and mark it."""
     called, link = (format_op_name(leak.node.op), leak.dirt.reading and leak.dirt.reading.link)
+    if leak.is_sorted():
+        return (
+            "its positions are in sorted order, those that are not padded first",
+            "these positions are in sorted order",
+        )
     if leak.dirt.counted:
         return (
             "a position is counted from the start of the sequence, padding included",
             "this takes the number of a position, padding included",
-        )
-    if leak.dirt.sorted:
-        return (
-            "its positions are in sorted order, those that are not padded first",
-            "these positions are in sorted order",
         )
     if leak.dirt.shifted:
         sliced = isinstance(leak.node.op, ops.Stride)
@@ -156,7 +162,7 @@ def suggest_padding_fix(leak: PaddingLeak) -> str:
     if isinstance(op, SEQUENCE_LOOP_OPS):
         scan = isinstance(op, ops.Scan)
         return f"add `keep {leak.keep}`" if scan else f"add `keep={leak.keep}`"
-    if leak.dirt.shifted or leak.dirt.sorted:
+    if leak.dirt.shifted or leak.is_sorted():
         return leak.declared("right")
     if leak.dirt.counted:
         return f"use `positions({leak.keep})`"

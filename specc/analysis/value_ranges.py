@@ -121,10 +121,8 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
             return _merge_ranges([_refined(node, n, g) for n, g in enumerate(given) if n])
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
-        case ops.Cast(to="i64" | "i32"):
-            return _truncate_bound(given[0][0]), _truncate_bound(given[0][1])
         case ops.Concat() | ops.Cast():
-            return _merge_ranges(given)
+            return _convert_range(_merge_ranges(given), value.type.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
@@ -192,8 +190,10 @@ def _rising(fn: str, low: float, high: float) -> ValueRange:
     return {"exp": power, "softplus": log1p(power)}.get(fn, power / (1 + power)), high
 
 
-def _truncate_bound(bound: float) -> float:
-    return float(trunc(bound)) if isfinite(bound) else bound
+def _convert_range(bounds: ValueRange, dtype: str) -> ValueRange:
+    """Return the bounds in another element type: integers are truncated towards zero."""
+    low, high = (float(trunc(b)) if isfinite(b) and dtype[0] == "i" else b for b in bounds)
+    return low, high
 
 
 def _merge_ranges(given: list[ValueRange]) -> ValueRange:

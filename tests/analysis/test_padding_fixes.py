@@ -34,6 +34,7 @@ CASES = (
     ("masked_mean_pool(x[:, ::2], keep[:, ::2])", ONE, " left"),
     ("x + insert(float(positions(x)), axis=1)", ROWS, " left"),
     ("attend(x, x, x, mask=causal)", ROWS, ""),
+    ("sort(where(insert(keep, axis=2), x, inf), axis=1)", ROWS, ""),
     ("sum(f * (cumsum(f * x, axis=1) / cumsum(f, axis=1)), axis=1)", ONE, ""),
     ("sum(f * log(cumsum(f, axis=1)) * x, axis=1)", ONE, ""),
     ("sum(f * (1.0 / cumsum(f, axis=1)) * x, axis=1)", ONE, ""),

@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "valid positions stay in place when sorted": (
         padding_check,
-        "_is_order_exposed",
+        "is_order_exposed",
         lambda graph, name, value, rows: False,
     ),
     "zero times NaN is zero": (padding_values, "can_be_nan_at_padding", lambda standing: False),
