@@ -86,9 +86,9 @@ def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) 
     """Return True if valid positions of an output are the first ones, in sorted order, while the
     padding may stand before them or between others.
     """
-    fact, keep = graph.input_facts[name], graph.inputs[name]
-    own = {n for n, d in enumerate(value.type.shape) if d == keep.type.shape[-1]}
-    return bool(rows.ranked) and (fact.keep != "right" or not rows.ranked <= own)
+    length = graph.inputs[name].type.shape[-1:]
+    away = any(value.type.shape[axis : axis + 1] != length for axis in rows.ranked)
+    return away or (bool(rows.ranked) and graph.input_facts[name].keep != "right")
 
 
 def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:

@@ -153,3 +153,9 @@ def test_rotating_both_sides_by_row_numbers_is_clean() -> None:
     mask = model.one(ops.Insert(1), model.one(ops.Insert(1), model.keep))
     assert model.warnings(model.one(ops.Attend(0.5), turned, turned, heads, mask)) == []
     assert len(model.warnings(model.one(ops.Attend(0.5), turned, heads, heads, mask))) == 1
+
+
+def test_a_scalar_input_is_no_padding_mask() -> None:
+    b = Builder()
+    t = b.input("t", Input(Type("f32", ())))
+    assert not check_padding(b.finish("g", {"y": b.one(ops.Pointwise("neg"), t)}))
