@@ -25,6 +25,7 @@ from specc.huggingface.processor_files import (
     unused_preprocessor_keys,
 )
 from specc.huggingface.repository_files import chat_template_files, read_chat_template
+from specc.huggingface.tokenizer_settings import describe_ignored_settings, read_tokenizer_settings
 from specc.io.json_io import RaiseFieldError, to_json_value
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.ir.model import ModelDefinition
@@ -154,6 +155,9 @@ def _describe_text_files(
     asked = [name for name, data in entries if _needs_given_file(data, kind)]
     if asked and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(str(path))}`"
+        if kind == "tokenizer":
+            file = check_tokenizer_file(_read_content(path, MAX_BYTES, what, None), str(path))
+            yield from describe_ignored_settings(path.parent, file.text)
     elif asked:
         what = f"has no {what}: `{asked[0]}` takes token ids, not text"
         yield f"`{escape_text(str(given[0]))}` {what}"
@@ -348,6 +352,8 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
         name,
         place.span,
     )
+    if not args:
+        file = TokenizerFile.of(read_tokenizer_settings(path.parent, file.text).text)
     place.files[file.sha256] = file
     # the chat template of the same repository as the tokenizer
     chat = None if args else read_chat_template(path.parent, place.span)

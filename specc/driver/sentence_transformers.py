@@ -16,9 +16,11 @@ from specc.huggingface.model_family import find_spec_for_checkpoint
 from specc.huggingface.processor_files import (
     MODULES,
     PART,
-    SENTENCE_BERT,
+    SENTENCE_CONFIGS,
     SETTINGS,
+    find_first_file,
     read_json_object,
+    read_optional_object,
 )
 from specc.huggingface.settings_notes import READ_OF_ENCODER, READ_OF_SETTINGS, unread_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
@@ -110,7 +112,7 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
     if not folder or not has_file(root, MODULES):
         return None
     modules = _read_modules(root)
-    kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
+    kinds = [_module_kind(root, str(m.get("type", ""))) for m in modules]
     if not kinds or kinds[0] != "Transformer":
         _fail_unsupported(root / MODULES, "the first module is not a Transformer")
     encoder = _module_directory(root, str(modules[0].get("path", "")))
@@ -136,10 +138,19 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
         weights=body.weights,
         remarks=(
             f"`{escape_text(folder)}` is read according to {MODULES}: {read}",
-            *unread_settings(encoder / SENTENCE_BERT, READ_OF_ENCODER),
+            *unread_settings(find_first_file([encoder], SENTENCE_CONFIGS), READ_OF_ENCODER),
             *unread_settings(root / SETTINGS, READ_OF_SETTINGS),
         ),
     )
+
+
+def _module_kind(root: Path, type: str) -> str:
+    """Return the class name of a module. Raise E0427 for a class of the repository."""
+    library, _, kind = type.rpartition(".")
+    if library.partition(".")[0] != "sentence_transformers":
+        why = "is a class of the repository, whose code specc does not run"
+        _fail_unsupported(root / MODULES, f"`{escape_text(type)[:60]}` {why}")
+    return kind
 
 
 def encoder_config_table(data: JsonObject) -> JsonObject:
@@ -152,8 +163,8 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
     """Return whether the Transformer is a cross-encoder with a classification head. Raise
     E0427 for a task that is not supported.
     """
-    path = encoder / SENTENCE_BERT
-    config = read_json_object(path) if os.path.lexists(path) else {}
+    path = find_first_file([encoder], SENTENCE_CONFIGS) or encoder / SENTENCE_CONFIGS[0]
+    config = read_optional_object(path)
     task = config.get("transformer_task", "feature-extraction")
     if task == "sequence-classification" and len(kinds) == 1:
         return True

@@ -3,20 +3,24 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
+from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.processor_files import (
     MODULES,
     PART,
-    SENTENCE_BERT,
+    SENTENCE_CONFIGS,
     SETTINGS,
     TOKENIZER,
+    find_first_file,
     find_repository_file,
     read_json_object,
+    read_optional_object,
 )
+from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TEXT, TextReading
@@ -157,20 +161,29 @@ def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
     """
     if find_repository_file(folders, MODULES) is None:
         return {}
-    about, settings = _beside(SENTENCE_BERT, folders), _beside(SETTINGS, folders)
+    path = find_first_file(folders, SENTENCE_CONFIGS)
+    about, settings = read_optional_object(path), _beside(SETTINGS, folders)
     prompts = settings.get("prompts")
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < LONGEST]
     longest = about.get("max_seq_length") or min(known, default=0)
+    if type(longest) is not int or longest < 0:
+        _fail_setting(path, "max_seq_length", "an integer")
+    named = prompts if isinstance(prompts, dict) else {}
+    if not all(isinstance(text, str | None) for text in named.values()):
+        _fail_setting(find_repository_file(folders, SETTINGS), "prompts", "an object of texts")
     return {
         "max_length": longest,
-        "lower": about.get("do_lower_case") is True,
-        "prompts": tuple(
-            (str(name), str(text or ""))
-            for name, text in (prompts if isinstance(prompts, dict) else {}).items()
-        ),
+        "truncates_left": told.get("truncation_side") == "left",
+        "prompts": tuple((str(name), text or "") for name, text in named.items()),
         "prompt": settings.get("default_prompt_name") or "",
     }
+
+
+def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
+    """Raise E0427 for a setting of another type."""
+    title = f"`{escape_text(str(path))}`: `{key}` is not {expected}"
+    raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
 def _tokenizer_config(folders: Sequence[Path]) -> Fields:

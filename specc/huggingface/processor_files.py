@@ -15,7 +15,11 @@ from specc.syntax.parse import decode_spec
 LARGEST = 16 * 2**20
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 MODULES = "modules.json"
-SENTENCE_BERT = "sentence_bert_config.json"
+SENTENCE_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the encoder settings of sentence-transformers, in the order of preference."""
 SETTINGS = "config_sentence_transformers.json"
 PART = "transformer"
 """The encoder's name in the spec of a sentence-transformers directory, and its config table."""
@@ -284,6 +288,16 @@ def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
 def find_repository_file(folders: Sequence[Path], name: str) -> Path | None:
     """The file of that name in the first folder that has one."""
     return next((f / name for f in folders if os.path.lexists(f / name)), None)
+
+
+def find_first_file(folders: Sequence[Path], names: Sequence[str]) -> Path | None:
+    """Return the file with the first of these names that a folder has."""
+    return next((p for name in names if (p := find_repository_file(folders, name))), None)
+
+
+def read_optional_object(path: Path | None) -> dict[str, object]:
+    """Return the JSON object in a file; empty if there is no file."""
+    return read_json_object(path) if path is not None and os.path.lexists(path) else {}
 
 
 def read_json_object(path: Path) -> dict[str, object]:

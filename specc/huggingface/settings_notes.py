@@ -1,10 +1,9 @@
 """Notes on keys of sentence-transformers files that nothing follows."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specc.huggingface.processor_files import read_json_object
+from specc.huggingface.processor_files import read_optional_object
 from specc.io.safe_read import escape_text
 
 READ_OF_ENCODER: Mapping[str, Sequence[object]] = dict.fromkeys(
@@ -25,10 +24,9 @@ READ_OF_SETTINGS: Mapping[str, Sequence[object]] = {
 """Keys that are followed, or change no vector, with the only values where not all are."""
 
 
-def unread_settings(path: Path, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
+def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
     """A note for each key of a file that nothing follows."""
-    told = read_json_object(path) if os.path.lexists(path) else {}
-    for key, value in told.items():
+    for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
             yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(path))}`"

@@ -120,7 +120,7 @@ class Task(Record):
     `cls` and `pad` are token ids. `token_types`: the tokenizer's segment ids are given to the
     model. `length`: every text is padded to that many tokens with `pad`. `max_length`: longer
     texts are truncated. `prompts` are put before texts by name, `prompt` is the default one's
-    name. `lower`: texts are read in lower case.
+    name. `truncates_left`: they lose their beginning.
     """
 
     kind: Annotated[str, partial(JsonFields.choice, options=tuple(TASKS))]
@@ -136,7 +136,7 @@ class Task(Record):
     max_length: Length = 0
     prompts: Annotated[tuple[tuple[str, str], ...], _read_prompts] = ()
     prompt: str = ""
-    lower: bool = False
+    truncates_left: bool = False
 
     @property
     def slots(self) -> tuple[TaskSlot, ...]:

@@ -219,16 +219,20 @@ def _surrounded(found: TextEncoding, ids: Sequence[int], before: int, after: int
     )
 
 
-def truncate_encoding(found: TextEncoding, most: int) -> TextEncoding:
-    """At most so many tokens; special tokens at the end stay."""
+def truncate_encoding(found: TextEncoding, most: int, left: bool = False) -> TextEncoding:
+    """Return at most `most` tokens; special tokens at the ends stay, and tokens before the
+    end are removed, or with `left` those after the beginning.
+    """
     over = len(found.ids) - most
     if over <= 0 or not most:
         return found
     end = len(found.ids)
     while end and found.special and found.special[end - 1]:
         end -= 1
-    places = [*range(max(end - over, 0)), *range(end, len(found.ids))]
-    return found.chosen(places)
+    start = max(end - over, 0)
+    if left:
+        start = next((n for n, special in enumerate(found.special) if not special), 0)
+    return found.chosen([*range(start), *range(start + over, len(found.ids))])
 
 
 def context_windows(found: TextEncoding, most: int, stride: int) -> list[TextEncoding]:

@@ -236,13 +236,11 @@ def _texts(
     lists = _together(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
     prompt = _prompt(task, options)
-    if task.lower:
-        prompt, texts = prompt.lower(), [text.lower() for text in texts]
     rows = [
         encode_text(prompt + text, pairs[i] if pairs else None, record)
         for i, text in enumerate(texts)
     ]
-    kept = [truncate_encoding(row, task.max_length) for row in rows]
+    kept = [truncate_encoding(row, task.max_length, task.truncates_left) for row in rows]
     cut = sum(len(a.ids) < len(b.ids) for a, b in zip(kept, rows, strict=True))
     before = _prompt_length(encode_text(prompt, None, record)) if prompt else 0
     return _Batch(kept, [*range(len(rows))], lists, cut, before)

@@ -60,3 +60,10 @@ def test_no_setting_is_passed_over(name: str, key: str, value: object, tmp_path:
     assert len(plain) > 1, plain
     changed = {**FILES, name: {**FILES[name], key: value}}
     assert outcome(tmp_path, changed) != plain
+
+
+def test_code_of_the_repository_is_refused(tmp_path: Path) -> None:
+    """`custom_st.Transformer` is not the Transformer of the library."""
+    first, *rest = FILES["modules.json"]
+    modules = [{**first, "type": "custom_st.Transformer"}, *rest]
+    assert outcome(tmp_path, {**FILES, "modules.json": modules}) == ("E0427",)

@@ -99,6 +99,57 @@ def test_the_equations_are_those_of_the_library(case: Sentences, tmp_path: Path)
         assert_near(made, case.encode(tmp_path, TEXTS, prompt))
 
 
+ODD_TEXTS = [*TEXTS, "", "  spaced  ", "[MASK] Fox [SEP] <s>", "日本 😀 zebra", "the dog " * 30]
+FIXED = {
+    "padding": {
+        "strategy": {"Fixed": 20},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    },
+    "truncation": {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0},
+}
+BERT = {"tokenizer_class": "BertTokenizerFast"}
+ODD: dict[str, tuple[Sentences, dict[str, dict[str, Any]]]] = {
+    "padding of tokenizer.json": (Sentences(), {"tokenizer.json": FIXED}),
+    "an older name of the settings": (
+        Sentences(most=6),
+        {"sentence_bert_config.json": {}, "sentence_xlm-roberta_config.json": {"max_seq_length": 6}},
+    ),
+    "lower case": (Sentences(lower=True, most=9), {}),
+    "lower case, Unigram": (Sentences(lower=True, family=FAMILIES[2], prompts=PROMPTS), {}),
+    "truncated on the left": (Sentences(most=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "length of the tokenizer": (Sentences(), {"tokenizer_config.json": {"model_max_length": 7}}),
+    "cased": (Sentences(), {"tokenizer_config.json": {**BERT, "do_lower_case": False}}),
+    "accents": (
+        Sentences(),
+        {"tokenizer_config.json": {**BERT, "strip_accents": False, "tokenize_chinese_chars": False}},
+    ),
+}  # fmt: skip
+"""Directories with files changed or added: those that make a difference if ignored."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_files_beside_the_weights_are_followed(name: str, tmp_path: Path) -> None:
+    """Compared with the library, which reads the same files."""
+    library = pytest.importorskip("sentence_transformers")
+    case, files = ODD[name]
+    case.save(tmp_path)
+    for file, changes in files.items():
+        path = tmp_path / file
+        content = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**content, **changes})) if changes else path.unlink()
+    theirs = library.SentenceTransformer(str(tmp_path), device="cpu")
+    ours = compiled(tmp_path)
+    for text in ODD_TEXTS:
+        assert_near(ours.run(text=[text])["sentence_embedding"], theirs.encode([text]))
+    for prompt, _ in case.prompts:
+        wanted = theirs.encode(ODD_TEXTS[:2], prompt_name=prompt)
+        assert_near(ours.run(text=ODD_TEXTS[:2], prompt_name=prompt)["sentence_embedding"], wanted)
+
+
 @pytest.mark.parametrize(
     "activation", ["torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity", ""]
 )

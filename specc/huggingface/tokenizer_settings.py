@@ -1,0 +1,195 @@
+"""Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from specc.huggingface.processor_files import (
+    SENTENCE_CONFIGS,
+    TOKENIZER,
+    find_first_file,
+    read_optional_object,
+)
+from specc.io.safe_read import escape_text
+
+Part: TypeAlias = dict[str, Any]
+"""A normalizer, pre-tokenizer or post-processor of a tokenizer.json."""
+GENERIC = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
+"""Tokenizer classes that take the normalizer of the file as it is."""
+BERT_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Keys of tokenizer_config.json, and the fields of a BertNormalizer that they set."""
+ENDS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
+"""Keys that add a token at an end of a text, and the keys that name it."""
+TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+@dataclass(frozen=True)
+class AppliedSettings:
+    """A tokenizer.json with the settings applied, and the keys that nothing follows."""
+
+    text: str
+    ignored: tuple[str, ...] = ()
+
+
+def read_tokenizer_settings(folder: Path, text: str) -> AppliedSettings:
+    """Return the tokenizer.json of a directory with the settings of the files beside it."""
+    settings = read_optional_object(folder / TOKENIZER)
+    about = find_first_file([folder], SENTENCE_CONFIGS)
+    encoder = read_optional_object(about) if about else {}
+    return apply_tokenizer_settings(text, settings, lower=encoder.get("do_lower_case") is True)
+
+
+def describe_ignored_settings(folder: Path, text: str) -> Iterator[str]:
+    """Yield a note for each setting of tokenizer_config.json that nothing follows."""
+    path = escape_text(str(folder / TOKENIZER))
+    for key in read_tokenizer_settings(folder, text).ignored:
+        yield f"nothing follows `{key}` in `{path}`"
+
+
+def apply_tokenizer_settings(
+    text: str, settings: Mapping[str, object], *, lower: bool = False
+) -> AppliedSettings:
+    """Return a tokenizer.json with the settings of tokenizer_config.json; with `lower` it
+    lowercases text first, as `do_lower_case` of sentence-transformers does.
+    """
+    content: Part = json.loads(text)
+    before = json.dumps(content)
+    ignored = [*_apply_end_tokens(content, settings), *_find_missing_tokens(content, settings)]
+    if settings.get("split_special_tokens") is True:
+        ignored.append("split_special_tokens")
+    if settings.get("tokenizer_class") not in GENERIC:
+        ignored += _apply_normalizer_settings(content, settings)
+        ignored += _apply_prefix_space(content, settings.get("add_prefix_space"))
+    normalizers = _list_parts(content.get("normalizer"))
+    if lower and not any(map(_lowercases, normalizers)):
+        parts = [{"type": "Lowercase"}, *normalizers]
+        content["normalizer"] = {"type": "Sequence", "normalizers": parts}
+    same = json.dumps(content) == before
+    return AppliedSettings(
+        text if same else json.dumps(content, ensure_ascii=False), tuple(dict.fromkeys(ignored))
+    )
+
+
+def _list_parts(value: object) -> list[Part]:
+    """Return the parts of a sequence, or the one part; nothing for null."""
+    if not isinstance(value, dict):
+        return []
+    inner = next(
+        (value[k] for k in ("normalizers", "pretokenizers", "processors") if k in value), None
+    )
+    return [p for part in inner for p in _list_parts(part)] if isinstance(inner, list) else [value]
+
+
+def _lowercases(part: Part) -> bool:
+    """Return whether a normalizer lowercases text."""
+    return part.get("type") == "Lowercase" or part.get("lowercase") is True
+
+
+def _apply_normalizer_settings(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+    """Set the fields of a BertNormalizer. Yield `do_lower_case` where another normalizer
+    contradicts it.
+    """
+    normalizers = _list_parts(content.get("normalizer"))
+    bert = [part for part in normalizers if part.get("type") == "BertNormalizer"]
+    for part in bert:
+        part.update({n: settings[k] for k, n in BERT_NORMALIZER.items() if k in settings})
+    lower = settings.get("do_lower_case")
+    if not bert and isinstance(lower, bool) and lower != any(map(_lowercases, normalizers)):
+        yield "do_lower_case"
+
+
+def _apply_prefix_space(content: Part, prefix: object) -> Iterator[str]:
+    """Set the prefix space of byte-level BPE. Yield the key where SentencePiece's differs."""
+    if not isinstance(prefix, bool):
+        return
+    for part in _list_parts(content.get("pre_tokenizer")):
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = prefix
+        elif prefix == (part.get("prepend_scheme") == "never"):
+            yield "add_prefix_space"
+
+
+def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+    """Follow `add_bos_token` and `add_eos_token`. Yield them where the post-processor adds
+    tokens of other roles, or the token is not in the file.
+    """
+    given = [key for key in ENDS if isinstance(settings.get(key), bool)]
+    names = [_token_name(settings.get(ENDS[key])) for key in ENDS]
+    if not given or not _list_added_tokens(content) <= {*names}:
+        return
+    ids = _token_ids(content)
+    bos, eos = (n if settings.get(k) is True else "" for k, n in zip(ENDS, names, strict=True))
+    if {bos, eos} - {"", *ids}:
+        yield from given
+        return
+    content["post_processor"] = _make_template(bos, eos, ids)
+
+
+def _list_added_tokens(content: Part) -> set[str]:
+    """Return the tokens that the post-processor adds; "?" for one of BERT or RoBERTa."""
+    parts = _list_parts(content.get("post_processor"))
+    others = [part for part in parts if part.get("type") != "ByteLevel"]
+    return {str(name) for part in others for name in part.get("special_tokens", ("?",))}
+
+
+def _make_template(bos: str, eos: str, ids: Mapping[str, int]) -> Part:
+    """Return a post-processor that adds the tokens to every text."""
+
+    def sequence(name: str, type_id: int) -> list[Part]:
+        text = {"Sequence": {"id": name, "type_id": type_id}}
+        first, last = (
+            [{"SpecialToken": {"id": t, "type_id": type_id}}] if t else [] for t in (bos, eos)
+        )
+        return [*first, text, *last]
+
+    special = {t: {"id": t, "ids": [ids[t]], "tokens": [t]} for t in (bos, eos) if t}
+    return {
+        "type": "TemplateProcessing",
+        "single": sequence("A", 0),
+        "pair": [*sequence("A", 0), *sequence("B", 1)],
+        "special_tokens": special,
+    }
+
+
+def _token_name(value: object) -> str:
+    """Return a token as files write it: a text, or an object that holds it."""
+    name = value.get("content") if isinstance(value, dict) else value
+    return name if isinstance(name, str) else ""
+
+
+def _token_ids(content: Part) -> dict[str, int]:
+    """Return the ids of all tokens of a tokenizer.json."""
+    model = content.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    listed = vocab if isinstance(vocab, list) else []
+    pairs = vocab if isinstance(vocab, dict) else {p[0]: i for i, p in enumerate(listed)}
+    added = content.get("added_tokens") or ()
+    return {**pairs, **{token["content"]: token["id"] for token in added}}
+
+
+def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Iterator[str]:
+    """Yield the keys that name tokens which the tokenizer.json does not have."""
+    ids = _token_ids(content)
+    yield from (
+        key for key in TOKENS if (name := _token_name(settings.get(key))) and name not in ids
+    )
+    extra = settings.get("additional_special_tokens")
+    if isinstance(extra, list) and any(_token_name(t) not in ids for t in extra):
+        yield "additional_special_tokens"
+    decoder = settings.get("added_tokens_decoder")
+    if isinstance(decoder, dict) and any(_token_name(t) not in ids for t in decoder.values()):
+        yield "added_tokens_decoder"
