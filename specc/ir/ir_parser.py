@@ -13,7 +13,7 @@ import specc.ir.ops  # noqa: F401  (fills the table of ops)
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimError
-from specc.ir.graph import Graph, Input, Node, NodeOrigin, Parameter, Value
+from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Parameter, Value
 from specc.ir.ir_lexer import (
     DIM_PATTERN,
     KEYWORD_PATTERN,
@@ -73,14 +73,8 @@ class _GraphParser:
     depth: int
 
     def __post_init__(self) -> None:
+        self.b = Builder()
         self.values: list[Value] = []
-        self.inputs: dict[str, Value] = {}
-        self.input_facts: dict[str, Input] = {}
-        self.parameters: dict[str, Value] = {}
-        self.parameter_facts: dict[str, Parameter] = {}
-        self.nodes: dict[Node, tuple[Value, ...]] = {}
-        self.made: dict[Node, NodeOrigin] = {}
-        self.names: dict[str, Value] = {}
         self.outputs: dict[str, Value] = {}
         self.least: dict[str, int] = {}
         self.facts: dict[str, Dim] = {}
@@ -94,97 +88,88 @@ class _GraphParser:
         lines.expect("graph ")
         name = lines.text()
         lines.advance()
-        readers = (
+        # One order, as it is written: a text that is read is the text that would be
+        # written.
+        for word, reader in (
             ("least ", self.read_least),
             ("fact ", self.read_fact),
             ("input ", self.read_input),
             ("parameter ", self.read_parameter),
-            ("%", self.read_node),
-            ("name ", self.read_name),
-            ("output ", self.read_output),
-        )
-        # One order, as it is written: a text that is read is the text that would be
-        # written.
-        for word, reader in readers:
-            while lines.peek(word):
+        ):
+            while lines.skip(word):
                 reader()
+                lines.advance()
+        while lines.peek("%"):
+            self.read_node()
+        for word, table in (("name ", self.b.names), ("output ", self.outputs)):
+            while lines.skip(word):
+                made = self.unique(table)
+                lines.expect(" ")
+                table[made] = self.known()
+                lines.advance()
         lines.expect("end")
         lines.advance()
+        b = self.b
         return Graph(
             name=name,
-            inputs=self.inputs,
-            input_facts=self.input_facts,
-            parameters=self.parameters,
-            parameter_facts=self.parameter_facts,
-            nodes=tuple(self.nodes.items()),
+            inputs=b.inputs,
+            input_facts=b.input_facts,
+            parameters=b.parameters,
+            parameter_facts=b.parameter_facts,
+            nodes=tuple(b.nodes.items()),
             outputs=self.outputs,
-            names=self.names,
-            made=self.made,
+            names=b.names,
+            made=b.made,
             least=self.least,
             facts=self.facts,
         )
 
     def read_least(self) -> None:
         """`least seq 1`"""
-        self.lines.expect("least ")
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" ")
         bound = self.lines.number()
         if isinstance(bound, float) or name in self.least:
             self.lines.wrong(f"one whole number for `{name}` is expected")
         self.least[name] = bound
-        self.lines.advance()
 
     def read_fact(self) -> None:
         """`fact size = 4*half`"""
-        self.lines.expect("fact ")
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" = ")
         if name in self.facts:
             self.lines.wrong(f"`{name}` is stated twice")
-        self.facts[name] = self.lines.dim(
-            self.lines.match(REST_OF_LINE_PATTERN, "a length").group()
-        )
-        self.lines.advance()
+        self.facts[name] = self.length()
+
+    def length(self) -> Dim:
+        """A length up to the end of the line."""
+        return self.lines.dim(self.lines.match(REST_OF_LINE_PATTERN, "a length").group())
 
     def read_input(self) -> None:
         """`input "ids" %0: i64[batch, seq] below=vocab`"""
         lines = self.lines
-        lines.expect("input ")
-        name = self.unique(self.inputs)
+        name = self.unique(self.b.inputs)
         lines.expect(" ")
         type = self.defined()
         keep = lines.text() if lines.skip(" keep=") else ""
-        below = (
-            lines.dim(lines.match(REST_OF_LINE_PATTERN, "a length").group())
-            if lines.skip(" below=")
-            else None
-        )
+        below = self.length() if lines.skip(" below=") else None
         match keep:
             case "" | "left" | "right" | "any":
-                self.input_facts[name] = Input(type, keep, below)
+                self.values.append(self.b.input(name, Input(type, keep, below)))
             case _:
                 lines.wrong(f"`{keep}` is no side of padding")
-        self.inputs[name] = Value(type)
-        self.values.append(self.inputs[name])
-        lines.advance()
 
     def read_parameter(self) -> None:
         """`parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`"""
         lines = self.lines
-        lines.expect("parameter ")
-        name = self.unique(self.parameters)
+        name = self.unique(self.b.parameters)
         lines.expect(" ")
         type = self.defined()
         lines.expect(" initial=")
         initial = lines.text()
         lines.expect(" made_by=")
-        self.parameter_facts[name] = Parameter(
-            name=name, type=type, initial=initial, made_by=lines.text()
-        )
-        self.parameters[name] = Value(type)
-        self.values.append(self.parameters[name])
-        lines.advance()
+        facts = Parameter(name=name, type=type, initial=initial, made_by=lines.text())
+        self.values.append(self.b.parameter(facts))
 
     def read_node(self) -> None:
         """`%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body where it ends in `body`."""
@@ -204,12 +189,12 @@ class _GraphParser:
             gives = ", ".join(map(str, types))
             lines.wrong(f"{node.op.name} gives {gives}", place)
         # Equal nodes are one in a graph; twice the same would be two values of one.
-        if node in self.nodes:
+        if node in self.b.nodes:
             lines.wrong("this node stands here twice", place)
-        self.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
-        self.values += self.nodes[node]
+        self.b.nodes[node] = tuple(Value(t, node, n) for n, t in enumerate(types))
+        self.values += self.b.nodes[node]
         if scopes:
-            self.made[node] = NodeOrigin(scopes)
+            self.b.made[node] = NodeOrigin(scopes)
 
     def asked(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
         """The node behind the `=`, the types that its op gives, and its scopes."""
@@ -229,22 +214,6 @@ class _GraphParser:
             unsaid = f"`{name}` cannot be built like this"
             lines.wrong(why if str(error) else unsaid, place)
         return node, types, scopes
-
-    def read_name(self) -> None:
-        """`name "layers.0:weights" %7`"""
-        self.lines.expect("name ")
-        name = self.unique(self.names)
-        self.lines.expect(" ")
-        self.names[name] = self.known()
-        self.lines.advance()
-
-    def read_output(self) -> None:
-        """`output "logits" %9`"""
-        self.lines.expect("output ")
-        name = self.unique(self.outputs)
-        self.lines.expect(" ")
-        self.outputs[name] = self.known()
-        self.lines.advance()
 
     def unique(self, taken: dict[str, Value]) -> str:
         """A quoted name that is not in `taken`."""

@@ -19,27 +19,37 @@ RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
 """And those of the result, where they are no longer the same rows."""
 
 
-class Sliding:
-    """What every window has: how far it reaches, how it moves, and what is padded."""
+class PaddedWindow:
+    """The size of a window, and what is padded, or cropped, along each of its axes."""
 
     kernel: tuple[int, ...]
-    stride: tuple[int, ...]
     pads: tuple[int, ...]
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """How many positions are padded, or cropped, before the first."""
+        return self.pads[: len(self.kernel)]
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """How many positions are padded, or cropped, behind the last."""
+        return self.pads[len(self.kernel) :]
+
+    def axis_names(self) -> list[tuple[str, str]]:
+        """The names of each window axis in the operand and in the result."""
+        rank = len(self.kernel)
+        return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
+
+
+class Sliding(PaddedWindow):
+    """What every window has: how far it reaches, how it moves, and what is padded."""
+
+    stride: tuple[int, ...]
 
     @property
     def spread(self) -> tuple[int, ...]:
         """The dilation: the distance of adjacent elements in a window."""
         return (1,) * len(self.kernel)
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        """How many rows are padded before the first."""
-        return self.pads[: len(self.kernel)]
-
-    @property
-    def behind(self) -> tuple[int, ...]:
-        """How many rows are padded behind the last."""
-        return self.pads[len(self.kernel) :]
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -80,10 +90,7 @@ class Sliding:
     def names(self) -> tuple[list[str], list[str]]:
         """The axes of the operand with their marks, and those of the result."""
         marked, made = [], []
-        sides = zip(
-            OPERAND_WINDOW_AXES[len(self.kernel)], RESULT_WINDOW_AXES[len(self.kernel)], strict=True
-        )
-        for n, (old, new) in enumerate(sides):
+        for n, (old, new) in enumerate(self.axis_names()):
             low, high = self.reach(n)
             kept = self.keeps(n)
             # Rows that are no longer the operand's get a name of their own, and a mark
@@ -96,13 +103,7 @@ class Sliding:
 
     def bind(self, axes: AxisBindings) -> None:
         """Bind the result's axes. ShapeError if a known length is too short for a window."""
-        for n, (old, new) in enumerate(
-            zip(
-                OPERAND_WINDOW_AXES[len(self.kernel)],
-                RESULT_WINDOW_AXES[len(self.kernel)],
-                strict=True,
-            )
-        ):
+        for n, (old, new) in enumerate(self.axis_names()):
             length = axes.one(old)
             # Only a length that is known can be refused here; any other is demanded
             # when the model runs.
@@ -174,7 +175,7 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
         self.bind(axes)
 
 
-class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
+class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
     """The opposite of a convolution with a stride: every row adds a whole kernel to the
     result, `stride` rows after the one before it (arXiv:1603.07285, sec. 4).
 
@@ -192,23 +193,11 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
     x, weight = Operand(0), Operand(1)
     bias = OptionalOperand(2)
 
-    @property
-    def before(self) -> tuple[int, ...]:
-        """How many rows are cut off before the first that stays."""
-        return self.pads[: len(self.kernel)]
-
-    @property
-    def behind(self) -> tuple[int, ...]:
-        """How many rows are cut off behind the last that stays."""
-        return self.pads[len(self.kernel) :]
-
     def rule(self) -> Signature:
         """Rows or pictures. Without a stride the rows that are read are known."""
         marked = []
         rank = len(self.kernel)
-        for n, (old, new) in enumerate(
-            zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True)
-        ):
+        for n, (old, new) in enumerate(self.axis_names()):
             span = self.dilation[n] * (self.kernel[n] - 1)
             low, high = -self.before[n], span - self.before[n]
             # With a stride each row of the result is made of rows that depend on which
@@ -235,10 +224,7 @@ class ConvTranspose(Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True
         elif axes.one("o") != out:
             title = f"the weight makes {out} channels, the bias has {axes.one('o')}"
             raise ShapeError(title, (1, 2), (out, axes.one("o")))
-        rank = len(self.kernel)
-        for n, (old, new) in enumerate(
-            zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True)
-        ):
+        for n, (old, new) in enumerate(self.axis_names()):
             axes[new] = (self.rows(axes.one(old), n),)
 
 
@@ -252,6 +238,13 @@ def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
 
 class Pooling(Sliding):
     """A window without weights: of no rows at all there is no greatest and no mean."""
+
+    def rule(self) -> Signature:
+        """Rows or pictures, with the reach as numbers."""
+        return _build_window_signature(self, "c", "", "c")
+
+    def solve(self, axes: AxisBindings) -> None:
+        self.bind(axes)
 
     def spare(self, length: Dim, n: int) -> Dim:
         """Below 0 where a window would see nothing but what is padded."""
@@ -290,13 +283,6 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
         """The dilation: the distance of adjacent elements in a window."""
         return self.dilation
 
-    def rule(self) -> Signature:
-        """Rows or pictures, with the reach as numbers."""
-        return _build_window_signature(self, "c", "", "c")
-
-    def solve(self, axes: AxisBindings) -> None:
-        self.bind(axes)
-
 
 class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     """The mean of each window, channel by channel.
@@ -315,13 +301,6 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     def ends(self) -> tuple[int, ...]:
         """How many rows behind the last one a window may reach over."""
         return tuple(a + b for a, b in zip(self.behind, self.extra, strict=True))
-
-    def rule(self) -> Signature:
-        """Rows or pictures, with the reach as numbers."""
-        return _build_window_signature(self, "c", "", "c")
-
-    def solve(self, axes: AxisBindings) -> None:
-        self.bind(axes)
 
 
 class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
