@@ -3,7 +3,7 @@ lengths as numbers, and the checks of lengths that only real inputs tell.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NoReturn, TypeVar
 
@@ -34,6 +34,39 @@ def iterate_live_nodes(
         for operand in read_here:
             if not left[operand]:
                 known.pop(operand, None)
+
+
+def run_scan(
+    op: ops.Scan,
+    operands: Sequence[T],
+    steps: int,
+    *,
+    take: Callable[[T, int], T],
+    run: Callable[[dict[Value, T], list[Value]], Mapping[Value, T]],
+    choose: Callable[[int, T, T | None], T],
+    done: Callable[[T], bool],
+) -> tuple[list[T], list[list[T]]]:
+    """Return the final carries, and the collected values of each iteration that was run. `take`
+    gives a position, `run` the results of the body, `choose` the new value or, at padding,
+    the old one (None: zeros), `done` whether all of a carry is true.
+    """
+    given, results = op.parts(operands), list(op.body.outputs.values())
+    inputs = list(op.body.inputs.values())
+    carries = list(given.starts)
+    collected: list[list[T]] = [[] for _ in results[op.carries :]]
+    old: list[T | None] = [None] * len(collected)
+    for t in reversed(range(steps)) if op.reverse else range(steps):
+        # no row needs another turn, and nothing is made of those that are done
+        if op.until != -1 and not op.lasting and done(carries[op.until]):
+            break
+        rows = [take(x, t) for x in given.rows]
+        made = run(dict(zip(inputs, (*rows, *carries, *given.captured), strict=True)), results)
+        pairs = zip(results, (*carries, *old), strict=True)
+        after = [choose(t, made[value], before) for value, before in pairs]
+        carries = after[: op.carries]
+        for stack, x in zip(collected, after[op.carries :], strict=True):
+            stack.append(x)
+    return carries, collected
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:

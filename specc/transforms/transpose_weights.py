@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Node
+from specc.ir.graph import Builder, Graph, Node, Value
 from specc.ir.op import Op
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import NodeOperands, NodeResults, rewrite_into_builder
@@ -73,16 +73,13 @@ def restore_transposed_weights(graph: Graph) -> Graph:
 def _find_transposed_types(graph: Graph) -> dict[str, Type]:
     """Return the types in which linear layers read weights that are read in no other way."""
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
-    elsewhere = set(graph.outputs.values())
+    elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
         over = node.op == MATRIX_TRANSPOSE
         # neither the weight as it is stored, nor turned over for anything else
         kept = 0 if over else _find_matrix_operand(node)
-        elsewhere |= {a for n, a in enumerate(node.args) if a and n != kept}
-        if not over:
-            elsewhere |= {a for a in node.args if a and a in read}
-    return {
-        name: read[value].type
-        for name, value in graph.parameters.items()
-        if value in read and not {value, read[value]} & elsewhere
-    }
+        elsewhere.update(
+            a for n, a in enumerate(node.args) if n != kept or (a in read and not over)
+        )
+    alone = {v: r for v, r in read.items() if not elsewhere & {v, r}}
+    return {n: alone[v].type for n, v in graph.parameters.items() if v in alone}

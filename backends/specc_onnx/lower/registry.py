@@ -14,7 +14,7 @@ from onnx import NodeProto
 
 from specc.diagnostics.object_repr import extract_docstring_summary
 from specc.ir import ops
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, NodeOrigin, Value
 from specc.ir.op import OpRuleTable
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.emitter_state import LoweringSite, Tensor
@@ -35,10 +35,10 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
     for node, results in graph.nodes:
         if only is not None and node not in only:
             continue
-        made = graph.made.get(node)
-        scopes = made.scopes if made else ()
         g.site = LoweringSite(
-            scopes, tuple(r.type for r in results), tuple(r in used for r in results)
+            graph.made.get(node, NodeOrigin()).scopes,
+            tuple(r.type for r in results),
+            tuple(r in used for r in results),
         )
         nodes = g.bodies.open[-1].nodes
         before = len(nodes)
@@ -49,11 +49,13 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
             _add_doc_string(
                 nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.folder
             )
-        for result, name in zip(
-            results, (names,) if isinstance(names, str) else names, strict=True
-        ):
-            g.values.tensors[result] = Tensor(name, result.type, result)
-            g.bodies.open[-1].types[name] = result.type
+        _record_results(g, results, (names,) if isinstance(names, str) else names)
+
+
+def _record_results(g: Emitter, results: Sequence[Value], names: Sequence[str]) -> None:
+    for result, name in zip(results, names, strict=True):
+        g.values.tensors[result] = Tensor(name, result.type, result)
+        g.bodies.open[-1].types[name] = result.type
 
 
 def _add_doc_string(nodes: Sequence[NodeProto], doc: str, folder: str) -> None:

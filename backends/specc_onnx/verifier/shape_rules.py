@@ -63,11 +63,7 @@ class OperatorShapes:
         where two of them, or attributes, disagree.
         """
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
-            raise OperandMismatchError("this form of it is never written")
-        for place, kind in self.kinds.items():
-            if found.element(node.input[place]) != kind:
-                raise OperandMismatchError(f"operand {place} is not of element type {kind}")
+        self._check_form(found, node, attributes)
         bound: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
             if name and (sizes := found.sizes(name)) is not None:
@@ -77,6 +73,13 @@ class OperatorShapes:
         for name, length in self.lengths(attributes, known).items():
             _bind_length(bound, name, (length,), "an attribute")
         return bound
+
+    def _check_form(self, found: InferredTypes, node: NodeProto, attributes: Attributes) -> None:
+        if any(attributes.get(name, 0) != value for name, value in self.fixed.items()):
+            raise OperandMismatchError("this form of it is never written")
+        for place, kind in self.kinds.items():
+            if found.element(node.input[place]) != kind:
+                raise OperandMismatchError(f"operand {place} is not of element type {kind}")
 
     def infer(self, found: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """The types of the results; lengths that nothing told are unknown."""
