@@ -2,7 +2,6 @@
 lengths as numbers, and the checks of lengths that only real inputs tell.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NoReturn, TypeVar
@@ -23,16 +22,13 @@ def iterate_live_nodes(
     """
     live = collect_needed_nodes(wanted)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
-    left = Counter(a for node, _ in nodes for a in node.args if a)
+    last = {a: n for n, (node, _) in enumerate(nodes) for a in node.args}
     # What is wanted is read once more, at the end.
-    left.update(wanted)
-    for node, results in nodes:
-        yield node, [r if left[r] else None for r in results]
-        # A node may read one value twice: `x * x` counts for two.
-        read_here = Counter(a for a in node.args if a)
-        left.subtract(read_here)
-        for operand in read_here:
-            if not left[operand]:
+    last |= dict.fromkeys(wanted, len(nodes))
+    for n, (node, results) in enumerate(nodes):
+        yield node, [r if r in last else None for r in results]
+        for operand in node.args:
+            if operand and last[operand] == n:
                 known.pop(operand, None)
 
 
