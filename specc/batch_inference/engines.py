@@ -22,6 +22,7 @@ from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.part_files import BlockStatistics
 from specc.batch_inference.plan import FOLDER, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.io.json_io import JsonFields
 from specc.io.safe_read import escape_text
 from specc.version import __version__
 
@@ -46,7 +47,7 @@ def run_worker(folder: str) -> None:
             counted = _Told(answers)
             done = blocks.do(number, counted.count)
             counted.now()
-            _say(answers, done=done.as_json())
+            _say(answers, done=done.to_json())
     except Failed as failed:
         first = failed.diagnostics[0]
         told = [first.code, first.title, list(first.notes), list(first.helps)]
@@ -217,7 +218,7 @@ class LocalEngine:
                 yield BlockProgress(rows=rows)
             case {"done": dict() as done}:
                 self.deaths = 0
-                yield BlockProgress(done=BlockStatistics.read(done))
+                yield BlockProgress(done=BlockStatistics.from_fields(JsonFields(done)))
                 self._next(worker)
             case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
                 fault = Diagnostic(code, title, notes=tuple(n), helps=tuple(h))
@@ -289,7 +290,7 @@ class RayActor:
         for number in batch["id"]:
             try:
                 self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
-                told.append(json.dumps(self.blocks.do(int(number)).as_json()))
+                told.append(json.dumps(self.blocks.do(int(number)).to_json()))
             except Failed as failed:
                 first = failed.diagnostics[0]
                 fault = [first.code, first.title, *first.notes[:1]]
@@ -325,7 +326,7 @@ class RayEngine:
                 if "failed" in told:
                     code, title, *notes = told["failed"]
                     raise Failed(Diagnostic(code, title, notes=tuple(notes)))
-                finished = BlockStatistics.read(told)
+                finished = BlockStatistics.from_fields(JsonFields(told))
                 yield BlockProgress(rows=finished.rows, done=finished)
         finally:
             ray.shutdown()

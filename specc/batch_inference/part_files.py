@@ -4,51 +4,46 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 from specc.batch_inference.file_format import BadRow, Rows, TableColumn, plain_value
 from specc.batch_inference.parquet import encode_parquet
 from specc.batch_inference.plan import FOLDER, JobPlan
+from specc.diagnostics.diagnostic import Failed
 from specc.io.atomic_write import write_file_atomically
+from specc.io.json_io import JsonFields, Record
+
+
+def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
+    errors: list[tuple[int, str, str]] = []
+    for item in found.listed(name):
+        match item:
+            case [int(row), str(code), str(text)]:
+                errors.append((row, code, text))
+            case _:
+                found.refuse(name, "holds something else than rows, codes and texts")
+    return errors
+
+
+Count: TypeAlias = Annotated[int, partial(JsonFields.integer, low=0, high=2**63)]
 
 
 @dataclass(kw_only=True)
-class BlockStatistics:
+class BlockStatistics(Record):
     """Rows, errors by row, positions and padding of a block; `seconds` computed, and
     multiply-adds (`work`) by the cost formulas.
     """
 
-    number: int
-    rows: int
-    errors: list[tuple[int, str, str]] = field(default_factory=list)
-    places: int = 0
-    padding: int = 0
+    tag = "block"
+    number: Count
+    rows: Count
+    errors: Annotated[list[tuple[int, str, str]], _read_errors] = field(default_factory=list)
+    places: Count = 0
+    padding: Count = 0
     seconds: float = 0.0
-    work: int = 0
-
-    def as_json(self) -> dict[str, object]:
-        """As JSON."""
-        return dict(vars(self))
-
-    @staticmethod
-    def read(data: dict[str, object]) -> "BlockStatistics":
-        """What `as_json` gave."""
-        errors = data["errors"]
-        assert isinstance(errors, list)
-        return BlockStatistics(
-            number=_whole(data["number"]),
-            rows=_whole(data["rows"]),
-            errors=[(int(n), str(c), str(t)) for n, c, t in errors],
-            places=_whole(data["places"]),
-            padding=_whole(data["padding"]),
-            seconds=float(str(data["seconds"])),
-            work=_whole(data["work"]),
-        )
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+    work: Count = 0
 
 
 def write_part(
@@ -64,7 +59,7 @@ def write_part(
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
     data = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
-    says = json.dumps(done.as_json(), ensure_ascii=False)
+    says = json.dumps(done.to_json(), ensure_ascii=False)
     # the part comes last: where it is there, so is what is said of it
     told = out / FOLDER / f"{done.number:06}.json"
     write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
@@ -77,9 +72,9 @@ def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatist
         return None
     try:
         text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
-        return BlockStatistics.read(json.loads(text))
+        return BlockStatistics.from_fields(JsonFields(json.loads(text)))
     # whatever is wrong with what is said, the block is simply done again
-    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+    except (OSError, ValueError, Failed):
         return None
 
 

@@ -10,6 +10,7 @@ from specc.driver.quantize_section import WORDS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
+from specc.lsp.hover import KEYWORDS
 from specc.lsp.json_schema_parts import (
     VALUES,
     Schema,
@@ -199,20 +200,12 @@ def _statement() -> Schema:
     }
 
 
-def keyword_docs(kinds: Iterable[tuple[str, type[ast.Node]]]) -> dict[str, str]:
-    """The words of the language with what the classes of the tree say of them."""
-    return {word: extract_docstring_summary(kind.__doc__) for word, kind in kinds}
+def keyword_docs(words: Iterable[str]) -> dict[str, str]:
+    """Return the summary of what each word of the language means."""
+    return {word: extract_docstring_summary(KEYWORDS[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = keyword_docs(
-    [
-        ("repeat", ast.Repeat),
-        ("scan", ast.Scan),
-        ("when", ast.When),
-        ("return", ast.Return),
-        ("require", ast.Require),
-    ]
-)
+STATEMENT_DOCS = keyword_docs(STATEMENT_KEYS)
 """What the words that begin a statement mean."""
 PARTS: dict[str, Schema] = {
     "do": STATEMENTS,
@@ -278,19 +271,8 @@ TOP_DOCS = {
     "model": "what the model is called",
     "doc": "what it is",
     "extends": "the spec whose config gets values here: a built-in one by name, or a file",
-    **keyword_docs(
-        [
-            ("use", ast.Use),
-            ("config", ast.Config),
-            ("dims", ast.Dims),
-            ("require", ast.Require),
-            ("reading", ast.Reading),
-            ("weights", ast.Weights),
-            ("generate", ast.Generate),
-            ("quantize", ast.Quantize),
-            ("stream", ast.Stream),
-        ]
-    ),
+    **keyword_docs(("use", "config", "dims", "require", "reading", "weights", "generate")),
+    **keyword_docs(("quantize", "stream")),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",
 }
 ITEMS: dict[str, Schema] = {

@@ -1,8 +1,8 @@
 """Encodings of texts and text pairs, and batches of them with padding and masks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -140,7 +140,6 @@ def _items(value: object) -> Sequence[object]:
 
 
 TOKEN_TYPES = "token_type_ids"
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,18 +156,10 @@ class TextEncoding:
     words: tuple[int | None, ...] = ()
 
     def chosen(self, places: Sequence[int]) -> "TextEncoding":
-        """The tokens at these places."""
-
-        def at(values: Sequence[Item]) -> tuple[Item, ...]:
-            return tuple(values[i] for i in places) if values else ()
-
+        """Return the tokens at these places."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
-            ids=at(self.ids),
-            types=at(self.types),
-            offsets=at(self.offsets),
-            special=at(self.special),
-            parts=at(self.parts),
-            words=at(self.words),
+            **{name: tuple(v[i] for i in places) if v else () for name, v in values.items()}
         )
 
     def padded(self, length: int, fill: int) -> "TextEncoding":
@@ -201,7 +192,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
     if pair is None and len(ids) != len(found.ids):
         before = 1 if record.start is not None and ids[0] != found.ids[0] else 0
         after = len(ids) - len(found.ids) - before
-        if before + after == len(ids) - len(found.ids) and after in (0, 1):
+        if after in (0, 1):
             return _surrounded(found, ids, before, after)
     return found
 
