@@ -163,7 +163,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     for weights, name in zip(cells, attention.heads, strict=True):
         marks = list(_map(weights, scale, width, height))
         if several:
-            title = TextMark(x=0, y=-GAP, text=f"head {name}", size=10, color=FAINT)
+            title = TextMark(y=-GAP, text=f"head {name}", size=10, color=FAINT)
             marks.append(title)
         panels.append(marks)
     block = arrange_panels(
@@ -204,8 +204,8 @@ def _of_blocks(step: int) -> str:
 
 
 def _map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
-    yield CellsMark(x=0, y=0, width=width, height=height, colors=scale.colors(weights))
-    yield BoxMark(x=0, y=0, width=width, height=height, stroke="#b9b9c2", weight=0.5)
+    yield CellsMark(width=width, height=height, colors=scale.colors(weights))
+    yield BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5)
 
 
 def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
@@ -301,9 +301,9 @@ def _overlay_title(attention: AttentionMap) -> str:
 
 def _panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
     return [
-        CellsMark(x=0, y=0, width=width, height=height, colors=pixels),
-        BoxMark(x=0, y=0, width=width, height=height, stroke="#b9b9c2", weight=0.5),
-        TextMark(x=0, y=-5, text=printable_label(title), size=10, color=FAINT),
+        CellsMark(width=width, height=height, colors=pixels),
+        BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5),
+        TextMark(y=-5, text=printable_label(title), size=10, color=FAINT),
     ]
 
 

@@ -20,23 +20,22 @@ Anchor: TypeAlias = Literal["start", "middle", "end"]
 class TextMark:
     """One line of text anchored at (x, y) on its base line; `upright` rotates it by 90°."""
 
-    x: float
-    y: float
+    x: float = 0
+    y: float = 0
     text: str
     size: float = 11
     color: str = INK
     anchor: Anchor = "start"
     upright: bool = False
     bold: bool = False
-    mono: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
     """A rectangle with corner `radius`; `part` is the block it stands for on a page."""
 
-    x: float
-    y: float
+    x: float = 0
+    y: float = 0
     width: float
     height: float
     fill: str = "none"
@@ -62,8 +61,8 @@ class LineMark:
 class CellsMark:
     """A table of colors `u8[rows, columns, 3]`, stretched over a rectangle, its edges sharp."""
 
-    x: float
-    y: float
+    x: float = 0
+    y: float = 0
     width: float
     height: float
     colors: Bytes
@@ -86,25 +85,23 @@ class Drawing:
         self.marks.extend(marks)
 
 
-def estimate_text_width(text: str, size: float, *, mono: bool = False) -> float:
-    """Return an upper estimate of the width of a text; the fonts are not known."""
-    if mono:
-        return sum(_ems(c, 0.61, 0.61) for c in text) * size
-    return sum(_ems(c, 0.56, 0.66) for c in text) * size
-
-
 NARROW = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 """Letters that take little more than half of the usual room."""
 
 
-def _ems(character: str, usual: float, capital: float) -> float:
+def estimate_text_width(text: str, size: float) -> float:
+    """Return an upper estimate of the width of a text; the fonts are not known."""
+    return sum(map(_ems, text)) * size
+
+
+def _ems(character: str) -> float:
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
         return 1.0
-    if character in NARROW and usual != capital:
+    if character in NARROW:
         return 0.36
-    return capital if character.isupper() or character in "mwMW%@…" else usual
+    return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
 def printable_label(text: str, most: int = MOST_LABEL) -> str:
@@ -172,7 +169,7 @@ def arrange_panels(
         head=head + title_room,
     )
     name = printable_label(title, 80)
-    block.marks.append(TextMark(x=0, y=13, text=name, size=12, bold=True))
+    block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
     # bold letters are wider than those that are measured
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
     corners = list(_corners(len(panels), across, pitch))

@@ -15,7 +15,6 @@ MADE_BY = "<!-- specc -->"
 """By this `specc.io.file_signatures` knows a drawing or a page again."""
 
 SANS = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
-MONO = "'JetBrains Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 MOST_PATHS = 40_000
 """Cells of one table that are drawn as paths; larger ones are a picture inside."""
@@ -59,11 +58,10 @@ def _mark(mark: Mark) -> str:
 def _(mark: TextMark) -> str:
     turn = f' transform="rotate(-90 {_n(mark.x)} {_n(mark.y)})"' if mark.upright else ""
     bold = ' font-weight="600"' if mark.bold else ""
-    mono = f' font-family="{escape(MONO)}"' if mark.mono else ""
     anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
     return (
         f'<text x="{_n(mark.x)}" y="{_n(mark.y)}" font-size="{_n(mark.size)}" '
-        f'fill="{mark.color}"{anchor}{bold}{mono}{turn}>{escape(mark.text)}</text>'
+        f'fill="{mark.color}"{anchor}{bold}{turn}>{escape(mark.text)}</text>'
     )
 
 

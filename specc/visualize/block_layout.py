@@ -1,7 +1,8 @@
 """Lay out a block as a drawing: ranks, lanes and wires."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from specc.drawing.drawing_marks import (
     FAINT,
@@ -38,17 +39,14 @@ WIRE = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Marks relative to a corner, with their size; `into` and `out` are the x of input and
-    output.
+    """Marks relative to a corner, with their size; lines enter and leave in the middle. `bare`:
+    of `port` and `result`, those to which a line leads from the frame.
     """
 
     width: float
     height: float
-    into: float
-    out: float
     marks: list[Mark] = field(default_factory=list)
     bare: frozenset[str] = frozenset()
-    """Of `port` and `result`, those to which a line leads from the frame."""
 
 
 def draw_block(block: Block, opens: Opens, title: str, *, headed: bool = True) -> Drawing:
@@ -78,30 +76,12 @@ class _Ends:
     @property
     def into(self) -> tuple[float, float]:
         """Where lines come in."""
-        return self.corner[0] + self.piece.into, self.corner[1]
+        return self.corner[0] + self.piece.width / 2, self.corner[1]
 
     @property
     def out(self) -> tuple[float, float]:
         """Where lines go out."""
-        return self.corner[0] + self.piece.out, self.corner[1] + self.piece.height
-
-
-def _placed(
-    pieces: Sequence[DrawingPiece],
-    rows: Sequence[Sequence[int]],
-    begins: Sequence[float],
-    tops: Sequence[float],
-) -> list[_Ends]:
-    """Where each piece stands: side by side in its row, at half the row's height."""
-    placed: dict[int, _Ends] = {}
-    for row, begin, top in zip(rows, begins, tops, strict=True):
-        x, tallest = begin, max(pieces[n].height for n in row)
-        for n in row:
-            corner = (x, top + (tallest - pieces[n].height) / 2)
-            band = (top, top + tallest)
-            placed[n] = _Ends(piece=pieces[n], corner=corner, band=band)
-            x += pieces[n].width + COLUMN_GAP
-    return [placed[n] for n in range(len(pieces))]
+        return self.into[0], self.corner[1] + self.piece.height
 
 
 def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece:
@@ -109,27 +89,37 @@ def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece
     flow = block.flow
     bare = _bare(flow) if framed else set()
     pieces = [
-        _nothing() if n in bare else _item(item, block, opens) for n, item in enumerate(flow.items)
+        DrawingPiece(width=0, height=0) if n in bare else _item(item, block, opens)
+        for n, item in enumerate(flow.items)
     ]
     rows = _rows(flow)
-    tops, widths = _tops(rows, pieces), _widths(rows, pieces)
-    inner = max(widths, default=0.0)
+    widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
+    heights = [max(pieces[n].height for n in row) for row in rows]
+    tops = [*accumulate((height + ROW_GAP for height in heights), initial=0.0)]
     leaps = _lanes(flow, rows)
     outermost = max(leaps.values(), default=-1)
     # The same room is left free on the right, so that the rows stand in the middle.
     left = LANE * (outermost + 1) + (8 if leaps else 0)
-    begins = [left + (inner - width) / 2 for width in widths]
-    ends = _placed(pieces, rows, begins, tops)
-    made = DrawingPiece(width=left * 2 + inner, height=_height(rows, tops, pieces), into=0, out=0)
+    inner = max(widths, default=0.0)
+    ends: dict[int, _Ends] = {}
+    for row, width, height, top in zip(rows, widths, heights, tops, strict=False):
+        x = left + (inner - width) / 2
+        for n in row:
+            corner = (x, top + (height - pieces[n].height) / 2)
+            ends[n] = _Ends(piece=pieces[n], corner=corner, band=(top, top + height))
+            x += pieces[n].width + COLUMN_GAP
     # Lines first: what is drawn later lies above them.
-    for edge in flow.edges:
-        side = LANE * (outermost - leaps[edge]) + 4 if edge in leaps else None
-        made.marks.append(_wire(ends[edge[0]], ends[edge[1]], side))
-    for end in ends:
-        made.marks += [move_mark(mark, *end.corner) for mark in end.piece.marks]
-    made.into = made.out = left + inner / 2
-    made.bare = frozenset(flow.items[n].role for n in bare)
-    return made
+    marks: list[Mark] = [
+        _wire(ends[a], ends[b], LANE * (outermost - leaps[a, b]) + 4 if (a, b) in leaps else None)
+        for a, b in flow.edges
+    ]
+    marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
+    return DrawingPiece(
+        width=left * 2 + inner,
+        height=max(tops[-1] - ROW_GAP, 0.0),
+        marks=marks,
+        bare=frozenset(flow.items[n].role for n in bare),
+    )
 
 
 def _bare(flow: BlockFlow) -> set[int]:
@@ -139,11 +129,6 @@ def _bare(flow: BlockFlow) -> set[int]:
         ends = [n for n, item in enumerate(flow.items) if item.role == role]
         found |= {*ends} if len(ends) == 1 else set()
     return found
-
-
-def _nothing() -> DrawingPiece:
-    """A place that a line comes from or leads to."""
-    return DrawingPiece(width=0, height=0, into=0, out=0)
 
 
 def _rows(flow: BlockFlow) -> list[list[int]]:
@@ -165,26 +150,6 @@ def _rows(flow: BlockFlow) -> list[list[int]]:
         rows.setdefault(at, []).append(n)
     # without the row that all of its items have left
     return [rows[at] for at in sorted(rows)]
-
-
-def _tops(rows: Sequence[Sequence[int]], pieces: Sequence[DrawingPiece]) -> list[float]:
-    tops, y = [], 0.0
-    for row in rows:
-        tops.append(y)
-        y += max(pieces[n].height for n in row) + ROW_GAP
-    return tops
-
-
-def _widths(rows: Sequence[Sequence[int]], pieces: Sequence[DrawingPiece]) -> list[float]:
-    return [sum(pieces[n].width for n in row) + COLUMN_GAP * (len(row) - 1) for row in rows]
-
-
-def _height(
-    rows: Sequence[Sequence[int]], tops: Sequence[float], pieces: Sequence[DrawingPiece]
-) -> float:
-    if not rows:
-        return 0.0
-    return tops[-1] + max(pieces[n].height for n in rows[-1])
 
 
 def _lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
@@ -245,20 +210,16 @@ def _end(name: str) -> DrawingPiece:
     """What comes in or goes out: its name without a box."""
     text = printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
-    mark = TextMark(
-        x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle", mono=False
-    )
-    return DrawingPiece(width=width, height=17, into=width / 2, out=width / 2, marks=[mark])
+    mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
+    return DrawingPiece(width=width, height=17, marks=[mark])
 
 
 def _sign(sign: str) -> DrawingPiece:
     marks: list[Mark] = [
-        BoxMark(
-            x=0, y=0, width=2 * ROUND, height=2 * ROUND, fill="#ffffff", stroke=WIRE, radius=ROUND
-        ),
+        BoxMark(width=2 * ROUND, height=2 * ROUND, fill="#ffffff", stroke=WIRE, radius=ROUND),
         TextMark(x=ROUND, y=ROUND + 5, text=sign, size=15, anchor="middle"),
     ]
-    return DrawingPiece(width=2 * ROUND, height=2 * ROUND, into=ROUND, out=ROUND, marks=marks)
+    return DrawingPiece(width=2 * ROUND, height=2 * ROUND, marks=marks)
 
 
 def _operation(name: str) -> DrawingPiece:
@@ -268,8 +229,7 @@ def _operation(name: str) -> DrawingPiece:
 
 def _closed(block: Block) -> DrawingPiece:
     times = f"  × {block.times}" if block.times > 1 else ""
-    below = block.gives
-    return _plate(f"{block.label}{times}", below, block.kind, block.path)
+    return _plate(f"{block.label}{times}", block.gives, block.kind, block.path)
 
 
 def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
@@ -277,24 +237,16 @@ def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
     name, below = printable_label(name, 44), printable_label(below, 44)
     width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
     height = 40.0 if below else 28.0
+    fill, edge = COLORS[kind]
     marks: list[Mark] = [
-        BoxMark(
-            x=0,
-            y=0,
-            width=width,
-            height=height,
-            fill=COLORS[kind][0],
-            stroke=COLORS[kind][1],
-            radius=7,
-            part=part,
-        ),
+        BoxMark(width=width, height=height, fill=fill, stroke=edge, radius=7, part=part),
         TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
     ]
     if below:
         marks.append(
             TextMark(x=width / 2, y=32, text=below, size=9.5, anchor="middle", color=FAINT)
         )
-    return DrawingPiece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)
+    return DrawingPiece(width=width, height=height, marks=marks)
 
 
 def _open(block: Block, opens: Opens) -> DrawingPiece:
@@ -309,19 +261,11 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
         # the line from above does not go through the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
+    edge = COLORS[block.kind][1]
+    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, part=block.path)
     marks: list[Mark] = [
-        BoxMark(
-            x=0,
-            y=0,
-            width=width,
-            height=height,
-            fill="#fafafc",
-            stroke=COLORS[block.kind][1],
-            weight=1.25,
-            radius=11,
-            part=block.path,
-        ),
-        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=COLORS[block.kind][1]),
+        replace(frame, weight=1.25, radius=11),
+        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=edge),
     ]
     if times:
         marks.append(TextMark(x=width - 12, y=19, text=times, size=13, bold=True, anchor="end"))
@@ -332,4 +276,4 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
     }
     marks += [LineMark(points=ends[role], color=WIRE) for role in sorted(inner.bare)]
     marks += [move_mark(mark, left, 30) for mark in inner.marks]
-    return DrawingPiece(width=width, height=height, into=width / 2, out=width / 2, marks=marks)
+    return DrawingPiece(width=width, height=height, marks=marks)
