@@ -198,22 +198,28 @@ def _type(kind: ColumnType) -> Arrow:
 
 
 def _column(kind: ColumnType, values: Sequence[object]) -> Arrow:
-    """Values of a kind as an Arrow array; nothing is null."""
-    pa = import_pyarrow()
-    arrays = [v for v in values if isinstance(v, np.ndarray)]
-    lacking = [v is None for v in values]
-    known = len(arrays) + sum(lacking) == len(values)
-    # a list of fixed length that is null has numbers all the same
-    fits = kind.sizes and (kind.sizes[0] is None or not any(lacking))
-    if arrays and known and fits:
-        return _lists(kind, arrays, lacking)
+    """Return values of a column as an Arrow array."""
+    lists = _array_lists(kind, values)
+    if lists is not None:
+        return lists
     plain = [plain_value(v) for v in values]
     if kind == ColumnType("f64"):  # files of JSON have whole numbers among others
         plain = [None if v is None else float(v) for v in plain]
     try:
-        return pa.array(plain, type=_type(kind))
+        return import_pyarrow().array(plain, type=_type(kind))
     except UnicodeEncodeError:
-        return pa.array([_utf8(v) for v in plain], type=_type(kind))
+        return import_pyarrow().array([_utf8(v) for v in plain], type=_type(kind))
+
+
+def _array_lists(kind: ColumnType, values: Sequence[object]) -> Arrow | None:
+    """Return arrays and nulls as Arrow lists, None for other values."""
+    arrays = [v for v in values if isinstance(v, np.ndarray)]
+    lacking = [v is None for v in values]
+    if not arrays or not kind.sizes or len(arrays) + sum(lacking) < len(values):
+        return None
+    # a list of fixed length that is null has numbers all the same
+    is_null_free = kind.sizes[0] is None or not any(lacking)
+    return _lists(kind, arrays, lacking) if is_null_free else None
 
 
 def _utf8(value: Arrow) -> Arrow:

@@ -219,24 +219,24 @@ def to_inlay_hints(
     where a key has its own colon, at the end of its line.
     """
     start, end = lines.offset(place.start.line, 0), lines.offsets(place)[1]
-    targets = (n for n in walk_tree(known.file) if isinstance(n, ast.Target)) if known.file else ()
-    for span in (target.span for target in targets if not target.type):
-        if span is None or not start <= span.start <= end:
-            continue
-        # numbers and words say themselves; a shape has brackets
-        types = known.shapes.get((span.start, span.end), ())
-        shapes = [
-            escape_control_characters(s) for s in types if "[" in s and not s.startswith("the ")
-        ]
-        mark, offset = ": ", span.end
-        if known.syntax == "yaml":
-            mark, offset = "  ", (known.source.text + "\n").find("\n", span.start)
-        if shapes:
-            yield lsp.InlayHint(
-                position=lsp.Position(*lines.place(offset)),
-                label=mark + " or ".join(shapes),
-                kind=lsp.InlayHintKind.Type,
-            )
+    for node in walk_tree(known.file) if known.file else ():
+        match node:
+            case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:
+                yield from _inlay_hint(known, lines, span)
+
+
+def _inlay_hint(
+    known: DocumentAnalysis, lines: DocumentLines, span: Span
+) -> Iterator[lsp.InlayHint]:
+    types = known.shapes.get((span.start, span.end), ())
+    # numbers and words say themselves; a shape has brackets
+    shapes = [escape_control_characters(s) for s in types if "[" in s and s[:4] != "the "]
+    mark, offset = ": ", span.end
+    if known.syntax == "yaml":
+        mark, offset = "  ", (known.source.text + "\n").find("\n", span.start)
+    if shapes:
+        at = lsp.Position(*lines.place(offset))
+        yield lsp.InlayHint(at, mark + " or ".join(shapes), lsp.InlayHintKind.Type)
 
 
 def to_document_symbols(

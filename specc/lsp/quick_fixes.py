@@ -132,15 +132,15 @@ def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
     if declared is None or known.file is None:
         return
     title = f"declare `{piece}`"
-    nodes = list(walk_tree(known.file))
-    for node in (n for n in nodes if isinstance(n, ast.BlockParameter | ast.Field)):
-        if node.name == declared[1] and node.span and node.type.span:
-            # what follows, such as a default, stays
+    for node in walk_tree(known.file):
+        if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != declared[1]:
+            continue
+        if node.span and node.type.span:  # what follows, such as a default, stays
             yield FixEdit(title, node.span.start, node.type.span.end, piece)
-    for config in (n for n in nodes if isinstance(n, ast.Config) and n.span):
-        assert config.span is not None  # as was just looked
-        closed = config.span.end - 1
-        yield FixEdit(title, closed, closed, f"  {piece} ")
+    for item in known.items:
+        if isinstance(item, ast.Config) and item.span:
+            closed = item.span.end - 1
+            yield FixEdit(title, closed, closed, f"  {piece} ")
     yield from _above(known, f"config {{ {piece} }}", title)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 from specc.drawing.drawing_marks import (
     FAINT,
@@ -88,38 +87,40 @@ def _inside(block: Block, opens: Opens, *, framed: bool = False) -> DrawingPiece
     """Draw the flow inside a block; in a frame a single input or output is a line to the frame."""
     flow = block.flow
     bare = _bare(flow) if framed else set()
-    pieces = [
-        DrawingPiece(width=0, height=0) if n in bare else _item(item, block, opens)
-        for n, item in enumerate(flow.items)
-    ]
+    nothing = DrawingPiece(width=0, height=0)
+    items = enumerate(flow.items)
+    pieces = [nothing if n in bare else _item(item, block, opens) for n, item in items]
     rows = _rows(flow)
-    widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
-    heights = [max(pieces[n].height for n in row) for row in rows]
-    tops = [*accumulate((height + ROW_GAP for height in heights), initial=0.0)]
     leaps = _lanes(flow, rows)
     outermost = max(leaps.values(), default=-1)
     # The same room is left free on the right, so that the rows stand in the middle.
     left = LANE * (outermost + 1) + (8 if leaps else 0)
-    inner = max(widths, default=0.0)
+    ends, (inner, height) = _place_rows(pieces, rows, left)
+    # Lines first: what is drawn later lies above them.
+    sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in leaps.items()}
+    marks: list[Mark] = [_wire(ends[a], ends[b], sides.get((a, b))) for a, b in flow.edges]
+    marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
+    roles = frozenset(flow.items[n].role for n in bare)
+    return DrawingPiece(width=left * 2 + inner, height=height, marks=marks, bare=roles)
+
+
+def _place_rows(
+    pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
+) -> tuple[dict[int, _Ends], tuple[float, float]]:
+    """Return each piece in its place, side by side in its row, at half the row's height; and
+    the width and height of all.
+    """
+    widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
+    inner, top = max(widths, default=0.0), 0.0
     ends: dict[int, _Ends] = {}
-    for row, width, height, top in zip(rows, widths, heights, tops, strict=False):
-        x = left + (inner - width) / 2
+    for row, width in zip(rows, widths, strict=True):
+        x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
             ends[n] = _Ends(piece=pieces[n], corner=corner, band=(top, top + height))
             x += pieces[n].width + COLUMN_GAP
-    # Lines first: what is drawn later lies above them.
-    marks: list[Mark] = [
-        _wire(ends[a], ends[b], LANE * (outermost - leaps[a, b]) + 4 if (a, b) in leaps else None)
-        for a, b in flow.edges
-    ]
-    marks += [move_mark(m, *ends[n].corner) for n, piece in enumerate(pieces) for m in piece.marks]
-    return DrawingPiece(
-        width=left * 2 + inner,
-        height=max(tops[-1] - ROW_GAP, 0.0),
-        marks=marks,
-        bare=frozenset(flow.items[n].role for n in bare),
-    )
+        top += height + ROW_GAP
+    return ends, (inner, max(top - ROW_GAP, 0.0))
 
 
 def _bare(flow: BlockFlow) -> set[int]:

@@ -242,14 +242,9 @@ def expand_blocks(block: Block, most: int) -> Opens:
             break
         chosen = trial
     # residual connections are what an architecture is recognized by
-    while more := {
-        inner.path
-        for outer in block.all()
-        if outer is block or outer.path in chosen
-        for inner in outer.inner.values()
-        if inner.path not in chosen and _has_residual(inner)
-    }:
-        chosen |= more
+    for outer in block.all():
+        if outer is block or outer.path in chosen:
+            chosen |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}
     return lambda b: b.path in chosen
 
 
