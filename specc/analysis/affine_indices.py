@@ -120,9 +120,7 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
 
 
 def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
-    """Return the value as a linear function of query and key time, or None if it is not recognized
-    as one.
-    """
+    """Return the value as a linear function of query and key time, or None if it is not one."""
     node = grid.value.node
     match node:
         case Node(ops.Constant(value=int() | float() as number)):
@@ -153,9 +151,7 @@ def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
 
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
-    """Numbers of the rows of one axis: `head + t` or `head + u`, where it is one of the
-    two.
-    """
+    """Match position ids of one axis, the query's or the key's: `head + t` or `head + u`."""
     # A row of a head, seen as one of no axis, has a number of which nothing is known.
     before = grid.head(0)
     if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):

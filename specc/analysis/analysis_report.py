@@ -16,8 +16,8 @@ from specc.analysis.causality import (
 from specc.analysis.causality_messages import describe_leak
 from specc.analysis.padding_check import check_padding
 from specc.analysis.time_axis_strides import compute_chunk_size, substitute_chunked_length
-from specc.analysis.time_dataflow import TimeFlow, trace_time_dataflow
-from specc.analysis.time_dataflow_facts import Leak
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_needed_nodes
 from specc.ir.input_defaults import inline_defaults, resolve_absent_inputs
@@ -47,9 +47,7 @@ class AxisCausality:
 
 
 def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[AxisCausality]:
-    """Yield the causality of each dynamic length of an input, in input order, except those in
-    `besides`.
-    """
+    """Yield the causality of each dynamic length of an input, in input order, except `besides`."""
     lengths = [
         dim.name
         for value in graph.inputs.values()
@@ -228,7 +226,7 @@ def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
         "E0702",
         f"`{growing}` cannot grow: it has no axis behind the batch whose length is a "
         "run-time length",
-        Label(span, f"this is {graph.inputs[growing].type}") if span else None,
+        Label.at(span, f"this is {graph.inputs[growing].type}"),
         helps=("give it the axes [batch, length], the length from `dims`",),
     )
 

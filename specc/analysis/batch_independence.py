@@ -31,9 +31,7 @@ def find_batch_symbol(graph: Graph) -> str | None:
 
 
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
-    """Return a warning W0602 for each op that mixes elements along the axis `symbol`, in graph
-    order.
-    """
+    """Return a warning W0602 for each op that mixes elements along `symbol`, in graph order."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.facts, symbol))
     spoilt = {v for v in graph.inputs.values() if not batch.input_apart(v)}
     return [_make_warning(graph, place, node, symbol) for place, node in batch.mixed(graph, spoilt)]
@@ -51,18 +49,13 @@ class _BatchAxis:
         return bool(length.symbols() & self.related)
 
     def blocks(self, length: Dim) -> bool:
-        """Return True if a length is an integer number of positions per batch element, for any
-        batch size.
-        """
+        """Return True if a length is a whole number of positions per batch element."""
         try:
-            return self.length.name not in divide_dims_exactly(
-                length, self.length
-            ).symbols() and not self._others(length)
+            size = divide_dims_exactly(length, self.length)
         except DimError:
             return False
-
-    def _others(self, length: Dim) -> bool:
-        return bool(length.symbols() & (self.related - {self.length.name}))
+        others = self.related - {self.length.name}
+        return self.length.name not in size.symbols() and not length.symbols() & others
 
     def input_apart(self, value: Value) -> bool:
         """Return True if an input has the batch as one whole axis, or not at all."""
@@ -96,8 +89,7 @@ class _BatchAxis:
         match node.op:
             case ops.Merge(axis=axis, count=count):
                 # Blocks stay blocks if the batch is the first of the axes joined.
-                assert node.first is not None
-                behind = node.first.type.shape[axis + 1 : axis + count]
+                behind = node.operand().type.shape[axis + 1 : axis + count]
                 return any(map(self.said, behind))
             case ops.Split(sizes=sizes):
                 return any(map(self.said, sizes[1:]))
@@ -115,9 +107,7 @@ class _BatchAxis:
         return isinstance(value, tuple) and any(map(self._says, value))
 
     def _crosses(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Return True if the batch axis is read other than element by element, or not derived from
-        an operand.
-        """
+        """Return True if the batch axis is not read elementwise, or comes from no operand."""
         made = {
             (r, n)
             for r, v in enumerate(results)
@@ -125,8 +115,7 @@ class _BatchAxis:
             if self.said(d)
         }
         for link in find_dependences(node, results):
-            operand = node.args[link.operand]
-            if operand is None or not self.said(operand.type.shape[link.operand_axis]):
+            if not self.said(node.operand(link.operand).type.shape[link.operand_axis]):
                 continue
             to = link.result, link.result_axis
             if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
@@ -164,14 +153,11 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
 
 
 def _find_value_when_done(value: Value, done: Value) -> Value | None:
-    """Return the value selected where `done` is true, or None if no elementwise `where` selects
-    it.
-    """
+    """Return the value that an elementwise `where` selects where `done` is true, or None."""
     match value.node:
         case Node(ops.Where(), (Value() as mask, yes, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):
-                assert mask.node.first is not None
-                mask = mask.node.first
+                mask = mask.node.operand()
             return yes if mask is done else None
     return None
 
@@ -183,7 +169,7 @@ def _make_warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagno
         "W0602",
         f"`{format_op_name(node.op)}` mixes the rows of `{symbol}`: what one gives depends on "
         f"the others",
-        Label(span, "here rows of the batch meet") if span else None,
+        Label.at(span, "here rows of the batch meet"),
         notes=(f"{outputs} may differ between a batch of one and a larger one",),
         helps=("work along another axis",),
         severity="warning",

@@ -40,7 +40,8 @@ from specc.analysis.cross_axis_loop_check import (
 )
 from specc.analysis.masked_values import find_nonzero_interval
 from specc.analysis.time_axis_strides import find_chunk_symbol
-from specc.analysis.time_dataflow import Leak, TimeFlow, trace_time_dataflow
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
@@ -115,9 +116,8 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
         if here is None or here in seen:
             continue
         seen.add(here)
-        made = graph.made.get(here)
-        if made and made.spans:
-            return made.spans[0]
+        if spans := graph.origin(here).spans:
+            return spans[0]
         todo += [a.node for a in here.args if a]
     return None
 
@@ -139,7 +139,7 @@ def _check_parameters(
                 "E0716",
                 f"`{output}` cannot be generated along `{found.symbol}`: the size of "
                 "a weight depends on it",
-                Label(span, f"`{name}` is {value.type}") if span else None,
+                Label.at(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
                 helps=("give the weight a fixed number of rows and look them up by position",),
             )
@@ -148,9 +148,7 @@ def _check_parameters(
 def _check_inputs(
     graph: Graph, found: TimeFlow, live: set[Node], output: str
 ) -> Iterator[Diagnostic]:
-    """Inputs of which no row is known to belong to a new row: their length follows from
-    that of what grows.
-    """
+    """Report inputs whose length follows from the time axis, but not position by position."""
     used = {a for node in live for a in node.args}
     for name, value in graph.inputs.items():
         own = [
@@ -161,11 +159,9 @@ def _check_inputs(
             yield Diagnostic(
                 "E0716",
                 f"`{output}` cannot be generated along `{found.symbol}`: `{name}` is {own[0]} long",
-                Label(
+                Label.at(
                     span, f"nothing says which of its rows belong to a new row of `{found.symbol}`"
-                )
-                if span
-                else None,
+                ),
                 helps=(
                     f"give `{name}` the length `{found.symbol}`, a length of its own, "
                     "or a fixed one",
@@ -178,7 +174,7 @@ def _report_unsupported_loop(found: TimeFlow, at: UnsupportedLoop) -> Diagnostic
     return Diagnostic(
         "E0717",
         f"no step can be derived along `{found.symbol}`: {at.why}",
-        Label(span, f"`{format_op_name(at.node.op)}`: {at.why}") if span else None,
+        Label.at(span, f"`{format_op_name(at.node.op)}`: {at.why}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
 
@@ -193,7 +189,7 @@ def _check_output(
         yield Diagnostic(
             "E0716",
             f"{title}: it does not depend on `{growing}`",
-            Label(span, "this stays the same whatever is generated") if span else None,
+            Label.at(span, "this stays the same whatever is generated"),
             helps=(f"compute it from `{growing}`",),
         )
     if len(state.axes) > 1:
@@ -203,7 +199,7 @@ def _check_output(
             yield Diagnostic(
                 "E0712",
                 f"{title}: its rows hold values for later positions",
-                Label(span, "this has a value for every pair of positions") if span else None,
+                Label.at(span, "this has a value for every pair of positions"),
                 helps=(zero_later_keys(value.type.rank, max(state.axes)),),
             )
 
@@ -231,17 +227,13 @@ def _make_diagnostic(
 def make_leak_labels(
     graph: Graph, leak: Leak, found: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the label of a leak (inside a loop, of the node in its body) and the label of the
-    operand that it reads.
-    """
+    """Return the label of a leak, in a loop of the node in its body, and that of what it reads."""
     place, at = graph, leak
     while at.inside:
         place, at = at.inside
     span = find_node_span(place, at.node) or find_node_span(graph, leak.node)
-    primary = (
-        Label(span, f"`{format_op_name(at.node.op)}`: {describe_leak(place, at, found).what}")
-        if span
-        else None
+    primary = Label.at(
+        span, f"`{format_op_name(at.node.op)}`: {describe_leak(place, at, found).what}"
     )
     operand = at.node.args[at.operand] if at.operand is not None else None
     read = find_node_span(place, operand.node) if operand else None
@@ -278,9 +270,7 @@ def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
 def check_default_causality(
     graph: Graph, defaults: Graph | None, symbol: str, growing: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
-    """Return an error E0718 for each default that `outputs` read and that would change as the axis
-    `symbol` grows.
-    """
+    """Return an error E0718 for each default read by `outputs` that changes as `symbol` grows."""
     if defaults is None:
         return []
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
@@ -325,7 +315,7 @@ def _iterate_default_errors(
             f"it is made from `{growing}`, which grows",
             find_node_span(defaults, value.node),
         )
-        primary = Label(span, why) if span else None
+        primary = Label.at(span, why)
         if leak:
             node, why, notes = (
                 leak.node,

@@ -13,22 +13,21 @@ from typing import NamedTuple
 from specc.analysis.affine_indices import find_affine_index
 from specc.analysis.mask_bands import find_mask_band, find_side_band
 from specc.analysis.masked_values import find_masked_values
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
 from specc.analysis.query_key_grids import (
     QueryKeyGrid,
-    align_operand,
+    TraversalBudget,
     follow_view,
     has_equal_rates,
     make_grid,
+    solve_memoized,
     split_concat,
 )
-from specc.analysis.time_dataflow import Leak, TimeFlow
+from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Label
 from specc.ir import ops
-from specc.ir.dependence import find_op_dependences
+from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.op import Op
 from specc.ir.time_axis import TimeAxis
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
@@ -47,9 +46,7 @@ class LeakMessage:
 
 
 def zero_later_keys(rank: int, keys: int) -> str:
-    """Return the help that sets weights of later keys to 0, for weights of this rank
-    whose keys are the axis `keys`.
-    """
+    """Return the help that sets weights of later keys to 0; the keys are the axis `keys`."""
     mask = "grid(causal, x, x)"
     if rank == 3:
         mask = f"squeeze({mask}, axis=1)"
@@ -71,47 +68,6 @@ def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
     helps = (h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in said.helps)
     notes = (*said.notes, note)
     return replace(said, code="E0723", what=what, notes=notes, helps=tuple(helps))
-
-
-def describe_row_op(op: Op, reads: str) -> LeakMessage:
-    """Return the message for an op of `specc.ir.ops.rows` along the time axis; for other ops say
-    what it `reads`.
-    """
-    match op:
-        case ops.TopK():
-            return LeakMessage(
-                "E0711", "this picks among every position", helps=("weigh them with `attend(...)`",)
-            )
-        case ops.Stride(step=step):
-            return LeakMessage(
-                "E0711",
-                f"of every {step} rows this takes one, and a step makes one at a time",
-                helps=(
-                    "keep all rows and hide the others from who reads them: "
-                    f"`mask some = j % {step} == 0`, then `mask=causal & some`",
-                ),
-            )
-        case ops.Roll():
-            return LeakMessage(
-                "E0711",
-                "what leaves at the end comes in at the front, and there is no end yet",
-                helps=("to shift a sequence by one use `delay(x, by=1)`",),
-            )
-        case ops.Pad():
-            return LeakMessage(
-                "E0711",
-                "rows put beside those of a time axis would move with every new one",
-                helps=("to shift a sequence by one use `delay(x, by=1)`",),
-            )
-        case ops.Resize():
-            return LeakMessage("E0711", "what is sampled anew changes at every row with a new one")
-        case ops.GroupNorm():
-            return LeakMessage(
-                "E0711",
-                "this norm takes its statistics over every position",
-                helps=("normalize the features alone: `layer_norm(x, eps=1e-5) @ norm`",),
-            )
-    return LeakMessage("E0711", reads)
 
 
 CAUSAL_PADDING_HELP = ("write `padding=causal`",)
@@ -150,9 +106,7 @@ NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 
 
 def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """Return the message and fix for a reduction over keys; None for an op that does not reduce
-    over the keys of a grid.
-    """
+    """Return the message for a reduction over the keys of a grid; None for another op."""
     node = leak.node
     x = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
@@ -277,8 +231,7 @@ def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid |
     mask = node.args[operand]
     if mask is None:
         return None
-    given = tuple(a.type if a else None for a in node.args)
-    for link in find_op_dependences(node.op, given, node.op.infer(*given)):
+    for link in find_dependences(node):
         for gate in link.gates:
             if gate.operand == operand:
                 return make_grid(mask, gate.query, gate.key, clock)
@@ -295,9 +248,7 @@ class _UnprovedPart(NamedTuple):
 def _solve_unproved_part(
     grid: QueryKeyGrid,
 ) -> Generator[QueryKeyGrid, _UnprovedPart, _UnprovedPart]:
-    """Return the part of a mask that compares no positions; the whole if no part does, as in
-    `pre[i] & pre[j]`.
-    """
+    """Return the part of a mask that compares no positions; the whole of `pre[i] & pre[j]`."""
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None
     if inside is None:
@@ -319,7 +270,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
         return [inner]
     if (parts := split_concat(grid)) is not None:
         return parts
-    operands = [align_operand(grid, a) for a in node.args if a]
+    operands = grid.operands()
     match node.op:
         case ops.Constant():
             return []
@@ -339,8 +290,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
 
 def get_source_text(graph: Graph, value: Value) -> str:
     """Return the source text of a value on one line; empty if unknown."""
-    made = graph.made.get(value.node) if value.node else None
-    if made and made.spans:
-        text = " ".join(made.spans[0].text.split())
+    if spans := graph.origin(value.node).spans:
+        text = " ".join(spans[0].text.split())
         return text if len(text) <= MAX_QUOTED_LENGTH else f"{text[:MAX_QUOTED_LENGTH]}…"
     return next((n for n, v in graph.inputs.items() if v is value), "")

@@ -5,11 +5,11 @@ otherwise it says that causality was not proved.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from specc.analysis.causality_explanations import (
     LeakMessage,
     describe_key_reduction,
-    describe_row_op,
     describe_window,
     explain_mask_doubt,
     find_visible_prefix,
@@ -17,8 +17,8 @@ from specc.analysis.causality_explanations import (
     has_different_rates,
     zero_later_keys,
 )
-from specc.analysis.memoized_traversal import MAX_TRAVERSAL_STEPS
-from specc.analysis.time_dataflow import Leak, TimeFlow
+from specc.analysis.query_key_grids import MAX_TRAVERSAL_STEPS
+from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval
@@ -32,6 +32,7 @@ NORM_MESSAGE = LeakMessage(
     "this norm takes its statistics over every position",
     helps=("normalize the features, or use a running sum",),
 )
+DELAY_HELP = ("to shift a sequence by one use `delay(x, by=1)`",)
 NEAREST_HELP = "use `last(x)` for the newest row, `delay(x, by=1)` for the row before"
 INDEX_MESSAGE = LeakMessage(
     "E0711",
@@ -130,6 +131,20 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
     ops.ArgMax: SELECTION_MESSAGE,
     ops.Sort: SELECTION_MESSAGE,
     ops.Gather: SELECTION_MESSAGE,
+    ops.GroupNorm: replace(
+        NORM_MESSAGE, helps=("normalize the features alone: `layer_norm(x, eps=1e-5) @ norm`",)
+    ),
+    ops.Pad: LeakMessage(
+        "E0711",
+        "rows put beside those of a time axis would move with every new one",
+        helps=DELAY_HELP,
+    ),
+    ops.Resize: LeakMessage("E0711", "what is sampled anew changes at every row with a new one"),
+    ops.Roll: LeakMessage(
+        "E0711",
+        "what leaves at the end comes in at the front, and there is no end yet",
+        helps=DELAY_HELP,
+    ),
     ops.TopK: LeakMessage(
         "E0711",
         "this takes as many of every position, which at first there are not",
@@ -146,7 +161,7 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     """Return the message for an op that reads later positions."""
     ahead, every = _format_position_count(leak.reach), leak.why == "all"
     match leak.node.op:
-        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+        case ops.Attend() | ops.MaskedWeights():
             return _describe_mask(graph, leak, found)
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
             return _describe_product(leak, found)
@@ -159,7 +174,7 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         case ops.Scan(reverse=True):
             forward = "scan forward along a time axis"
             return LeakMessage("E0715", "this scan runs backwards", helps=(forward,))
-        case ops.Rnn(reverse=True) | ops.Gru(reverse=True) | ops.Lstm(reverse=True):
+        case ops.RecurrentLayer(reverse=True):
             return LeakMessage(
                 "E0715",
                 "this layer runs backwards",
@@ -168,16 +183,23 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
             words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk)
             return LeakMessage("E0711", words, helps=helps)
+        case ops.Stride(step=step):
+            return LeakMessage(
+                "E0711",
+                f"of every {step} rows this takes one, and a step makes one at a time",
+                helps=(
+                    "keep all rows and hide the others from who reads them: "
+                    f"`mask some = j % {step} == 0`, then `mask=causal & some`",
+                ),
+            )
     if (said := _describe_splice(leak, found)) is not None:
         return said
     what = "this reads every position" if every else f"this lets position t see {ahead}"
-    return FIXED_MESSAGES.get(type(leak.node.op)) or describe_row_op(leak.node.op, what)
+    return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", what)
 
 
 def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """Return the message for positions concatenated to the time axis, or selected from it by
-    index.
-    """
+    """Return the message for positions put beside the time axis, or selected from it by index."""
     symbol, clock, node = found.symbol, found.clock, leak.node
     x = node.args[leak.operand or 0]
     match node.op:

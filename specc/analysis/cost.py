@@ -18,11 +18,6 @@ from specc.ir.types import Type
 CostFunction = Callable[[Any, list[Type]], Dim]
 
 
-def _linear(op: ops.Linear, t: list[Type]) -> Dim:
-    x, weights = t[0].shape, t[1].shape
-    return multiply_dims(x) * weights[0]
-
-
 def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
     # Rounded weights lie in one of several layouts: how wide the result is, the op says.
     (made, *_) = op.infer(*t)
@@ -36,11 +31,6 @@ def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
 
-def _weigh(op: ops.Weigh, t: list[Type]) -> Dim:
-    weights, values = t[0].shape, t[1].shape
-    return multiply_dims(weights) * values[-1]
-
-
 def _attend(op: ops.Attend, t: list[Type]) -> Dim:
     b, h, q, d = t[0].shape
     keys = t[1].shape[2]
@@ -49,25 +39,12 @@ def _attend(op: ops.Attend, t: list[Type]) -> Dim:
     return b * h * q * keys * (d + value_width)
 
 
-def _patches(op: ops.Patches, t: list[Type]) -> Dim:
-    return _count_window_products(op, t)
-
-
-def _conv(op: ops.Conv, t: list[Type]) -> Dim:
-    return _count_window_products(op, t)
-
-
 def _count_window_products(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
     """Count one dot product with a filter per output element. The weight's first axis counts
     filters; each has the input channels of its group.
     """
     (made, *_) = op.infer(*t[:2], None)
     return multiply_dims(made.shape) * multiply_dims(t[1].shape[1:])
-
-
-def _conv_transpose(op: ops.ConvTranspose, t: list[Type]) -> Dim:
-    # The other way round: every number that is read is spread by one filter.
-    return multiply_dims(t[0].shape) * multiply_dims(t[1].shape[1:])
 
 
 def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
@@ -91,7 +68,7 @@ def _route(op: ops.Route, t: list[Type]) -> Dim:
     return inside.substitute({op.rows: sent})
 
 
-def _recurrent(op: ops.Rnn | ops.Gru | ops.Lstm, t: list[Type]) -> Dim:
+def _recurrent(op: ops.RecurrentLayer, t: list[Type]) -> Dim:
     b, n, i = t[0].shape
     # The state's matrix has the results of all gates below one another. What is fed
     # back is narrower than a gate where an LSTM has a projection.
@@ -109,27 +86,25 @@ def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
     return _recurrent(op, t) + mapped
 
 
-def _lstm_q(op: ops.LstmQ, t: list[Type]) -> Dim:
-    b, n, _ = t[0].shape
-    return b * n * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
-
-
 COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
-    ops.Linear: _linear,
+    ops.Linear: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[0],
     ops.LinearQ: _linear_q,
     ops.MatMul: _matmul,
-    ops.Weigh: _weigh,
+    ops.Weigh: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[-1],
     ops.Attend: _attend,
-    ops.Patches: _patches,
-    ops.Conv: _conv,
-    ops.ConvTranspose: _conv_transpose,
+    ops.Patches: _count_window_products,
+    ops.Conv: _count_window_products,
+    # The other way round: every number that is read is spread by one filter.
+    ops.ConvTranspose: lambda op, t: multiply_dims((*t[0].shape, *t[1].shape[1:])),
     ops.Einsum: _einsum,
     ops.Scan: _scan,
     ops.Route: _route,
     ops.Rnn: _recurrent,
     ops.Gru: _recurrent,
     ops.Lstm: _lstm,
-    ops.LstmQ: _lstm_q,
+    ops.LstmQ: lambda op, t: (
+        multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
+    ),
 }
 """Every heavy op; a test compares."""
 
@@ -185,9 +160,7 @@ def evaluate_dim_at(dim: Dim, at: Mapping[str, int]) -> Dim:
 
 
 def format_dim_formula(dim: Dim, at: Mapping[str, int]) -> str:
-    """Format a length in mathematical notation, `2·batch·seq²·768`, or as a number if all lengths
-    are known.
-    """
+    """Format a length as `2·batch·seq²·768`, or as a number if all lengths are known."""
     dim = evaluate_dim_at(dim, at)
     if dim.number is not None:
         return group_digits(dim.number)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specc.analysis.masked_values import find_masked_values
 from specc.analysis.time_axis_strides import is_prefix_slice
-from specc.analysis.time_dataflow import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.time_axis import TimeAxis
@@ -47,21 +47,16 @@ def _explain_running_sum(node: Node, found: TimeFlow) -> str:
     """Why a running sum has no state of fixed shape."""
     if not isinstance(node.op, ops.CumSum):
         return ""
-    times = found.state(node.first).axes if node.first else {}
-    axis = node.op.axis
-    return (
-        STATE_SIZE_REASON
-        if axis in times and not _is_sum_over_keys(node, times, axis, found.clock)
-        else ""
-    )
+    times, axis = found.state(node.operand()).axes, node.op.axis
+    if axis not in times or _is_sum_over_keys(node.operand(), times, axis, found.clock):
+        return ""
+    return STATE_SIZE_REASON
 
 
-def _is_sum_over_keys(node: Node, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
+def _is_sum_over_keys(x: Value, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
     """Return True if a running sum has one time axis, or runs over grid keys of which the mask
     shows none after the query; it is then recomputed in each step.
     """
-    x = node.first
-    assert x is not None
     return all(
         any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, clock).values())
         for query in times

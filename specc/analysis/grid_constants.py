@@ -15,16 +15,26 @@ from math import ceil, floor, inf, isinf, isnan, nan
 from operator import and_, or_
 from typing import TypeAlias
 
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
-from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
-from specc.analysis.value_ranges import find_constant_value, find_value_range
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    TraversalBudget,
+    align_operand,
+    follow_view,
+    solve_all,
+    solve_any,
+    solve_memoized,
+)
+from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
-from specc.ir.dependence import find_op_dependences
-from specc.ir.graph import Node, Value
+from specc.ir.dependence import find_dependences
+from specc.ir.graph import Value
 from specc.ir.interval import FULL_INTERVAL, SAME_POSITION, Interval
 from specc.ir.op import Op
 
 SUM_OF_PRODUCTS_OPS: tuple[type[Op], ...] = (ops.Einsum, ops.Linear, ops.MatMul, ops.Conv)
+ELEMENTWISE_OPS: tuple[type[Op], ...] = (
+    *(ops.Arith, ops.Pointwise, ops.Where, ops.Cast, ops.Concat),
+)
 
 
 def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
@@ -35,47 +45,24 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
     op = node.op
-    if _is_biased(node):
-        return None
-    given = tuple(a.type if a else None for a in node.args)
-    axes: list[dict[int, int]] = [{} for _ in node.args]
-    for link in find_op_dependences(op, given, op.infer(*given)):
+    if isinstance(op, ops.Linear | ops.Conv) and op.bias(node) is not None:
+        return None  # zero operands do not give a zero result
+    axes: list[dict[int | None, int]] = [{} for _ in node.args]
+    for link in find_dependences(node):
         if link.kind in ("same", "window", "strided") and link.result_axis is not None:
             if link.reach == SAME_POSITION and link.kind != "strided":
                 axes[link.operand][link.result_axis] = link.operand_axis
             elif link.result_axis in (grid.query, grid.key):
                 return None
     return [
-        grid.at(factor, at.get(_axis_or_absent(grid.query)), at.get(_axis_or_absent(grid.key)))
+        grid.at(factor, at.get(grid.query), at.get(grid.key))
         for factor, at in zip(node.args, axes, strict=True)
         if factor is not None
     ]
 
 
-def _is_biased(node: Node) -> bool:
-    """Return True if the op adds a bias, so that zero operands do not give a zero result."""
-    op = node.op
-    return isinstance(op, ops.Linear | ops.Conv) and op.bias(node) is not None
-
-
-def _axis_or_absent(axis: int | None) -> int:
-    return -1 if axis is None else axis
-
-
 MAX_GRIDS = 5_000
 """How many values are looked at for one answer."""
-
-
-def find_uniform_value(value: Value) -> float | None:
-    """Return the number or truth value that a value has at every position, or None."""
-    if value.type.dtype != "bool":
-        return find_constant_value(value)
-    while value.node and value.node.op.view and value.node.first:
-        value = value.node.first
-    match value.node and value.node.op:
-        case ops.Constant(value=truth):
-            return float(truth)
-    return None
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
@@ -90,26 +77,18 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
     if (inner := follow_view(grid)) is not None:
         return (yield inner)
     if (factors := split_product_factors(grid)) is not None:
-        return (yield from _solve_all_finite(factors))
+        return (yield from solve_all(factors))
     match node.op:
         case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
             return True
-        case ops.Pointwise() | ops.Arith() | ops.Where() | ops.Cast() | ops.Concat():
+        case op if isinstance(op, ELEMENTWISE_OPS):
             # An infinity written down may be taken at some keys alone.
             operands = [a for a in node.args if a]
             if any(isinf(find_uniform_value(a) or 0.0) for a in operands):
                 return False
-            return (yield from _solve_all_finite([align_operand(grid, a) for a in operands]))
+            return (yield from solve_all([align_operand(grid, a) for a in operands]))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
-    return True
-
-
-def _solve_all_finite(grids: list[QueryKeyGrid]) -> Generator[QueryKeyGrid, bool, bool]:
-    """Return True if all grids are finite."""
-    for grid in grids:
-        if not (yield grid):
-            return False
     return True
 
 
@@ -143,7 +122,7 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
         return (yield inner)
     operands = split_product_factors(grid)
     if operands is None:
-        operands = [align_operand(grid, a) for a in node.args if a]
+        operands = grid.operands()
     match node.op:
         case ops.Arith(fn="div" | "floordiv" | "mod") if can_be_zero(operands[1]):
             return True
@@ -151,14 +130,8 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
             return True
         case ops.Pointwise(fn="log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
-        case ops.Linear() | ops.MatMul() | ops.Einsum() | ops.Conv():
-            for operand in operands:
-                if (yield operand):
-                    return True
-        case ops.Arith() | ops.Pointwise() | ops.Where() | ops.Cast() | ops.Concat():
-            for operand in operands:
-                if (yield operand):
-                    return True
+        case op if isinstance(op, (*SUM_OF_PRODUCTS_OPS, *ELEMENTWISE_OPS)):
+            return (yield from solve_any(operands))
     return False
 
 

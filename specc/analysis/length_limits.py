@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from specc.analysis.local_attention import plan_local_attention
+from specc.analysis.value_ranges import get_viewed_op
 from specc.diagnostics.source import Span
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction, mod_dims
@@ -64,9 +65,7 @@ def find_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Lengths that must be 0 as no remainder may be left, `n % 2`, by what is divided,
-    `n / 2`.
-    """
+    """Return lengths that must be 0 (a remainder `n % 2`), by the quotient `n / 2`."""
     found: dict[str, str] = {}
     for demand in collect_length_constraints(graph):
         for part in _iterate_dim_quotients(demand.length):
@@ -87,9 +86,7 @@ def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
 
 
 def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
-    """Return the largest `symbol` for which `length` is at most `most`, given `others`; 0 if
-    none.
-    """
+    """Return the largest `symbol` for which `length` is at most `most` given `others`, or 0."""
     # Lengths that limits are of never shrink as a symbol grows (`_is_monotone`), so the first
     # one that is too long is found by halves.
     above = bisect_left(
@@ -114,8 +111,7 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
     for room in iterate_table_limits(graph):
         if not _is_monotone(room.length):
             continue
-        made = graph.made.get(room.node)
-        span = made.spans[0] if made and made.spans else None
+        span = next(iter(graph.origin(room.node).spans), None)
         name = names.get(room.table, "a table") if room.table else ROPE_TABLE
         # What is added to all row numbers is no row: it takes room away.
         more = room.length.at(dict.fromkeys(room.length.symbols(), 0))
@@ -137,9 +133,7 @@ def _is_monotone(length: Dim) -> bool:
 
 
 def find_attention_thresholds(graph: Graph) -> dict[str, int]:
-    """Lengths above which an attention is done another way than below, by symbol, where
-    it can be as long.
-    """
+    """Return the lengths, by symbol, above which an attention is computed in blocks."""
     most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
     found: dict[str, int] = {}
@@ -152,9 +146,7 @@ def find_attention_thresholds(graph: Graph) -> dict[str, int]:
 
 
 def find_min_lengths(graph: Graph) -> dict[str, int]:
-    """Return the smallest value of each symbol at which all slices and indices are in range and
-    all windows fit.
-    """
+    """Return the smallest length per symbol at which indices are in range and windows fit."""
     found = _find_min_window_lengths(graph)
     for node, _ in iterate_nested_nodes(graph):
         for wanted in list_nonnegative_dims(node):
@@ -257,13 +249,9 @@ def _iterate_constants(node: Node) -> Iterator[float]:
     """Yield the constant operands of a sum, product or comparison."""
     if isinstance(node.op, ops.Arith | ops.Compare):
         for value in node.args:
-            while (
-                value and value.node and (value.node.op.view or isinstance(value.node.op, ops.Cast))
-            ):
-                if isinstance(value.node.op, ops.Constant):
-                    yield float(value.node.op.value)
-                    break
-                value = value.node.args[0] if value.node.args else None
+            match get_viewed_op(value, ops.Cast):
+                case ops.Constant(value=number):
+                    yield float(number)
 
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:

@@ -24,8 +24,13 @@ from math import inf
 from typing import NamedTuple
 
 from specc.analysis.mask_bands import ATTENTION_GRID_AXES, find_band_interval, find_grid_band
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
-from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view, make_grid
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    TraversalBudget,
+    follow_view,
+    make_grid,
+    solve_memoized,
+)
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
 from specc.ir.graph import Node, Value
@@ -34,9 +39,7 @@ from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """Positions along `axis` at which a boolean is true anywhere along its other axes; with
-    `negated`, false.
-    """
+    """Positions along `axis` at which a boolean is true anywhere else; with `negated`, false."""
 
     value: Value
     axis: int
@@ -108,7 +111,7 @@ class _MaskSplitter:
             return MaskParts(FULL_INTERVAL)
         if (inner := follow_view(grid)) is not None:
             return (yield _PartsQuestion(inner, negated))
-        operands = [align_operand(grid, a) for a in node.args if a]
+        operands = grid.operands()
         match node.op:
             case ops.Not():
                 return (yield _PartsQuestion(operands[0], not negated))
@@ -190,9 +193,7 @@ class LocalAttention:
         return None if span == inf else int(span)
 
     def reads(self, rows: Dim) -> Dim:
-        """Return the average number of keys per query for a sequence of `rows` positions, global
-        tokens not counted.
-        """
+        """Return the average number of keys per query for `rows` positions, global tokens aside."""
         if self.band.empty:
             return Dim.of(0)
         if self.window is None:
@@ -247,9 +248,7 @@ def plan_mask_blocks(
 
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
-    """Return the block layout for attention weights `[…, q, k]` that are zero outside a band, or
-    None.
-    """
+    """Return the block layout for weights `[…, q, k]` that are zero outside a band, or None."""
     queries, keys = weights.type.shape[-2:]
     last = weights.type.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))

@@ -46,14 +46,15 @@ from typing import NamedTuple, TypeAlias
 
 from specc.analysis.affine_indices import MaybeAffineIndex, find_affine_index, solve_offset_interval
 from specc.analysis.grid_constants import can_be_zero, solve_zero_divisor
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
 from specc.analysis.query_key_grids import (
     QueryKeyGrid,
+    TraversalBudget,
     align_operand,
     follow_view,
     has_equal_rates,
     make_grid,
     shift_axis,
+    solve_memoized,
     split_concat,
 )
 from specc.ir import ops
@@ -76,9 +77,7 @@ ATTENTION_GRID_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`; `spent` if the search budget ran out, so that the rest was
-    assumed true everywhere.
-    """
+    """The interval of `t - u`; `spent` if the budget ran out and the rest was assumed true."""
 
     interval: Interval
     spent: bool = False
@@ -177,9 +176,7 @@ _BandSolver: TypeAlias = Generator[_BandQuestion, Interval, Interval]
 
 @dataclass
 class _BandSearch:
-    """The state of the search for the band of one grid on one side: known answers and the
-    remaining budget.
-    """
+    """The search for the band of one grid on one side: known answers and remaining budget."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
     intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)
@@ -210,7 +207,7 @@ class _BandSearch:
             return (yield _NonZeroQuestion(inner, negated))
         if (parts := split_concat(grid)) is not None:
             return (yield from _solve_any([_NonZeroQuestion(p, negated) for p in parts]))
-        operands = [align_operand(grid, a) for a in node.args if a]
+        operands = grid.operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
         # Of numbers only "is not zero" is known; its opposite holds anywhere.
@@ -247,7 +244,7 @@ class _BandSearch:
     ) -> _BandSolver:
         """Return where values can be nonzero."""
         match node.op:
-            case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+            case ops.MaskedWeights():
                 return (
                     (yield _NonZeroQuestion(operands[1], False))
                     if _has_last_two_axes(grid)
@@ -274,9 +271,7 @@ class _BandSearch:
         return FULL_INTERVAL
 
     def _product(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
-        """Return where a product can be nonzero: where both factors are, unless a zero factor
-        meets NaN or infinity.
-        """
+        """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
         pairs = (one, other), (other, one)
         hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.breaks(b)]
         return (yield from _solve_all(hiding))

@@ -23,9 +23,9 @@ from specc.analysis.grid_constants import MaskedValues
 from specc.analysis.mask_bands import intersect_bands
 from specc.analysis.masked_values import bound_visible_ranks, find_masked_values, is_sorted_last
 from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
-from specc.analysis.value_ranges import find_value_range
+from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
-from specc.ir.graph import Node, Value
+from specc.ir.graph import Node
 from specc.ir.interval import FULL_INTERVAL, Interval
 from specc.ir.op_dependence import Dependence
 from specc.ir.time_axis import TimeAxis
@@ -106,22 +106,11 @@ def _is_neutral_number(node: Node, number: float) -> bool:
     return isinstance(node.op, ops.Gather)
 
 
-def _skip_index_views(ids: Value | None) -> Value | None:
-    """Return the position ids behind views that only reshape them."""
-    while ids and ids.node and ids.node.op.view and ids.node.first:
-        if isinstance(ids.node.op, ops.Extent):
-            break
-        ids = ids.node.first
-    return ids
-
-
 def _are_indices_in_range(node: Node) -> bool:
-    """Return True if a gather's indices are in range of an axis of the same length, as ranks and
-    position ids are.
-    """
+    """Return True if a gather's indices are ranks or position ids of an axis as long as its own."""
     op, table = node.op, node.first
     assert isinstance(op, ops.Gather)
-    ids = _skip_index_views(ops.Gather.ids(node))
+    ids = skip_views(ops.Gather.ids(node))
     if table is None or ids is None or ids.node is None or ids.node.first is None:
         return False
     match ids.node.op:

@@ -9,9 +9,16 @@ from collections.abc import Generator, Iterable, Iterator
 from math import inf
 
 from specc.analysis.mask_bands import find_grid_band
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
 from specc.analysis.padding_facts import PaddedResult
-from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_view
+from specc.analysis.query_key_grids import (
+    QueryKeyGrid,
+    TraversalBudget,
+    align_operand,
+    follow_view,
+    solve_all,
+    solve_any,
+    solve_memoized,
+)
 from specc.analysis.value_ranges import find_constant_value, find_element_lower_bound
 from specc.ir import ops
 from specc.ir.graph import Node
@@ -21,10 +28,7 @@ LOW_SCORE = -1e30
 with any accuracy left.
 """
 
-ORDINARY_RESULT_OPS = (
-    *(ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share),
-    *(ops.Compare, ops.ArgMax, ops.Extent),
-)
+ORDINARY_RESULT_OPS = (*(ops.Softmax, ops.MaskedWeights), *(ops.Compare, ops.ArgMax, ops.Extent))
 """Ops whose results are ordinary numbers whatever they are given; so are these
 functions of `Pointwise`.
 """
@@ -152,12 +156,9 @@ def is_surely_true(standing: PaddedResult, grid: QueryKeyGrid) -> bool:
             case ops.Constant(value=value):
                 return bool(value)
             case ops.And() | ops.Concat():
-                for operand in operands:
-                    if not (yield operand):
-                        return False
-                return True
+                return (yield from solve_all(operands))
             case ops.Or():
-                return (yield operands[0]) or (yield operands[1])
+                return (yield from solve_any(operands))
             case ops.Compare(fn="eq" | "le" | "ge") if _is_mirrored_pair(*operands):
                 return True
         # `i - j >= 0` and the like: a comparison whose opposite leaves out the distance

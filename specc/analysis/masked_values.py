@@ -46,7 +46,6 @@ from specc.analysis.grid_constants import (
     MaskedValues,
     combine_masked_values,
     find_common_values,
-    find_uniform_value,
     intersect_masked_values,
     is_finite_grid,
     is_reduction_fixed_point,
@@ -62,17 +61,19 @@ from specc.analysis.mask_bands import (
     intersect_bands,
     merge_side_bands,
 )
-from specc.analysis.memoized_traversal import TraversalBudget, solve_memoized
 from specc.analysis.query_key_grids import (
     QueryKeyGrid,
+    TraversalBudget,
     align_operand,
     follow_view,
     has_equal_rates,
     make_grid,
     shift_axis,
+    solve_each,
+    solve_memoized,
     split_concat,
 )
-from specc.analysis.value_ranges import find_value_range
+from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
@@ -80,8 +81,6 @@ from specc.ir.time_axis import TimeAxis
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
 """How the pairs of one grid are found: it asks for those of others."""
-
-MASKED_WEIGHT_OPS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
 
 REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
 """Ops that give each row of an axis from others of it, numbers that are known among them."""
@@ -91,9 +90,7 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Sort, ops.Flip, ops.Gather)
 def find_masked_values(
     value: Value, query: int, key: int, clock: TimeAxis | None = None
 ) -> MaskedValues:
-    """Return the constants that `value` holds outside of intervals of `q - k`; with a clock, in
-    time.
-    """
+    """Return the constants of `value` outside of intervals of `q - k`; with a clock, in time."""
     if not has_equal_rates(value, query, key, clock):
         return NO_MASKED_VALUES
     grid = make_grid(value, query, key, clock)
@@ -128,7 +125,7 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
         return NO_MASKED_VALUES
     if (inner := follow_view(grid)) is not None:
         return (yield inner)
-    operands = [align_operand(grid, a) for a in node.args if a]
+    operands = grid.operands()
     match node.op:
         case ops.And() | ops.Or() | ops.Not() | ops.Compare():
             return (yield from _find_boolean_values(grid, node, operands))
@@ -149,7 +146,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     x = node.first
     if (factors := split_product_factors(grid)) is not None:
         return (yield from _find_product_values(factors))
-    if isinstance(node.op, (*MASKED_WEIGHT_OPS, ops.Attend)):
+    if isinstance(node.op, ops.MaskedWeights | ops.Attend):
         return (yield from _find_weight_values(grid, node))
     if isinstance(node.op, ops.Concat):
         return (yield from _find_concat_values(grid, node, node.op))
@@ -182,16 +179,11 @@ def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
 
 
 def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
-    """Return the constants of a concatenation. Along the time axis only prefix positions come
-    before the others.
-    """
+    """Return the constants of a concatenation; along time only prefix positions come first."""
     found = split_concat(grid)
     if op.axis not in (grid.query, grid.key):
         found = [grid.at(a, grid.query, grid.key) for a in node.args if a]
-    parts = []
-    for part in found or ():
-        parts.append((yield part))
-    return find_common_values(parts)
+    return find_common_values((yield from solve_each(found or ())))
 
 
 def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
@@ -240,9 +232,8 @@ def is_sorted_last(node: Node, number: float) -> bool:
 
 def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
     """Return the constants of a `where`: of each branch where the condition can select it."""
-    condition = yield operands[0]
-    yes = yield operands[1]
-    no = yield operands[2]
+    given: list[MaskedValues] = yield from solve_each(operands)
+    condition, yes, no = given
     taken, left = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
         n: (taken & yes.get(n, FULL_INTERVAL)) | (left & no.get(n, FULL_INTERVAL))
@@ -254,9 +245,7 @@ def _find_boolean_values(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
 ) -> MaskedValueRule:
     """Return where a boolean is constant, by comparing position ids or known constants."""
-    given: list[MaskedValues] = []
-    for operand in operands:
-        given.append((yield operand))
+    given: list[MaskedValues] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
             return {1.0 - n: i for n, i in given[0].items()}
@@ -274,12 +263,8 @@ def _find_boolean_values(
 
 
 def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the constants of arithmetic on two constants, or on one that absorbs any other
-    operand.
-    """
-    given: list[MaskedValues] = []
-    for operand in operands:
-        given.append((yield operand))
+    """Return the constants of arithmetic on two constants, or on one that absorbs any operand."""
+    given: list[MaskedValues] = yield from solve_each(operands)
     found = [combine_masked_values(ARITHMETIC_FUNCTIONS[fn], *given)]
     for here, there, turned in ((0, 1, False), (1, 0, True)):
         other = operands[there]

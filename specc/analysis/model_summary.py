@@ -47,9 +47,7 @@ class SummaryNode:
         return (self.spared + sum_dims(p.all_spared() for p in self.parts.values())) * self.times
 
     def shape_of_it(self) -> tuple[object, ...]:
-        """Return what must be equal for two scopes to be shown as one; the order of inner scopes
-        does not count.
-        """
+        """Return what must be equal for two scopes to be shown as one, inner scopes sorted."""
         inner = tuple((n, self.parts[n].shape_of_it()) for n in sorted(self.parts))
         own = (self.weights, self.work, self.spared, self.times)
         return (str(self.type), self.op, *own, inner)
@@ -149,9 +147,7 @@ def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_parts(part: SummaryNode) -> None:
-    """Numbered parts that are alike become one, also where others stand between them:
-    `0 … 11`, `0, 2 … 24`.
-    """
+    """Merge equal numbered parts, also with others between them: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}

@@ -20,14 +20,13 @@ from specc.analysis.grid_constants import (
     EXACT_UNARY_FUNCTIONS,
     MaskedValues,
     combine_masked_values,
-    find_uniform_value,
     intersect_masked_values,
     map_masked_values,
     truncate_masked_value,
 )
 from specc.analysis.masked_values import compute_absorbed_result, is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
-from specc.analysis.value_ranges import find_value_range
+from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL
@@ -261,7 +260,7 @@ def _get_operand_number(standing: PaddedResult, operand: int, axis: int) -> floa
     own = [k.operand_axis for k in standing.keeps if k.operand == operand and k.result_axis == axis]
     value = standing.node.args[operand]
     if not own:
-        return find_uniform_value(value) if value else None
+        return find_uniform_value(value)
     return rows.at_padded(own[0])
 
 

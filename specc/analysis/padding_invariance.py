@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 
-from specc.analysis.grid_constants import find_uniform_value
 from specc.analysis.masked_values import is_sorted_last
 from specc.analysis.padding_constants import is_gather_in_sort_order
 from specc.analysis.padding_facts import PaddingFacts
 from specc.analysis.padding_values import is_padding_skipped
 from specc.analysis.time_dataflow import resolve_dependence
+from specc.analysis.value_ranges import find_uniform_value
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node
@@ -101,12 +101,6 @@ class PaddedRead:
         return self.link.kind == "strided" and self.link.stride > 1 and self.side != "right"
 
 
-MASKED_SOFTMAX_OPS = (ops.MaskedSoftmax, ops.Hard, ops.Share)
-"""Ops with a mask whose result is weights: what they are given where the mask is false
-is not looked at, not even to multiply it by zero.
-"""
-
-
 def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     """Return True if valid positions of the result do not depend on padded positions through this
     link.
@@ -180,8 +174,9 @@ def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
 def _is_masked_at_padding(reading: PaddedRead) -> bool:
     """Through a mask that is false, or weights or values that are zero, at padded keys."""
     _, reach = resolve_dependence(reading.node, reading.link)
-    # What a mask hides has weight zero, and zero times NaN is NaN.
-    sound = isinstance(reading.node.op, MASKED_SOFTMAX_OPS) or reading.finite
+    # What a mask hides has weight zero, and zero times NaN is NaN; normalizers do not look
+    # at scores where the mask is false.
+    sound = isinstance(reading.node.op, ops.MaskedWeights) or reading.finite
     if reading.after and reach.lo >= 0 and _have_same_positions(reading):
         return sound
     if any(g.key in reading.given[g.operand].zero for g in reading.link.gates):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specc.analysis.causality import find_node_span, format_op_name
-from specc.analysis.grid_constants import find_uniform_value
 from specc.analysis.padding_facts import NO_PADDING_FACTS, PaddingFacts, PaddingSource
+from specc.analysis.value_ranges import find_uniform_value
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
@@ -101,7 +101,7 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     return Diagnostic(
         "W0601",
         f"padded positions reach `{leak.output}`: {how}",
-        Label(span, what) if span else None,
+        Label.at(span, what),
         helps=(fix,) if fix else (),
         severity="warning",
     )
@@ -148,10 +148,6 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     return (f"`{called}` reads them{where}, no mask stands between", "this reads padded positions")
 
 
-SEQUENCE_LOOP_OPS = (ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
-MASKED_OPS = (ops.Attend, ops.MaskedSoftmax, ops.Hard, ops.Share)
-"""Ops that take a mask."""
-
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
 """What a reduction passes over; a sum, zeros."""
 
@@ -159,7 +155,7 @@ IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
 def suggest_padding_fix(leak: PaddingLeak) -> str:
     """Say what to write so that padding stays out; "" where nothing is known to help."""
     op = leak.node.op
-    if isinstance(op, SEQUENCE_LOOP_OPS):
+    if isinstance(op, ops.RecurrentLayer | ops.Scan):
         scan = isinstance(op, ops.Scan)
         return f"add `keep {leak.keep}`" if scan else f"add `keep={leak.keep}`"
     if leak.dirt.shifted or leak.is_sorted():
@@ -258,7 +254,7 @@ def _suggest_other(leak: PaddingLeak) -> str:
             return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
             return f"multiply one factor by `{keep}` first: `where(mask, w, 0.0)`"
-    return f"use `& visible({keep})`" if isinstance(op, MASKED_OPS) else ""
+    return f"use `& visible({keep})`" if isinstance(op, ops.Attend | ops.MaskedWeights) else ""
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:

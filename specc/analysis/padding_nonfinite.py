@@ -10,8 +10,12 @@ from math import isinf
 from typing import TypeAlias
 
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
-from specc.analysis.padding_positions import find_constant_fraction
-from specc.analysis.value_ranges import ValueRange, find_constant_value, find_value_range
+from specc.analysis.value_ranges import (
+    ValueRange,
+    find_constant_fraction,
+    find_constant_value,
+    find_value_range,
+)
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 

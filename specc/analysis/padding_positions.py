@@ -11,9 +11,9 @@ position id exposes the amount of padding.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
 from typing import TypeAlias
 
+from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -144,23 +144,6 @@ def _view_count(node: Node, count: PaddingTerms) -> PaddingCount:
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
-def find_constant_fraction(value: Value | None) -> Fraction | None:
-    """Return the constant that a value is everywhere, or None."""
-    while (
-        value
-        and value.node
-        and value.node.args
-        and (value.node.op.view or isinstance(value.node.op, ops.Cast))
-    ):
-        if isinstance(value.node.op, ops.Extent) or value.type.dtype == "bool":
-            return None
-        value = value.node.first
-    match value and value.node and value.node.op:
-        case ops.Constant(value=number) if not isinstance(number, bool) and isfinite(number):
-            return Fraction(number)
-    return None
-
-
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
     """Return True if positions are compared with the length at which padding starts or ends: valid
     positions then stay on their side.
@@ -198,20 +181,12 @@ def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> Padding
 
 def _are_position_ids(value: Value | None) -> bool:
     """Return True if a value is position ids."""
-    while value and value.node and value.node.op.view:
-        if isinstance(value.node.op, ops.Extent | ops.Range):
-            return True
-        value = value.node.first
-    return False
+    return isinstance(get_viewed_op(value), ops.Extent | ops.Range)
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
     """Return the length that a value is everywhere, or None."""
-    while value and value.node and value.node.args and value.node.op.view:
-        if isinstance(value.node.op, ops.Extent):
-            return None
-        value = value.node.first
-    match value and value.node and value.node.op:
+    match get_viewed_op(value):
         case ops.Size(length=length):
             return length
         case ops.Constant(value=int() as number, dtype="i64" | "i32"):

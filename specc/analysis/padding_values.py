@@ -110,7 +110,7 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
     node, value, given = standing.node, standing.value, standing.given
     last = value.type.rank - 1
     match node.op:
-        case ops.MaskedSoftmax() | ops.Hard() | ops.Share():
+        case ops.MaskedWeights():
             # The keys are the last axis of a mask as of the weights, however many there
             # are before them.
             mask = node.op.mask
@@ -135,15 +135,13 @@ def _iterate_masked_axes(standing: PaddedResult) -> Iterator[int]:
                 yield axis
         case ops.Route() as op if (keep := op.parts(given).keep) is not None:
             yield from keep.zero  # rows that are not kept go to no expert
-        case ops.Rnn() | ops.Gru() | ops.Lstm() if value.type.rank == 3 and is_padding_skipped(
-            node, given
-        ):
+        case ops.RecurrentLayer() if value.type.rank == 3 and is_padding_skipped(node, given):
             yield 1
 
 
 def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
     """Return True if a recurrent layer has a padding mask."""
-    if not isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
+    if not isinstance(node.op, ops.RecurrentLayer):
         return False
     keep = node.op.keep.of(given)
     return keep is not None and 1 in keep.zero

@@ -3,10 +3,16 @@
 Input: a value and its query and key axes. A view moves axes, so its operand is the same grid
 with other axis indices: a value `[n, n]` before an `insert` at 0 is seen along its axes 0 and 1,
 the result along 1 and 2.
+
+Recursive rules over grids are generators: a rule yields the questions whose answers it needs,
+receives them, and returns its own answer. `solve_memoized` evaluates them on a stack of its own,
+so that graphs may be arbitrarily deep, once each: a chain of thirty `where` nodes, each reading
+its predecessor twice, needs thirty answers instead of 2^30, and within a budget.
 """
 
+from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -33,9 +39,7 @@ class QueryKeyGrid:
     side: GridSide = field(default="keys", compare=False)
 
     def at(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
-        """Return an operand with these axes; an axis of length 1 is broadcast and therefore
-        dropped.
-        """
+        """Return an operand with these axes; an axis of length 1 is broadcast and dropped."""
         return replace(
             self,
             value=operand,
@@ -43,10 +47,13 @@ class QueryKeyGrid:
             key=_keep_axis_of(operand, key),
         )
 
+    def operands(self) -> list["QueryKeyGrid"]:
+        """Return the operands of its op, aligned from the right (broadcasting)."""
+        node = self.value.node
+        return [align_operand(self, a) for a in node.args if a] if node else []
+
     def head(self, axis: int) -> Dim | None:
-        """Return the number of prefix positions (before time 0) along an axis; None if it is no
-        time axis.
-        """
+        """Return the number of prefix positions along an axis; None if it is no time axis."""
         if self.clock is None:
             return Dim.of(0)
         return self.clock.head(self.value.type.shape[axis])
@@ -55,9 +62,7 @@ class QueryKeyGrid:
 def has_equal_rates(
     value: Value, query: int | None, key: int | None, clock: TimeAxis | None
 ) -> bool:
-    """Return True if both axes gain the same number of positions per chunk, so that `q - k` is
-    well defined.
-    """
+    """Return True if both axes gain equally many positions per chunk: `q - k` is defined."""
     if clock is None:
         return True
     rows = [a for a in (query, key) if a is not None and 0 <= a < value.type.rank]
@@ -78,9 +83,7 @@ def _keep_axis_of(value: Value, axis: int | None) -> int | None:
 
 
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
-    """Return the operand of an op that only moves axes or works along another axis; None for other
-    ops.
-    """
+    """Return the operand of an op that moves axes or works along another axis, or None."""
     node = grid.value.node
     x = node.first if node is not None else None
     if node is None or x is None:
@@ -183,3 +186,83 @@ def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
     query = None if grid.query is None else grid.query - shift
     key = None if grid.key is None else grid.key - shift
     return grid.at(operand, query, key)
+
+
+MAX_TRAVERSAL_STEPS = 50_000
+"""How many different questions are asked about one grid before the proof gives up."""
+
+Q = TypeVar("Q", bound=Hashable)
+A = TypeVar("A")
+TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
+
+
+@dataclass
+class TraversalBudget:
+    """A limit on the number of values inspected for one band."""
+
+    steps: int = MAX_TRAVERSAL_STEPS
+
+    @property
+    def spent(self) -> bool:
+        """True once more values were requested than the budget allows."""
+        return self.steps < 0
+
+    def take(self) -> bool:
+        """Count one question more; whether it may be asked."""
+        self.steps -= 1
+        return not self.spent
+
+
+def solve_memoized(
+    question: Q, rule: TraversalRule[Q, A], known: dict[Q, A], budget: TraversalBudget, otherwise: A
+) -> A:
+    """Return the answer to a question, and store in `known` the answers to all questions it asked.
+    Beyond the budget the answer is `otherwise`, which must hold of every value.
+    """
+    if question in known:
+        return known[question]
+    if not budget.take():
+        return otherwise
+    # Each question that is open stands above the one that asked it. `given` is what the
+    # top is sent; a generator that was only just made takes nothing yet.
+    open_ = [(question, rule(question))]
+    given, fresh = otherwise, True
+    while open_:
+        here, work = open_[-1]
+        try:
+            asked = next(work) if fresh else work.send(given)
+        except StopIteration as done:
+            known[here] = given = done.value
+            open_.pop()
+            fresh = False
+            continue
+        fresh = asked not in known and budget.take()
+        if fresh:
+            open_.append((asked, rule(asked)))
+        else:
+            given = known.get(asked, otherwise)
+    return known[question]
+
+
+def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
+    """Return the answers to several questions, for a rule that needs them all."""
+    answers: list[A] = []
+    for question in questions:
+        answers.append((yield question))
+    return answers
+
+
+def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
+    """Return True if the answer to any question is; the rest is not asked then."""
+    for question in questions:
+        if (yield question):
+            return True
+    return False
+
+
+def solve_all(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
+    """Return True if the answers to all questions are; the rest is not asked otherwise."""
+    for question in questions:
+        if not (yield question):
+            return False
+    return True

@@ -54,10 +54,7 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
     """Return how positions of the time axis are read by an op that joins or selects positions by
     index; None for other ops, or if the result has no time axis.
     """
-    operand = node.args[link.operand]
-    if operand is None:
-        return None
-    length = operand.type.shape[link.operand_axis]
+    length = node.operand(link.operand).type.shape[link.operand_axis]
     head = clock.head(length)
     match node.op:
         case _ if head is None:
@@ -87,7 +84,6 @@ def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeR
 
 def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node selects time 0 of a value with one time axis."""
-    x = node.first
     match node.op:
         case ops.Slice(axis=axis, start=at, stop=stop) if stop == at + 1:
             pass
@@ -95,14 +91,12 @@ def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
             pass
         case _:
             return False
-    if x is None or clock.head(x.type.shape[axis]) != at:
-        return False
-    return sum(clock.head(d) is not None for d in x.type.shape) == 1
+    heads = [clock.head(d) for d in node.operand().type.shape]
+    return heads[axis] == at and sum(head is not None for head in heads) == 1
 
 
 def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node selects prefix positions of a time axis."""
-    x = node.first
     match node.op:
         case ops.Slice(axis=axis, stop=end):
             pass
@@ -110,7 +104,7 @@ def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
             end = at + 1
         case _:
             return False
-    head = clock.head(x.type.shape[axis]) if x is not None else None
+    head = clock.head(node.operand().type.shape[axis])
     return head is not None and clock.sure(head - end)
 
 
@@ -118,12 +112,10 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
     """Return how many positions the operand has before those of result position 0; None if they do
     not form whole chunks.
     """
-    operand = node.args[link.operand]
-    if operand is None or link.result_axis is None:
+    if link.result_axis is None:
         return None
-    types = node.op.infer(*(a.type if a else None for a in node.args))
-    made = clock.track(types[link.result].shape[link.result_axis])
-    read = clock.track(operand.type.shape[link.operand_axis])
+    made = clock.track(node.infer_types()[link.result].shape[link.result_axis])
+    read = clock.track(node.operand(link.operand).type.shape[link.operand_axis])
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
     # Rows that a window reads before it begins to make some are not of this kind.
@@ -160,11 +152,9 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
         if node not in live:
             continue
         for link in find_dependences(node, results):
-            operand, to = node.args[link.operand], _find_result_axis(node, link)
-            if operand is None or to is None:
-                continue
-            before = parts.get((operand, link.operand_axis))
-            if before is not None:
+            to = _find_result_axis(node, link)
+            before = parts.get((node.operand(link.operand), link.operand_axis))
+            if before is not None and to is not None:
                 at = results[link.result], to
                 parts[at] = max(parts.get(at, 1), before * link.stride)
     return lcm(*parts.values())
@@ -196,9 +186,7 @@ def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Return, for each padding mask, how many of its positions become one after all strides, where
-    more than one.
-    """
+    """Return how many positions of each padding mask become one after all strides, if several."""
     keeps = {n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.keep}
     found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.type.rank}
     return {name: stride for name, stride in found.items() if stride > 1}
@@ -211,11 +199,10 @@ def _find_largest_stride(graph: Graph, keep: Value) -> int:
         if not isinstance(node.op, ops.Sliding | ops.KeepRows | ops.Stride):
             continue
         for link in find_dependences(node, results):
-            x, to = node.args[link.operand], link.result_axis
-            if link.kind != "strided" or x is None or to is None:
+            if link.kind != "strided" or link.result_axis is None:
                 continue
-            before = strides.get(x.type.shape[link.operand_axis])
+            before = strides.get(node.operand(link.operand).type.shape[link.operand_axis])
             if before is not None:
-                made = results[link.result].type.shape[to]
+                made = results[link.result].type.shape[link.result_axis]
                 strides[made] = max(strides.get(made, 1), before * link.stride)
     return max(strides.values())

@@ -88,9 +88,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
 
 @dataclass
 class _TimeReads:
-    """What a result reads of moving operands: positions along each of its time axes, the
-    newest, all, or the first.
-    """
+    """What a result reads: positions along each time axis, the newest, all, or the first."""
 
     before: dict[int, Interval]
     newest: bool = False
@@ -113,19 +111,8 @@ class _TimeReads:
 
 def _visit_node(node: Node, results: tuple[Value, ...], along: FlowContext) -> None:
     """Find the states of the results of a node, and note the first way in which it leaks."""
-    if isinstance(node.op, ops.Scan):
-        _visit_loop(node, node.op, results, along)
-    else:
-        _record_results(node, results, *_judge_node(node, results, along), along)
-
-
-def _record_results(
-    node: Node,
-    results: tuple[Value, ...],
-    states: Sequence[TimeState],
-    found: Sequence[Leak],
-    along: FlowContext,
-) -> None:
+    judge = _visit_loop if isinstance(node.op, ops.Scan) else _judge_node
+    states, found = judge(node, results, along)
     if found:
         along.leaks.append(_select_worst_leak(found))
     along.states.update(zip(results, states, strict=True))
@@ -180,8 +167,7 @@ def _follow_dependence(
         return [Leak(node, "all", link.operand)]
     # Reaches add up along a path, and paths that meet are joined. They are counted in
     # rows of what comes in, of which a row behind strides is several.
-    operand = node.args[link.operand]
-    rate = clock.rate(operand.type.shape[link.operand_axis]) if operand else 1
+    rate = clock.rate(node.operand(link.operand).type.shape[link.operand_axis])
     rows = reach.times(clock.chunk // max(rate, 1))
     read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
@@ -215,10 +201,14 @@ def _find_mixing_leaks(
     return found
 
 
-def _visit_loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: FlowContext) -> None:
-    """Find the states of the results of a loop, whose body is judged op by op as what
-    stands outside is.
+def _visit_loop(
+    node: Node, results: tuple[Value, ...], along: FlowContext
+) -> tuple[list[TimeState], list[Leak]]:
+    """Return the states of the results of a loop, whose body is judged op by op as what
+    stands outside is, and its leaks.
     """
+    op = node.op
+    assert isinstance(op, ops.Scan)
     runs = is_time_loop(node, op, along.clock)
     given = along.given(node)
     body = inline_loop_captures(node, op)
@@ -233,11 +223,9 @@ def _visit_loop(node: Node, op: ops.Scan, results: tuple[Value, ...], along: Flo
         along.states.update(inside.states)
     moves = any(s.axes for s in (*given, *states))
     if (says := find_length_use(op.body, along.related)) and (runs or not moves):
-        found = [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
-    else:
-        within = [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
-        found = [*within, *found]
-    _record_results(node, results, states, found, along)
+        return states, [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
+    within = [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+    return states, [*within, *found]
 
 
 def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> FlowContext:
@@ -286,9 +274,7 @@ MAX_FOLLOWED_ITERATIONS = 3
 
 
 def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:
-    """Return the state of a carry before any iteration: its initial value or the result of the
-    previous iteration.
-    """
+    """Return the state of a carry before any iteration: its initial value or a result."""
     axes: dict[int, Interval] = {}
     for axis in {*carry.axes, *after.axes}:
         old = carry.axes.get(axis, EMPTY_INTERVAL)
@@ -325,22 +311,15 @@ def _iterate_gate_reads(
 ) -> Iterator[tuple[int, Interval]]:
     """Yield what each gate of a dependence lets through."""
     for gate in link.gates:
-        operand = node.args[gate.operand]
-        if operand:
-            yield (gate.result_axis, find_nonzero_interval(operand, gate.query, gate.key, clock))
-        scores = node.first
-        if isinstance(node.op, ops.MaskedSoftmax) and scores:
+        mask = node.operand(gate.operand)
+        yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, clock)
+        if isinstance(node.op, ops.MaskedSoftmax):
             # A score of minus infinity is as good as a mask.
-            query = scores.type.rank - 2
-            low = find_masked_values(scores, query, query + 1, clock).get(
-                -FULL_INTERVAL.hi, FULL_INTERVAL
-            )
-            yield gate.result_axis, low
+            query = node.operand().type.rank - 2
+            low = find_masked_values(node.operand(), query, query + 1, clock)
+            yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
 
 
 def _is_better_interval(a: Interval, b: Interval) -> bool:
     """Prefer what is causal, then what is shorter, then what looks less far ahead."""
     return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)
-
-
-__all__ = ["Leak", "TimeFlow", "TimeState", "resolve_dependence", "trace_time_dataflow"]

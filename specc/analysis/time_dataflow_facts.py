@@ -124,9 +124,7 @@ class FlowContext:
 def iterate_capture_leaks(
     node: Node, given: Sequence[TimeState], clock: TimeAxis
 ) -> Iterator[Leak]:
-    """Yield the initial values and captures of a loop along the time axis that depend on that axis
-    and must not.
-    """
+    """Yield the initial values and captures of a time loop that depend on time and must not."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, clock):
             starts = node.op.first + node.op.scanned
@@ -137,7 +135,7 @@ def iterate_capture_leaks(
             for n, state in enumerate(given[starts:], starts):
                 if state.moves and not (n >= captured and state.latched):
                     yield Leak(node, "captured", n)
-        case ops.Rnn() | ops.Gru() | ops.Lstm():
+        case ops.RecurrentLayer():
             # Of other moving states their own links tell.
             for place in (s.place for s in node.op.first_states):
                 if place < len(given) and given[place].latched:

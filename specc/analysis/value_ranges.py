@@ -9,12 +9,13 @@ is found behind such nodes.
 """
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from math import exp, inf, isfinite, isnan, log1p, sqrt, trunc
 from typing import TypeAlias
 
-from specc.analysis.padding_positions import find_constant_fraction
 from specc.ir import ops
 from specc.ir.graph import Node, Value
+from specc.ir.op import Op
 
 ValueRange: TypeAlias = tuple[float, float]
 """The least and the most."""
@@ -43,7 +44,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
 RISING = ("sqrt", "exp", "softplus", "sigmoid")
 """Functions that grow with their operand."""
 
-UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard, ops.Share, ops.OneHot)
+UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
 INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
 SELECTION_OPS = (
     *(ops.Slice, ops.Stride, ops.Index, ops.Last, ops.Flip, ops.Roll),
@@ -226,49 +227,73 @@ def _make_range(low: float, high: float) -> ValueRange:
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
-__all__ = ["ValueRange", "find_value_range"]
+def skip_views(value: Value | None, *through: type[Op]) -> Value | None:
+    """Return the value behind views, and behind ops `through` of one operand. An `extent`
+    makes position ids of its own and is not passed.
+    """
+    while value and value.node and value.node.args:
+        op = value.node.op
+        if isinstance(op, ops.Extent) or not (op.view or isinstance(op, through)):
+            break
+        value = value.node.first
+    return value
+
+
+def get_viewed_op(value: Value | None, *through: type[Op]) -> Op | None:
+    """Return the op that makes the value behind views (`skip_views`)."""
+    inner = skip_views(value, *through)
+    return inner.op if inner else None
+
+
+def find_constant_fraction(value: Value | None) -> Fraction | None:
+    """Return the finite constant that a value is everywhere, or None."""
+    while value and value.node and value.node.args:
+        op = value.node.op
+        passed = op.view or isinstance(op, ops.Cast)
+        if isinstance(op, ops.Extent) or not passed or value.type.dtype == "bool":
+            return None
+        value = value.node.first
+    match value and value.op:
+        case ops.Constant(value=number) if not isinstance(number, bool) and isfinite(number):
+            return Fraction(number)
+    return None
 
 
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant that a value is everywhere, infinity included, or None."""
     if (found := find_constant_fraction(value)) is not None:
         return float(found)
-    inner = _skip_views(value)
-    match inner and inner.node and inner.node.op:
+    match get_viewed_op(value):
         # True is a number for Python, and no score.
         case ops.Constant(value=number) if not isinstance(number, bool):
             return float(number)
     return None
 
 
-def _skip_views(value: Value | None) -> Value | None:
-    """Return the value behind views. `Extent` is kept: it makes position ids of its own."""
-    while value and value.node and value.node.args and value.node.op.view:
-        if isinstance(value.node.op, ops.Extent):
-            break
-        value = value.node.first
-    return value
+def find_uniform_value(value: Value | None) -> float | None:
+    """Return the number or truth value that a value has at every position, or None."""
+    if value is None or value.type.dtype != "bool":
+        return find_constant_value(value)
+    match get_viewed_op(value):
+        case ops.Constant(value=truth):
+            return float(truth)
+    return None
 
 
 def find_element_lower_bound(value: Value | None) -> float | None:
     """Return a lower bound of all elements, or None."""
-    while value and value.node:
-        op = value.node.op
-        if isinstance(op, ops.Extent | ops.Range):
+    inner = skip_views(value, ops.Cast)
+    match inner and inner.op:
+        case ops.Extent() | ops.Range():
             return 0.0
-        if isinstance(op, ops.Constant):
-            return find_constant_value(value)
-        if not value.node.args or not (op.view or isinstance(op, ops.Cast)):
-            return None
-        value = value.node.first
-    return 0.0 if value is not None and value.type.dtype == "bool" else None
+        case ops.Constant():
+            return find_constant_value(inner)
+    return 0.0 if inner and inner.node is None and inner.type.dtype == "bool" else None
 
 
 def is_zero_everywhere(value: Value | None) -> bool:
     """Return True if a value is constant zero or false."""
-    while value and value.node and value.node.op.view and value.node.args:
-        value = value.node.first
-    match value and value.node and value.node.op:
+    match get_viewed_op(value):
         case ops.Constant(value=number):
             return not number
     return False
@@ -282,7 +307,6 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
         case Value(
             node=Node(ops.Pointwise(fn="exp"), (Value(node=Node(ops.Arith(fn="sub"), (x, most))),))
         ):
-            while most and most.node and most.node.op.view and most.node.args:
-                most = most.node.first
-            return most is not None and most.node == Node(ops.Reduce("max", axis), (x,))
+            largest = skip_views(most)
+            return largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,))
     return False

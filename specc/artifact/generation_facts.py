@@ -1,13 +1,22 @@
-"""Generation metadata of a package (`specc.json`): inputs, states, how text is read."""
+"""Generation metadata of a package (`specc.json`): inputs, states, bounds on lengths, how text is
+read.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import NoReturn
 
+from specc.analysis.length_limits import (
+    compute_max_length,
+    find_divisibility_constraints,
+    find_joint_length_limits,
+    find_length_limits,
+    find_min_lengths,
+)
 from specc.artifact.manifest import RandomWeights, parse_generation
 from specc.diagnostics.diagnostic import raise_error
-from specc.io.json_io import FieldPath, Json, JsonFields, RaiseFieldError, to_json_value
+from specc.io.json_io import INTEGER_BOUND, Json, JsonFields, to_json_value
 from specc.io.json_io import as_exact_integer as integer_of
 from specc.io.safe_read import escape_text
 from specc.ir.derived_graphs import DecodeState, StateRole
@@ -22,6 +31,7 @@ from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 KEY = "generating"
+ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,9 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
     data = about.get(KEY)
     if not isinstance(data, dict):
         _damaged(path, "it does not say how it generates")
-    fields = JsonFields(data, complain=_complaint(path))
+    fields = JsonFields(
+        data, complain=lambda place, what: _damaged(path, f"`{'.'.join(place)}` {what}")
+    )
     generation = parse_generation(fields.get_optional("generation"))
     text = fields.get_optional("graphs")
     if generation is None or not isinstance(text, str):
@@ -178,27 +190,14 @@ def _chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | None:
         _damaged(path, "`chunks` has a length that is none")
     if not lengths.keys() <= step.outputs.keys():
         _damaged(path, "`chunks` names a result that the step does not give")
-    return StreamChunks(rows, lengths, _read_names(both.get("alone")))
-
-
-def _read_names(names: object) -> tuple[str, ...]:
-    return tuple(map(str, names)) if isinstance(names, list) else ()
+    alone = both.get("alone")
+    return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
 
 
 def _chance(fields: JsonFields) -> RandomWeights | None:
     """Which weights are random, if any are."""
-    seed, count = (
-        integer_of(fields.get_optional("seed")),
-        integer_of(fields.get_optional("drawn")),
-    )
+    seed, count = (integer_of(fields.get_optional(key)) for key in ("seed", "drawn"))
     return None if seed is None else RandomWeights(seed, max(count or 0, 0))
-
-
-def _complaint(path: str) -> RaiseFieldError:
-    def complain(place: FieldPath, what: str) -> NoReturn:
-        _damaged(path, f"`{'.'.join(place)}` {what}")
-
-    return complain
 
 
 def _signature(
@@ -241,9 +240,7 @@ def check_encoder_outputs(
 
 
 def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple[DecodeState, ...]:
-    """The states of a step, each an input and an output of its own, whose lengths are
-    known before the first step.
-    """
+    """The states of a step, each an input and an output with lengths known beforehand."""
     # Two states of one name would share a buffer, and one would be lost.
     states = tuple(_read_state(one, step, path) for one in data.listed("states"))
     names, afters = {s.name for s in states}, {s.next for s in states}
@@ -251,20 +248,15 @@ def _states(data: JsonFields, signature: Graph, step: Graph, path: str) -> tuple
         _damaged(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
+        fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
         # one that `encode` gives has its size from there
-        if not state.initial and not _lengths_of_one(state) <= told:
+        if not state.initial and not {s for d in fixed for s in d.symbols()} <= told:
             _damaged(
                 path,
                 f"nothing says how large the state `{escape_text(state.name)[:200]}` is at the "
                 f"beginning",
             )
     return states
-
-
-def _lengths_of_one(state: DecodeState) -> set[str]:
-    """The symbols in the shape of a state but for the axis whose rows it gains."""
-    fixed = [d for n, d in enumerate(state.type.shape) if n != state.rows]
-    return {symbol for dim in fixed for symbol in dim.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:
@@ -279,11 +271,8 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or after not in step.outputs
     ):
         _damaged(path, f"the step has no state `{escape_text(str(name))[:200]}`")
-
-    def broken(place: FieldPath, what: str) -> NoReturn:
-        _damaged(path, f"the state `{escape_text(name)[:200]}` is broken")
-
-    fields = JsonFields(data, complain=broken)
+    broken = f"the state `{escape_text(name)[:200]}` is broken"
+    fields = JsonFields(data, complain=lambda *_: _damaged(path, broken))
     type_ = step.inputs[name].type
     return DecodeState(
         name=name,
@@ -291,10 +280,10 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         type=type_,
         batch=_axis(fields, "batch", type_),
         rows=_axis(fields, "rows", type_),
-        most=_integer(fields, "most") if fields.has("most") else inf,
+        most=fields.integer("most", 0, INTEGER_BOUND) if fields.has("most") else inf,
         initial=fields.text("initial"),
-        role=_role(fields),
-        layer=_integer(fields, "layer"),
+        role=fields.choice("role", ROLES),
+        layer=fields.integer("layer", 0, INTEGER_BOUND),
     )
 
 
@@ -303,29 +292,13 @@ def _axis(data: JsonFields, key: str, type_: Type) -> int | None:
     return data.integer(key, 0, type_.rank - 1) if data.has(key) else None
 
 
-def _integer(data: JsonFields, key: str) -> int:
-    number = integer_of(data.get_optional(key))
-    if number is None:
-        data.refuse(key, "is not a whole number")
-    return number
-
-
-def _role(data: JsonFields) -> StateRole:
-    match data.get_optional("role"):
-        case "key" | "value" | "carry" | "rows" as role:
-            return role
-    data.refuse("role", "is not known")
-
-
 def _names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """A list of inputs of the step."""
-    return tuple(_name(name, step, path) for name in data.listed(key))
-
-
-def _name(name: object, step: Graph, path: str) -> str:
-    if not isinstance(name, str) or name not in step.inputs:
-        _damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
-    return name
+    names = data.listed(key)
+    for name in names:
+        if not isinstance(name, str) or name not in step.inputs:
+            _damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
+    return tuple(map(str, names))
 
 
 def _damaged(path: str, why: str) -> NoReturn:
@@ -335,3 +308,46 @@ def _damaged(path: str, why: str) -> NoReturn:
         notes=[why],
         helps=["compile the package again"],
     )
+
+
+def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
+    """What each length may be: what `dims` promises and what is taken of it, and what a
+    table of positions holds, also of several together.
+    """
+    most, taken = find_length_limits(graph), find_min_lengths(graph)
+    # Of several lengths together, under the text of their sum.
+    bounds = {
+        text: LengthBound(0, limit.most, limit.reason)
+        for text, limit in find_joint_length_limits(graph).items()
+    }
+    for text, quotient in find_divisibility_constraints(graph).items():
+        bounds[text] = LengthBound(0, 0, f"`{quotient[1:-1]}` is a length of this model")
+    for symbol in {*graph.least, *most, *taken}:
+        limit, rows = most.get(symbol), taken.get(symbol, 0)
+        reasons = []
+        if symbol in graph.least:
+            reasons.append(f"`dims` promises {symbol} >= {graph.least[symbol]}")
+        if rows:
+            reasons.append(f"rows are taken that are there from {symbol} = {rows} on")
+        if limit:
+            reasons.append(limit.reason)
+        bounds[symbol] = LengthBound(
+            max(graph.least.get(symbol, 0), rows), limit.most if limit else None, "; ".join(reasons)
+        )
+    return bounds
+
+
+def max_context_length(
+    bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
+) -> int | None:
+    """The most that `symbol` may be beside `known` lengths; None without a bound."""
+    found = []
+    for text, bound in bounds.items():
+        try:
+            length = parse_dim(text)
+        except DimError:  # a package may have come from anywhere
+            continue
+        told = length.symbols() - {symbol} <= known.keys()
+        if symbol in length.symbols() and bound.high is not None and told:
+            found.append(compute_max_length(length, symbol, known, bound.high))
+    return min(found, default=None)

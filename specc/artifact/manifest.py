@@ -4,16 +4,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import format_repr
 from specc.io.json_io import (
-    FieldPath,
     JsonFields,
     as_exact_integer,
-    parse_strict_json,
+    open_record,
     replace_non_finite,
+    to_json_value,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
@@ -77,16 +78,10 @@ TOLD: Mapping[str, str] = {
 """The settings that it records: those that are not fixed are its defaults."""
 
 
-LAYOUTS: Mapping[str, WeightLayout] = {"rows": "rows", "columns": "columns"}
+LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MOST_LOST = 1e39
 """What a number of float32 can lose at most, and more."""
-ROUNDINGS: Mapping[str, ActivationRounding] = {
-    "none": "none",
-    "row": "row",
-    "block": "block",
-    "tensor": "tensor",
-    "layer": "layer",
-}
+ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,39 +97,19 @@ class QuantizedWeight:
     worst: float
 
 
-@dataclass(frozen=True)
-class PrecisionRecord:
-    """Every rounded weight by name, and why other matrices are not."""
-
-    rounded: Mapping[str, QuantizedWeight]
-    kept: Mapping[str, str]
-
-
-def parse_precision(data: JsonFields) -> PrecisionRecord:
-    """What `precision` of a manifest says; nothing where it has none."""
-    if "precision" not in data.names() or not data.table("precision"):
-        return PrecisionRecord({}, {})
-    fields = data.child("precision")
-    each = fields.child("rounded")
-    rounded = {name: _stored(each.child(name)) for name in each.names()}
-    return PrecisionRecord(rounded, fields.string_map("kept"))
-
-
-def _stored(fields: JsonFields) -> QuantizedWeight:
+def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     bits = fields.integer("bits", min(QUANTIZED_BITS), max(QUANTIZED_BITS))
     if bits not in QUANTIZED_BITS:
         fields.refuse("bits", "is neither 4 nor 8")
     block = fields.integer("block", 0, MAX_GROUP_SIZE)
     if block & (block - 1) or (not block and bits != 8):
         fields.refuse("block", "is no length of a block of such numbers")
-    layout = fields.choice("layout", tuple(LAYOUTS))
-    rounding = fields.choice("rounding", tuple(ROUNDINGS))
     return QuantizedWeight(
         form=QuantizationFormat(
             bits=bits,
             block=block,
-            layout=LAYOUTS[layout],
-            rounding=ROUNDINGS[rounding],
+            layout=fields.choice("layout", LAYOUTS),
+            rounding=fields.choice("rounding", ROUNDINGS),
             turned=fields.flag("turned"),
         ),
         scales=fields.text("scales"),
@@ -198,24 +173,19 @@ class Manifest:
 
     @property
     def generates(self) -> GenerateSection | None:
-        """What the spec says in `generate`; None where it says nothing, or nothing that
-        makes sense.
-        """
+        """The `generate` section of the spec; None where there is none that makes sense."""
         return parse_generation(self.generation)
 
     def dump(self) -> str:
         """As JSON, the same bytes for the same model."""
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # only a model that decodes by itself says that it does, and so of rounding
-        some: dict[str, object] = {}
-        if self.decodes is not None:
-            some["decodes"] = dict(self.decodes)
-        if self.scoring is not None:
-            some["scoring"] = write_graphs(self.scoring)
-        if self.precision:
-            some["precision"] = dict(self.precision)
-        if self.streaming is not None:
-            some["streaming"] = _streaming_data(self.streaming)
+        some = {
+            "decodes": self.decodes,
+            "scoring": self.scoring and write_graphs(self.scoring),
+            "precision": self.precision or None,
+            "streaming": self.streaming,
+        }
         data = {
             "format": FORMAT,
             "specc": self.version,
@@ -226,20 +196,18 @@ class Manifest:
             "config": replace_non_finite(self.config),
             "generation": self.generation,
             "reading": self.reading.to_json(),
-            "weights": dict(self.weights),
-            "stored": dict(self.stored),
-            "attentions": [dict(a) for a in self.attentions],
-            **some,
-            "sources": dict(self.sources),
+            "weights": to_json_value(self.weights),
+            "stored": to_json_value(self.stored),
+            "attentions": to_json_value(self.attentions),
+            **{name: to_json_value(value) for name, value in some.items() if value is not None},
+            "sources": to_json_value(self.sources),
             "graphs": write_graphs(*graphs),
         }
         return manifest_to_text(data)
 
 
 def parse_generation(data: object) -> GenerateSection | None:
-    """What a spec says in `generate`, its settings not looked at yet; None for anything
-    else.
-    """
+    """What a spec says in `generate`, its settings unchecked; None for anything else."""
     match data:
         case {
             "name": str(name),
@@ -251,10 +219,6 @@ def parse_generation(data: object) -> GenerateSection | None:
     return None
 
 
-def _streaming_data(streaming: StreamSection) -> dict[str, object]:
-    return {"growing": streaming.growing, "sources": list(streaming.sources)}
-
-
 def _streaming_from(data: object) -> StreamSection | None:
     """What a spec says in `stream`; None for anything else."""
     match data:
@@ -264,9 +228,7 @@ def _streaming_from(data: object) -> StreamSection | None:
 
 
 def manifest_to_text(data: Mapping[str, object]) -> str:
-    """Compact JSON. The bytes of a file's name that are no UTF-8 are escaped: no file
-    can hold them as they are.
-    """
+    """Compact JSON; bytes of a file's name that are no UTF-8 are escaped."""
     text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return LONE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
@@ -277,7 +239,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB"
         )
-    data = _fields(text, path)
+    data = open_record(text, FORMAT, "model", partial(_damaged, path))
     graphs = read_graphs(data.text("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs stands beside the one that it belongs to;
@@ -285,7 +247,9 @@ def parse_manifest(text: str, path: str) -> Manifest:
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _damaged(path, "it holds no graph")
-    scoring = _scoring(data, path)
+    scoring = None  # the graph that a model decodes
+    if "scoring" in data.names():
+        scoring = next(iter(read_graphs(data.text("scoring"), path).values()), None)
     stored = data.string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
         _damaged(path, f"it does not say where the weight `{escape_text(missing[0])}` lies")
@@ -312,30 +276,6 @@ def parse_manifest(text: str, path: str) -> Manifest:
     )
 
 
-def _scoring(data: JsonFields, path: str) -> Graph | None:
-    """The graph that a model decodes; None where it is not told."""
-    if "scoring" not in data.names():
-        return None
-    return next(iter(read_graphs(data.text("scoring"), path).values()), None)
-
-
-def _fields(text: str, path: str) -> JsonFields:
-    """The fields of a manifest in a form that this version reads."""
-
-    def complain(place: FieldPath, what: str) -> NoReturn:
-        _damaged(path, f"`{'.'.join(place)}` {what}")
-
-    try:
-        data = parse_strict_json(text)
-    except json.JSONDecodeError:
-        _damaged(path, "it is not JSON")
-    except ValueError as error:
-        _damaged(path, str(error))
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        _damaged(path, "it has another format; compile the model again")
-    return JsonFields(data, complain=complain)
-
-
 def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     """The graph whose weights note which other one has the numbers that they have: what
     one initializer holds. What a spec ties may have come with numbers of its own.
@@ -348,24 +288,26 @@ def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     return replace(graph, parameter_facts=facts)
 
 
-def _rounded(data: JsonFields, graph: Graph, path: str) -> Mapping[str, QuantizedWeight]:
+def _rounded(data: JsonFields, graph: Graph, path: str) -> dict[str, QuantizedWeight]:
     """The rounded weights; each is a matrix of the graph."""
-    found = parse_precision(data).rounded
-    for name in found:
+    if "precision" not in data.names() or not data.table("precision"):
+        return {}
+    fields = data.child("precision")
+    fields.string_map("kept")  # why other matrices are not rounded
+    each = fields.child("rounded")
+    for name in each.names():
         value = graph.parameters.get(name)
         # a stack of matrices has one for each expert
         if value is None or value.type.rank not in (2, 3):
             _damaged(path, f"it has no matrix `{escape_text(name)}` that could be rounded")
-    return found
+    return {name: _parse_quantized_weight(each.child(name)) for name in each.names()}
 
 
 def _attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """What is told of each attention. Models of before taps have no such list."""
     found = []
     for one in data.listed("attentions") if "attentions" in data.names() else ():
-        if not isinstance(one, dict):
-            _damaged(path, "its list of attentions is broken")
-        if not all(isinstance(text, str) for text in one.values()):
+        if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
             _damaged(path, "its list of attentions is broken")
         found.append(one)
     return tuple(found)

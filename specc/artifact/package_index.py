@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,8 +21,7 @@ from specc.artifact.weight_files import (
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.object_repr import format_repr
 from specc.io.atomic_write import FileDigest
-from specc.io.json_io import FieldPath as Place
-from specc.io.json_io import InvalidJson, JsonFields, parse_strict_json
+from specc.io.json_io import JsonFields, open_record, parse_strict_json
 from specc.io.json_io import to_json_value as as_json
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 
@@ -134,10 +134,8 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
 
 
 def parse_index(data: bytes, where: str) -> PackageIndex:
-    """An index from its bytes; `where` is what messages call it. E0831 for one that
-    cannot be used.
-    """
-    found = _fields(data, where)
+    """An index from its bytes; `where` names it in messages. E0831 for an invalid one."""
+    found = open_record(data, FORMAT, "package", partial(_damaged, where))
     files = _files(found, where)
     index = PackageIndex(
         model=found.text("model"),
@@ -153,23 +151,6 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
     )
     _check_roles(index, where)
     return index
-
-
-def _fields(data: bytes, where: str) -> JsonFields:
-    """The fields of an index in a form that this version reads."""
-
-    def complain(place: Place, what: str) -> NoReturn:
-        _damaged(where, f"`{'.'.join(place)}` {what}")
-
-    try:
-        found = parse_strict_json(data.decode("utf-8"))
-    except InvalidJson as error:
-        _damaged(where, str(error))
-    except ValueError:  # no UTF-8, or a slip in the JSON
-        _damaged(where, "it is not JSON")
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        _damaged(where, "it has another format; compile the package again")
-    return JsonFields(found, complain=complain)
 
 
 def _files(data: JsonFields, where: str) -> dict[str, FileDigest]:
@@ -231,9 +212,7 @@ def _check_roles(index: PackageIndex, where: str) -> None:
 
 
 def read_former_index(folder: Path) -> PackageIndex | None:
-    """The index of the package that a new one replaces; None where there is none that
-    can be used.
-    """
+    """The index of the package that a new one replaces; None where it has none to use."""
     try:
         return read_index(folder)
     except Failed:

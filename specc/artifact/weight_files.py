@@ -18,9 +18,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class WeightFileFacts:
-    """A file of weights: its size, the hash of its first mebibyte (empty: not known),
-    and of all of it.
-    """
+    """A file of weights: size, hash, and the hash of its first mebibyte if known."""
 
     bytes: int
     sha256: str
@@ -100,9 +98,7 @@ def explain_mismatch(
 
 
 def find_misplaced_tensors(outside: Iterable[tuple[str, int]], sizes: Mapping[str, int]) -> str:
-    """Why tensors cannot lie where a model says: in a file that is not recorded, or
-    behind its end; empty: they can.
-    """
+    """Why tensors lie in no recorded file, or after its end; empty where they do not."""
     for location, end in outside:
         if location not in sizes:
             return f"it reads weights from `{escape_text(location)[:200]}`, which is no part of it"

@@ -1,13 +1,15 @@
-"""Expose activations inside loops as graph outputs."""
+"""Find the activations that meet each int4 weight; expose those inside loops as outputs."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from specc.calibration.expert_activations import collect_expert_activations
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.transforms.quantize import find_viewed_weight
+from specc.ir.quantization_format import QuantizationPlan
+from specc.transforms.quantize import expand_recurrent_layers, find_viewed_weight
 from specc.transforms.weight_uses import find_matrix_product, list_captured_operands
 
 Names: TypeAlias = Mapping[Value, str]
@@ -30,12 +32,9 @@ class TappedGraph:
 
 
 def expose_loop_activations(graph: Graph, names: Names) -> TappedGraph:
-    """`graph` with loops that collect what the weights of `names` meet in them, and with
-    what each expert meets.
-    """
+    """Return the graph with outputs for what the weights of `names`, or their experts, meet."""
     made = Builder()
-    walk = _Walk(made)
-    walk.now |= made.copy_ports(graph)
+    walk = _Walk(made, made.copy_ports(graph))
     walk.nodes(graph, names)
     outputs = {name: walk.now[value] for name, value in graph.outputs.items()}
     outputs |= {
@@ -49,9 +48,7 @@ def expose_loop_activations(graph: Graph, names: Names) -> TappedGraph:
 
 @dataclass
 class _Walk:
-    """Writes nodes again; `now` are the values that are there, `met` what each weight
-    meets among them.
-    """
+    """Copies nodes; `now` are the values that are there, `met` what each weight meets."""
 
     made: Builder
     now: dict[Value, Value] = field(default_factory=dict)
@@ -60,8 +57,7 @@ class _Walk:
     def nodes(self, graph: Graph, names: Names) -> None:
         """Every node of a graph, in order."""
         for node, results in graph.nodes:
-            name, x = _read(node, names)
-            if name and x:
+            for name, x in _find_product(node, names):
                 self._note(WeightMatrix(name), self.now[x])
             args = [a and self.now[a] for a in node.args]
             if isinstance(node.op, ops.Scan):
@@ -83,8 +79,7 @@ class _Walk:
 
     def _loop(self, node: Node, op: ops.Scan, names: Names) -> tuple[Value, ...]:
         """A loop, and what its body collects for us noted."""
-        inner = _Walk(Builder())
-        inner.now |= inner.made.copy_ports(op.body)
+        inner = _Walk(builder := Builder(), builder.copy_ports(op.body))
         inner.nodes(op.body, _inside(node, op, names))
         args = [a and self.now[a] for a in node.args]
         more = inner.rows(node, op)
@@ -147,12 +142,139 @@ def _inside(node: Node, op: ops.Scan, names: Names) -> Names:
     return known
 
 
-def _read(node: Node, names: Names) -> tuple[str, Value | None]:
-    """The weight that rows are multiplied by, empty where it is none of `names`; and the
-    rows.
-    """
+def _iterate_products(body: Graph, names: Names) -> Iterator[tuple[str, Value]]:
+    """The weights of `names` that rows are multiplied by, and these rows."""
+    return (product for node, _ in body.nodes for product in _find_product(node, names))
+
+
+def _find_product(node: Node, names: Names) -> list[tuple[str, Value]]:
+    """The weight of `names` that a node multiplies rows by, and the rows; empty for none."""
     product = find_matrix_product(node)
     weight = find_viewed_weight(node.args[product.matrix]) if product else None
-    if product is None or weight is None:
-        return "", None
-    return names.get(weight, ""), node.args[product.rows]
+    rows = node.args[product.rows] if product else None
+    return [(names[weight], rows)] if weight in names and weight and rows else []
+
+
+def collect_expert_activations(
+    made: Builder, node: Node, args: list[Value], stacks: Mapping[Value, str]
+) -> Iterator[tuple[str, int, Value]]:
+    """The name of each matrix that is one of a stack, the number of its expert, and what
+    it meets; `args` are the operands of `node` in the new graph, `stacks` are the names
+    of stacked operands outside.
+    """
+    op = node.op
+    assert isinstance(op, ops.Route)
+    outside = op.parts([a for a in node.args if a is not None]).stacked
+    inside = zip(outside, op.inner()[1:], strict=False)
+    names = {inner: stacks[outer] for outer, inner in inside if outer in stacks}
+    count = op.experts.number
+    if not names or count is None:
+        return
+    (output,) = op.body.outputs
+    bodies = {
+        value: replace(op.body, outputs={output: value})
+        for _, value in _iterate_products(op.body, names)
+    }
+    for expert in range(count):
+        met = {v: _sent(made, op, b, args, expert) for v, b in bodies.items()}
+        for name, value in _iterate_products(op.body, names):
+            yield name, expert, met[value]
+
+
+def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
+    """What a body makes of the rows that one expert is sent."""
+    given = op.parts(args)
+    number = made.one(ops.Constant(expert, given.ids.type.dtype))
+    named = made.one(ops.Compare("eq"), given.ids, number)
+    # the only expert there is now is 0, and -1 is none
+    one = made.one(ops.Constant(1, given.ids.type.dtype))
+    chosen = made.one(ops.Cast(given.ids.type.dtype), named)
+    ids = made.one(ops.Arith("sub"), chosen, one)
+    gates = made.one(ops.Cast(given.gates.type.dtype), named)
+    part = ops.Slice(0, Dim.of(expert), Dim.of(expert + 1))
+    rows = [given.x, ids, gates, *([given.keep] if given.keep is not None else [])]
+    parts = [made.one(part, stack) for stack in given.stacked]
+    alone = replace(op, body=body, experts=Dim.of(1))
+    return made.one(alone, *rows, *parts, *given.captured)
+
+
+BITS = 4
+"""Numbers of 8 bits lose so little that nothing is to be made up for."""
+WIDEST = 16_384
+"""Products of so many inputs by each other take 2 GB, and three quarters as much beside
+them while their factor is made.
+"""
+Spot: TypeAlias = tuple[Value, ...]
+"""The values that a weight meets."""
+
+
+@dataclass(frozen=True)
+class WeightReaders:
+    """`spots` are the values of `graph` that weights meet, with the weights: those that
+    meet the same share what is measured. `left` are weights of 4 bits that are rounded by
+    themselves.
+    """
+
+    graph: Graph
+    spots: Mapping[Spot, tuple[WeightMatrix, ...]]
+    left: tuple[str, ...]
+
+    @property
+    def experts(self) -> Mapping[str, int]:
+        """How many matrices each weight is a stack of; 1 for one alone."""
+        every = [matrix for spot in self.spots.values() for matrix in spot]
+        return Counter(matrix.name for matrix in every)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Each value once."""
+        return tuple(dict.fromkeys(v for spot in self.spots for v in spot))
+
+
+def find_weight_readers(
+    graph: Graph, plan: QuantizationPlan, ties: Mapping[str, str]
+) -> WeightReaders:
+    """Those of a graph as every target gets it; `ties` names the weight whose numbers
+    another has. Layers are the loops that they stand for, which show what they read.
+    """
+    wanted = [n for n, form in plan.items() if form.bits == BITS and n not in ties]
+    graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
+    names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
+    found = expose_loop_activations(graph, {v: n for v, n in names.items() if n in wanted})
+    spots = _spots(found.met, wanted)
+    held = {matrix.name for names in spots.values() for matrix in names}
+    return WeightReaders(found.graph, spots, tuple(n for n in wanted if n not in held))
+
+
+def _spots(
+    met: Mapping[WeightMatrix, list[Value]], wanted: list[str]
+) -> dict[Spot, tuple[WeightMatrix, ...]]:
+    """The weights by what they meet, in the order in which they are `wanted`."""
+    # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
+    # rows cannot be collected.
+    wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
+    too_wide = {matrix.name for matrix, many in wide.items() if many > WIDEST}
+    order = {name: n for n, name in enumerate(wanted)}
+    spots: dict[Spot, tuple[WeightMatrix, ...]] = {}
+    for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):
+        if matrix.name not in too_wide:
+            spot = tuple(met[matrix])
+            spots[spot] = (*spots.get(spot, ()), matrix)
+    return spots
+
+
+def input_width(spot: Spot) -> int:
+    """How many inputs a weight has that meets this."""
+    return spot[0].type.shape[-1].number or 0
+
+
+def find_padding_mask(graph: Graph, value: Value) -> str:
+    """The input that says which rows of a value exist, empty where none does: it has its
+    axes but the last ones, and is the only one.
+    """
+    found = [
+        name
+        for name, facts in graph.input_facts.items()
+        if facts.keep and facts.type.shape == value.type.shape[: facts.type.rank]
+    ]
+    return found[0] if len(found) == 1 and value.type.rank > 1 else ""

@@ -108,9 +108,7 @@ def _useless(name: str, array: Array, keep: str) -> str:
 
 
 def _with_batch(value: object, rank: int) -> object:
-    """A line of a file is one text, or one picture: the axis of the batch is not asked
-    for.
-    """
+    """A line of a file is one text or one image: the batch axis is added."""
     depth, inner = 0, value
     while isinstance(inner, list) and inner:
         depth, inner = depth + 1, inner[0]
@@ -204,9 +202,7 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
 
 
 def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
-    """Random inputs for so many texts; of the one that grows a first token, where a text
-    does not begin by itself.
-    """
+    """Random inputs for `rows` texts, with a first token where a text does not begin by itself."""
     entrance, generation = writer.entrance, writer.generation
     graph, growing = entrance.graph, entrance.growing
     bounds = {name: bound.high for name, bound in entrance.bounds.items()}

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from specc.calibration.weight_readers import WeightReaders, input_width
+from specc.calibration.activation_taps import WeightReaders, input_width
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 
 WEIGHTS = 256 << 20

@@ -15,8 +15,8 @@ from specc.io.safe_read import escape_text
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.open_model import OpenedModel, open_compiled
 from specc.verification.quantization_error import MEASURES, QuantizationComparison
-from specc.verification.verification_round import VerificationRound
-from specc.verification.verify_package import iterate_opened_rounds
+from specc.verification.tolerance import VerificationRound
+from specc.verification.verify_model import iterate_opened_rounds
 
 
 def add_verify_arguments(parser: ArgumentParser) -> None:

@@ -18,6 +18,11 @@ class Label:
     span: Span
     text: str = ""
 
+    @classmethod
+    def at(cls, span: Span | None, text: str) -> "Label | None":
+        """A label at a span; None where the place is not known."""
+        return cls(span, text) if span else None
+
 
 @dataclass(frozen=True, slots=True)
 class Fix:

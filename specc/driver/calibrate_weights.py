@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specc import backend
 from specc.backend import Computation
+from specc.calibration.activation_taps import WeightReaders, find_weight_readers, input_width
 from specc.calibration.calibration_data import (
     ModelInputs,
     fail_no_generated_text,
@@ -16,9 +17,12 @@ from specc.calibration.calibration_data import (
     model_inputs_of,
     read_calibration_samples,
 )
-from specc.calibration.gram_matrices import Sample, Samples, quantize_calibrated
-from specc.calibration.kv_cache_scales import measure_cache_scales
-from specc.calibration.weight_readers import WeightReaders, find_weight_readers, input_width
+from specc.calibration.gram_matrices import (
+    Sample,
+    Samples,
+    measure_cache_scales,
+    quantize_calibrated,
+)
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_job import reopen_job
 from specc.driver.lowering_job import LoweringJob, plan_lowering

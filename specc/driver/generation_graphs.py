@@ -7,8 +7,7 @@ from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
 from specc.analysis.time_axis_strides import find_padding_strides
-from specc.artifact.generation_facts import GenerationFacts, bounds_to_json
-from specc.artifact.length_bounds import find_length_bounds
+from specc.artifact.generation_facts import GenerationFacts, bounds_to_json, find_length_bounds
 from specc.artifact.manifest import TOLD, RandomWeights
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes

@@ -13,10 +13,9 @@ from specc.ir.quantization_format import NormFold
 from specc.transforms import pass_pipeline
 from specc.transforms.fold_norms import find_norm_folds
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.norm_folding import FoldedValues
+from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_values import ParameterValues, find_ties
 from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
-from specc.weights.range_check import NarrowDtype, RangeCheckedValues
 from specc.weights.stored_codes import find_stored_codes, read_stored_scales
 
 

@@ -25,8 +25,8 @@ from specc.transforms.quantization_plan import (
     choose_weight_formats,
 )
 from specc.transforms.quantize import find_viewed_weight
+from specc.weights.norm_folding import NarrowDtype
 from specc.weights.quantized_values import QuantizedValues
-from specc.weights.range_check import NarrowDtype
 
 
 def half_precision_dtype(dtype: str, target: Target) -> HalfDtype | None:

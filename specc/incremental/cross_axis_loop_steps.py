@@ -16,10 +16,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.incremental.batch_blocks import find_batch_blocks
-from specc.incremental.cross_axis_loops import CrossAxisLoop
-from specc.incremental.demand_types import Demand
+from specc.incremental.demand_types import CrossAxisLoop, Demand
 from specc.incremental.encoder_graph import InitialValue
+from specc.incremental.graph_boundary import find_batch_blocks
 from specc.ir import ops
 from specc.ir.derived_graphs import DecodeState
 from specc.ir.dim import Dim
@@ -48,7 +47,7 @@ def stack_initial_values(
             axis = None if axis is None else blocks.place(axis)
         made[name] = replace(first, axis=axis), value
     wide = _build_initial_loop(loop, body, {name: value for name, (_, value) in made.items()})
-    types = wide.op.infer(*(a.type if a else None for a in wide.args))
+    types = wide.infer_types()
     found: dict[str, InitialValue] = {}
     behind = len(types) - len(made)
     for n, (name, (first, _)) in enumerate(made.items(), behind):
@@ -89,9 +88,7 @@ def _select_outer_values(
 
 @dataclass(frozen=True)
 class _BodyNeeds:
-    """What values of a body need: carries, nodes, and all that these read. `after` says
-    what each carry becomes.
-    """
+    """What values of a body need: carries (`after`: what each becomes), nodes, all they read."""
 
     carried: frozenset[Value]
     live: set[Node]
@@ -100,9 +97,7 @@ class _BodyNeeds:
 
     @classmethod
     def of(cls, op: ops.Scan, wanted: Iterable[Value]) -> "_BodyNeeds":
-        """Return what the wanted values of the body of `op` need; carries need their updates in
-        turn.
-        """
+        """Return what these values of the body of `op` need; carries need their updates in turn."""
         starts, values = op.inner().starts, list(wanted)
         after = dict(zip(starts, op.nexts(), strict=True))
         carried: frozenset[Value] = frozenset()
@@ -156,8 +151,7 @@ class _ClosedBody:
 
     def results(self, node: Node) -> tuple[Value, ...]:
         """Add a node and return its results."""
-        types = node.op.infer(*(a.type if a else None for a in node.args))
-        made = tuple(Value(t, node, n) for n, t in enumerate(types))
+        made = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
         self.more.append((node, made))
         return made
 

@@ -1,16 +1,24 @@
-"""Types of the demand analysis, and the names of a node's axes."""
+"""Types of the demand analysis, the names of a node's axes, and the demand inside loops over
+another axis than time.
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+    scan row in memory along src carry y {       y: f[batch, seq, d], seq grows
+      y = … attend(y, y, y, causal) …            keys are kept inside, one state a turn
+    }
+
+A carry goes in with the rows that it comes out with: never rows of before, since what
+the body looks back at is kept inside.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
 from specc.analysis.time_axis_strides import is_first_position_slice
-from specc.analysis.time_dataflow import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.op import Op
-from specc.ir.ops.recurrent import KEEP_OPERAND, SEQUENCE_OPERAND
 from specc.ir.signature import SignatureAxis as Mark
 from specc.ir.signature import SignatureTerm, assign_axis_marks
 from specc.ir.time_axis import TimeAxisLayout
@@ -19,7 +27,7 @@ from specc.ir.types import Type
 NEWEST_ONLY = -1.0
 """The need for the newest row only."""
 
-STATEFUL_OPS = (ops.CumSum, ops.Rnn, ops.Gru, ops.Lstm, ops.Scan)
+STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
 """Ops that read every earlier row through a state that is carried on. What picks the
 first row does so too.
 """
@@ -33,9 +41,7 @@ PositionNeeds = Mapping[Value, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Demand:
-    """What one node is asked for: the rows of each axis name, and which axes of
-    operands and results bear it.
-    """
+    """The rows demanded of a node by axis name, and the axes of operands and results."""
 
     rows: Mapping[AxisName, float]
     operands: tuple[Mapping[int, AxisName], ...]
@@ -72,9 +78,7 @@ class DemandContext:
         return self.track(value, axis).head
 
     def folds(self, node: Node, results: tuple[Value, ...]) -> bool:
-        """Return True if the node resumes from a state; nodes that are recomputed start at their
-        first position.
-        """
+        """Return True if the node resumes from a state; recomputed nodes start at row 0."""
         if any(r in self.free for r in results):
             return False
         if is_first_position_slice(node, self.flow.clock):
@@ -112,23 +116,15 @@ def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
     """Return the operand that a stateful op reads sequentially, and its axis."""
     match node.op:
-        case ops.Slice(axis=axis) | ops.Index(axis=axis):
-            x = node.first
-            assert x is not None
-            return x, axis
+        case ops.Slice(axis=axis) | ops.Index(axis=axis) | ops.CumSum(axis=axis):
+            return node.operand(), axis
         case ops.Scan(axis=axis):
             return node.op.row(node), axis
-        case ops.CumSum(axis=axis):
-            x = node.first
-            assert x is not None
-            return x, axis
-    return SEQUENCE_OPERAND(node), SEQUENCE_AXIS
+    return ops.RecurrentLayer.rows(node), SEQUENCE_AXIS
 
 
 def get_stateful_axis(node: Node, operand: int) -> int | None:
-    """Return the axis of an operand along which a stateful op runs; None if the operand is not
-    read sequentially.
-    """
+    """Return the axis along which a stateful op reads an operand in order, or None."""
     match node.op:
         case ops.Scan(axis=axis, scanned=scanned, first=first):
             if operand < first:
@@ -138,19 +134,15 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
             return axis if operand == 0 else None
         case ops.Slice(axis=axis) | ops.Index(axis=axis):
             return axis
-        case ops.Rnn() | ops.Gru() | ops.Lstm():
-            return (
-                SEQUENCE_AXIS if operand in (SEQUENCE_OPERAND.place, KEEP_OPERAND.place) else None
-            )
+        case ops.RecurrentLayer(rows=rows, keep=keep):
+            return SEQUENCE_AXIS if operand in (rows.place, keep.place) else None
     return None
 
 
 def assign_axis_names(
     node: Node, results: tuple[Value, ...]
 ) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
-    """Return the name of every axis of each operand and result; axes with one name have equal
-    lengths.
-    """
+    """Return the name of every axis of operands and results; equal names, equal lengths."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.rule()
@@ -188,9 +180,7 @@ def _assign_operand_names(
 def _assign_result_names(
     op: Op, term: SignatureTerm, value: Value, widths: Mapping[str, int]
 ) -> dict[int, AxisName]:
-    """Return the names of a result's axes. A variadic axis that no operand determines takes the
-    remaining axes.
-    """
+    """Return the names of a result's axes. An undetermined variadic axis takes the rest."""
     known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
     names: dict[int, AxisName] = {}
     start = 0
@@ -203,9 +193,7 @@ def _assign_result_names(
 
 
 def _qualify_axis_name(op: Op, name: str, from_right: int) -> AxisName:
-    """Return an axis name from its name in the shape rule; several axes with one name are
-    counted from the right.
-    """
+    """Return an axis name from that in the shape rule; equal ones are counted from the right."""
     return "rows" if isinstance(op, STATEFUL_OPS) and name == "t" else (name, from_right)
 
 
@@ -214,10 +202,9 @@ def _assign_scan_names(
 ) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
     """Name the loop's own axis `rows`, and other axes by their lengths."""
     operands: list[dict[int, AxisName]] = []
-    for n, arg in enumerate(node.args):
-        own = get_stateful_axis(node, n)
-        assert arg is not None
-        operands.append({a: "rows" if a == own else d for a, d in enumerate(arg.type.shape)})
+    for n in range(len(node.args)):
+        own, shape = get_stateful_axis(node, n), node.operand(n).type.shape
+        operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
     made: list[dict[int, AxisName]] = []
     for r, value in enumerate(results):
         collected = r >= op.carries
@@ -225,3 +212,104 @@ def _assign_scan_names(
             {a: "rows" if collected and a == op.axis else d for a, d in enumerate(value.type.shape)}
         )
     return operands, made
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossAxisLoop:
+    """A loop over another axis than the one that grows, and what is known of its body.
+
+    `turns` is the axis of what is read row by row that the loop runs along, `starts`
+    the body's carries, `inputs` its rows and then those; `outputs` are the next carries
+    and then what is collected.
+    """
+
+    setting: DemandContext
+    node: Node
+    body: Graph
+    turns: int
+    inputs: tuple[Value, ...]
+    starts: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    @classmethod
+    def of(cls, setting: DemandContext, node: Node) -> "CrossAxisLoop":
+        """Return the loop at `node`."""
+        body, op = setting.flow.inside[node], node.op
+        assert isinstance(op, ops.Scan), "no other op has a body"
+        inner = op.inner()
+        return cls(
+            setting=setting,
+            node=node,
+            body=body,
+            turns=op.axis,
+            inputs=(*inner.rows, *inner.starts),
+            starts=inner.starts,
+            outputs=tuple(body.outputs.values()),
+        )
+
+    @property
+    def op(self) -> ops.Scan:
+        """The loop op."""
+        op = self.node.op
+        assert isinstance(op, ops.Scan), "no other op has a body"
+        return op
+
+    def rows(self, results: tuple[Value, ...], needs: PositionNeeds) -> list[Mapping[int, float]]:
+        """Return how many positions the loop makes of each result, by axis of the body's output."""
+        found: list[Mapping[int, float]] = []
+        for r, result in enumerate(results):
+            collected = r >= len(self.starts)
+            made: dict[int, float] = {}
+            for axis in self.setting.times(result):
+                inner = axis - (collected and axis > self.turns)
+                need = needs.get(result, {}).get(axis, NEWEST_ONLY)
+                made[inner] = 0.0 if result in self.setting.kept else need
+            if not collected:
+                # A carry goes in with as many rows as it comes out with: those of before
+                # that are looked back at inside are kept there, where they can be.
+                before = needs.get(self.starts[r], {})
+                for axis, need in before.items():
+                    need = min(need, 0.0) if len(before) == 1 or need <= 0 else inf
+                    made[axis] = max(made.get(axis, NEWEST_ONLY), need)
+            found.append(made)
+        return found
+
+    def asked(self, results: tuple[Value, ...], needs: PositionNeeds) -> Demand:
+        """Return the demand of each operand and result, with one name per axis."""
+        made = self.rows(results, needs)
+        rows: dict[AxisName, float] = {}
+        operands: list[dict[int, AxisName]] = []
+        for n in range(len(self.node.args)):
+            operand = self.node.operand(n)
+            place = n - self.op.first
+            names: dict[int, AxisName] = {}
+            for axis in self.setting.times(operand):
+                names[axis] = ("operand", n, axis)
+                rows[names[axis]] = self._given(operand, place, axis, made, needs)
+            operands.append(names)
+        outside: list[dict[int, AxisName]] = []
+        for r, axes in enumerate(made):
+            behind = r >= len(self.starts)
+            places = {a + (behind and a >= self.turns): ("result", r, a) for a in axes}
+            rows.update({("result", r, a): need for a, need in axes.items()})
+            outside.append(dict(places))
+        return Demand(rows, tuple(operands), tuple(outside))
+
+    def _given(
+        self,
+        operand: Value,
+        place: int,
+        axis: int,
+        made: Sequence[Mapping[int, float]],
+        needs: PositionNeeds,
+    ) -> float:
+        """Return the demand of an operand; `place` counts the operands that the body reads."""
+        first = len(self.inputs) - len(self.starts)
+        if 0 <= place < first:
+            row, inner = self.inputs[place], axis - (axis > self.turns)
+            kept = row in self.setting.kept
+            return 0.0 if kept else needs.get(row, {}).get(inner, NEWEST_ONLY)
+        if first <= place < len(self.inputs):
+            return made[place - first][axis]
+        # What is captured is given as it is, and cut where it is read.
+        return needs.get(operand, {}).get(axis, NEWEST_ONLY)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from specc.analysis.causality import find_time_symbol
 from specc.incremental.encoder_graph import InitialValue, build_encoder_graph, has_first_result
-from specc.incremental.length_inputs import add_length_inputs, remove_unused_inputs
+from specc.incremental.graph_boundary import add_length_inputs, remove_unused_inputs
 from specc.incremental.step_graph import StepGraphBuilder
 from specc.incremental.step_plan import OutputPositions, StepPlan
 from specc.ir.derived_graphs import DecodeState, DerivedGraphs
@@ -112,9 +112,7 @@ def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
 
 
 def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, InitialValue]:
-    """Return the position from which the first token of an empty sequence is chosen, under a
-    name of its own.
-    """
+    """Return the position that the first token of an empty sequence is chosen from, by name."""
     if not half.source:
         return {}
     name = f"first.{half.source}"

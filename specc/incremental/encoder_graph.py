@@ -28,18 +28,18 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from specc.analysis.time_dataflow import TimeFlow
-from specc.incremental.batch_blocks import split_batch
-from specc.incremental.length_inputs import (
+from specc.analysis.time_dataflow_facts import TimeFlow
+from specc.incremental.graph_boundary import (
     add_graph_input,
     collect_value_symbols,
     find_determined_symbols,
     remove_unused_inputs,
+    split_batch,
 )
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences, find_op_dependences
+from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim, min_dims
 from specc.ir.graph import Builder, Graph, Node, Value, substitute_op_symbol
 from specc.ir.types import Type
@@ -133,9 +133,7 @@ class LastPositionBuilder:
         return rows
 
     def _passed(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
-        """Return the operand whose last position is the last position of a concatenation or slice,
-        or None.
-        """
+        """Return the operand whose last position is that of a concatenation or slice, or None."""
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
                 return (0, (x, axis)) if stop == x.type.shape[axis] else None
@@ -171,11 +169,8 @@ class LastPositionBuilder:
 
 
 def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependence]:
-    """Return the dependences of one axis of one result, from the types alone: the node may not be
-    in its graph any more.
-    """
-    types = tuple(a.type if a else None for a in node.args)
-    every = find_op_dependences(node.op, types, node.op.infer(*types))
+    """Return the dependences of one axis of one result of a node that may be in no graph."""
+    every = find_dependences(node)
     return [link for link in every if (link.result, link.result_axis) == (result, axis)]
 
 

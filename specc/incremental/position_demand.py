@@ -35,11 +35,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf
 
 from specc.analysis.time_axis_strides import PREFIX_READ, count_positions_ahead, is_prefix_slice
-from specc.analysis.time_dataflow import TimeFlow, resolve_dependence
-from specc.incremental.cross_axis_loops import CrossAxisLoop
+from specc.analysis.time_dataflow import resolve_dependence
+from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.incremental.demand_types import (
     NEWEST_ONLY,
     AxisName,
+    CrossAxisLoop,
     Demand,
     DemandContext,
     PositionNeeds,
@@ -137,9 +138,7 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 def compute_node_demand(
     setting: DemandContext, node: Node, results: tuple[Value, ...], needs: PositionNeeds
 ) -> Demand:
-    """Return the positions that a node works on, by axis name, to give what is needed of its
-    results.
-    """
+    """Return the positions that a node works on, by axis name, for what its results need."""
     if node in setting.flow.inside:
         return CrossAxisLoop.of(setting, node).asked(results, needs)
     names = assign_axis_names(node, results)

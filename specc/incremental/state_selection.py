@@ -44,7 +44,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Generic, TypeVar
 
-from specc.analysis.time_dataflow import TimeFlow
+from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.incremental.demand_types import NEWEST_ONLY, STATEFUL_OPS, DemandContext
 from specc.incremental.position_demand import (
     collect_step_nodes,
@@ -101,9 +101,7 @@ class _FlowNetwork(Generic[N]):
         self.left.setdefault(b, {}).setdefault(a, 0.0)
 
     def sink_side(self, source: N, sink: N) -> set[N]:
-        """Return the nodes from which the sink is reachable in the residual network (Edmonds and
-        Karp 1972).
-        """
+        """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
         while (path := self._path(source, sink)) is not None:
             room = min(self.left[a][b] for a, b in path)
             assert room < inf, "a sink can be neither kept nor done again"
@@ -155,9 +153,7 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
-    """Moving values whose earlier rows cost nothing to have: positions, whole inputs,
-    light work on such.
-    """
+    """Return moving values whose earlier rows cost nothing: positions, whole inputs, light work."""
     free = {v for n, v in graph.inputs.items() if n != growing and flow.state(v).moves}
     for node, results in iterate_flow_nodes(graph, flow):
         if node in flow.inside:
@@ -176,9 +172,7 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
 
 
 def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
-    """Return the values whose earlier positions a step caches: they have one time axis and are
-    not recomputed.
-    """
+    """Return the values whose earlier positions a step caches, which have one time axis."""
     candidates = _find_history_values(setting, compute_position_demand(setting, outputs))
     if not candidates:
         return []
@@ -283,9 +277,7 @@ def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -
 def _make_choices(
     node: Node, results: Iterable[Value], flow: TimeFlow, reached: set[Value]
 ) -> dict[Value, CutChoice[Value]]:
-    """Return the cost of passing each result of a node to the step, and of recomputing it
-    there.
-    """
+    """Return the cost of passing each result of a node to the step, and of recomputing it."""
     if is_fixed_prefix_slice(node, flow):
         # What was picked from rows of a head `encode` alone can make.
         return {r: CutChoice(estimate_value_bytes(r), inf) for r in results}

@@ -47,11 +47,10 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from specc.incremental.batch_blocks import find_batch_blocks
 from specc.incremental.cross_axis_loop_steps import build_loop_step
-from specc.incremental.cross_axis_loops import CrossAxisLoop
-from specc.incremental.demand_types import NEWEST_ONLY, Demand, get_stateful_operand
+from specc.incremental.demand_types import NEWEST_ONLY, CrossAxisLoop, Demand, get_stateful_operand
 from specc.incremental.encoder_graph import pad_topk_keys
+from specc.incremental.graph_boundary import find_batch_blocks
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.state_selection import select_encoder_values
 from specc.incremental.step_plan import StepDraft, StepPlan, resize_type
@@ -89,10 +88,9 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
     put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
     operands = draft.operands(node, asked, without=put_before)
-    x, made = node.args[grows], operands[grows]
-    assert x is not None, "what grows is there"
+    made = operands[grows]
     assert made is not None, "its rows are asked for"
-    before = plan.setting.track(x, axis)
+    before = plan.setting.track(node.operand(grows), axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # Where not all rows of `x` are wanted, some may be missing between the head and
@@ -192,9 +190,7 @@ class StepGraphBuilder:
         plan.needs[value] = dict.fromkeys(times, need)
 
     def _fixed(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Compute a constant value in the step, unless the encoder passes it or it is needed
-        there alone.
-        """
+        """Compute a constant in the step, unless the encoder passes it or alone needs it."""
         now = self.draft.now
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
             return
@@ -313,7 +309,7 @@ def _map_start_operands(
     if isinstance(node.op, ops.Scan):
         first = node.op.first + node.op.scanned
         return {first + n: n for n in range(node.op.carries)}
-    if isinstance(node.op, ops.Rnn | ops.Gru | ops.Lstm):
+    if isinstance(node.op, ops.RecurrentLayer):
         # The first result is all rows; the states after the last one stand behind it.
         states = enumerate(node.op.first_states, start=1)
         return {state.place: result for result, state in states}

@@ -173,9 +173,7 @@ class StepPlan:
 def _count_needs(
     open_: DemandContext, kept: frozenset[Value], asked: Mapping[Value, float], growing: str
 ) -> tuple[DemandContext, dict[Value, dict[int, float]], tuple[str, ...]]:
-    """Return the demand if these values are cached; an input whose earlier positions are read
-    is given whole.
-    """
+    """Return the demand if these values are cached; an input read further back is given whole."""
     setting = replace(open_, kept=kept)
     needs = compute_position_demand(setting, asked)
     inputs = {
@@ -311,9 +309,7 @@ class StepDraft:
     def operands(
         self, node: Node, asked: Demand, without: Collection[int] = ()
     ) -> list[Value | None]:
-        """Return the operands of a node, sliced to the demanded positions, except those in
-        `without`.
-        """
+        """Return the operands of a node, sliced to the demanded positions, but for `without`."""
         cut: list[Value | None] = []
         for n, (value, axes) in enumerate(zip(node.args, asked.operands, strict=True)):
             if value is None or n in without:

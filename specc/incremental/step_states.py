@@ -16,18 +16,16 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from specc.analysis.value_ranges import is_zero_everywhere
-from specc.incremental.batch_blocks import find_batch_blocks, split_batch
 from specc.incremental.demand_types import get_stateful_operand
 from specc.incremental.encoder_graph import InitialValue
+from specc.incremental.graph_boundary import find_batch_blocks, split_batch
 from specc.incremental.step_plan import StepDraft, resize_type
 from specc.ir import ops
-from specc.ir.derived_graphs import PAST_LENGTH_INPUT, DecodeState, StateRole
+from specc.ir.derived_graphs import DecodeState, StateRole
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
 from specc.ir.time_axis import TimeAxisLayout
 from specc.ir.types import Type
-
-RECURRENT_OPS = (ops.Scan, ops.Rnn, ops.Gru, ops.Lstm)
 
 
 @dataclass(kw_only=True)
@@ -62,7 +60,7 @@ class StateNames:
                 for role, value in roles.items():
                     users.setdefault(value, (f"{scope}.{role}", role, attentions))
                 attentions += 1
-            elif isinstance(node.op, RECURRENT_OPS):
+            elif isinstance(node.op, ops.Scan | ops.RecurrentLayer):
                 loops[node] = len(loops)
         entering = {
             value: f"scan.{loops[node]}.{name.replace(' ', '_')}"
@@ -87,9 +85,7 @@ class StateNames:
         return "rows", self.others - 1, self.of_value(value)
 
     def of_value(self, value: Value) -> str:
-        """Return the name of a value: an input's own, that of its user, or that of its
-        producer.
-        """
+        """Return the name of a value: an input's own, or that of its user or producer."""
         own = next((n for n, v in self.graph.inputs.items() if v is value), "")
         if own:
             return own
@@ -162,20 +158,7 @@ class StepStates:
     def _chunks_before(self) -> Value:
         """Return the number of earlier chunks, carried as a state."""
         if self.offset is None:
-            self.offset = self.draft.b.input(PAST_LENGTH_INPUT, Input(Type("i64", ())))
-            self.met.append(
-                DecodeState(
-                    name=PAST_LENGTH_INPUT,
-                    next="next.rows",
-                    type=Type("i64", ()),
-                    batch=None,
-                    rows=None,
-                    most=0,
-                    initial="",
-                    role="carry",
-                    layer=0,
-                )
-            )
+            self.offset = self.given(self.carried("rows", Type("i64", ()), "", 0))
         return self.offset
 
     def count_new_rows(self) -> None:
@@ -185,9 +168,7 @@ class StepStates:
             self.after["next.rows"] = add_length(self.draft.b, self.offset, new)
 
     def keep(self, value: Value, fresh: Value) -> Value:
-        """Rows of before, from a state, and the new ones behind; what will be looked
-        back at is the next state.
-        """
+        """Return rows of a state, then new ones; the next state is what is looked back at."""
         plan = self.draft.plan
         (axis,) = plan.setting.times(value)
         need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
@@ -222,15 +203,12 @@ class StepStates:
         return like, self.given(like)
 
     def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> tuple[Value, ...]:
-        """Sums of the new rows, with what the sum was before them; its last row is the
-        state after.
-        """
+        """Return the sums of new rows and of those before; the last is the next state."""
         shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
         name, initial = self.names.of_value(result), ""
         if self.draft.plan.setting.head(result, axis) != 0:
-            initial, summed = f"first.{name}", node.first
-            assert summed is not None, "a running sum has rows"
-            self.starts[initial] = InitialValue(summed, axis, total=True)
+            initial = f"first.{name}"
+            self.starts[initial] = InitialValue(node.operand(), axis, total=True)
         like = self.carried(name, Type(result.type.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)

@@ -150,6 +150,7 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
         level = inner
 
 
+Option = TypeVar("Option", bound=str)
 FieldPath: TypeAlias = tuple[str, ...]
 RaiseFieldError: TypeAlias = Callable[[FieldPath, str], NoReturn]
 MAX_NUMBER = 1e30
@@ -240,12 +241,13 @@ class JsonFields:
             self.refuse(key, "is neither true nor false")
         return value
 
-    def choice(self, key: str, options: Sequence[str]) -> str:
+    def choice(self, key: str, options: Sequence[Option]) -> Option:
         """One of the texts `options`."""
         value = self.get(key)
-        if not isinstance(value, str) or value not in options:
-            self.refuse(key, f"is none of {', '.join(options)}")
-        return value
+        for option in options:
+            if option == value:
+                return option
+        self.refuse(key, f"is none of {', '.join(options)}")
 
     def texts(self, key: str, most: int, longest: int) -> tuple[str, ...]:
         """A list of at most `most` texts of at most `longest` characters each."""
@@ -303,6 +305,23 @@ class JsonFields:
         """Complain about fields that no one asked for."""
         for key in sorted(self._unread):
             self.refuse(key, "is not known")
+
+
+def open_record(
+    text: str | bytes, version: int, whole: str, complain: Callable[[str], NoReturn]
+) -> JsonFields:
+    """The fields of a record of ours whose `format` is `version`; `complain` takes what is wrong
+    with the text, or a field, of the `whole` that it describes.
+    """
+    try:
+        data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
+    except InvalidJson as error:
+        complain(str(error))
+    except ValueError:
+        complain("it is not JSON")
+    if not isinstance(data, dict) or data.get("format") != version:
+        complain(f"it has another format; compile the {whole} again")
+    return JsonFields(data, complain=lambda path, what: complain(f"`{'.'.join(path)}` {what}"))
 
 
 def _integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:

@@ -41,11 +41,10 @@ __all__ = [
 ]
 
 
-def find_dependences(node: Node, results: Sequence[Value]) -> tuple[Dependence, ...]:
-    """Every link between the operands and the results of a node."""
-    return find_op_dependences(
-        node.op, tuple(a.type if a else None for a in node.args), tuple(r.type for r in results)
-    )
+def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
+    """Every link between the operands and the results of a node, which need not be at hand."""
+    made = node.infer_types() if results is None else tuple(r.type for r in results)
+    return find_op_dependences(node.op, tuple(a.type if a else None for a in node.args), made)
 
 
 @lru_cache(maxsize=4096)

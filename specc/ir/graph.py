@@ -26,6 +26,11 @@ class Value:
     node: "Node | None" = field(default=None, repr=False)
     index: int = 0
 
+    @property
+    def op(self) -> Op | None:
+        """The op that makes it, if one does."""
+        return self.node.op if self.node else None
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -45,6 +50,16 @@ class Node:
     def first(self) -> Value | None:
         """The operand of an op that has only one: of a view, a cast, a function."""
         return self.args[0] if self.args else None
+
+    def infer_types(self) -> tuple[Type, ...]:
+        """The types of its results."""
+        return self.op.infer(*(a.type if a else None for a in self.args))
+
+    def operand(self, place: int = 0) -> Value:
+        """The operand at a place where every such node has one."""
+        value = self.args[place]
+        assert value is not None, f"operand {place + 1} of {self.op.name} is given"
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +123,10 @@ class Graph:
         given = {name: value.type for name, value in self.inputs.items()}
         results = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_port_types(given)} -> {format_port_types(results)}"
+
+    def origin(self, node: Node | None) -> NodeOrigin:
+        """Where a node came from, as far as it is known."""
+        return self.made.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def results(self) -> dict[Node, tuple[Value, ...]]:
         """The values each node makes."""

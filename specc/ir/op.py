@@ -120,9 +120,7 @@ class Operand:
 
     def __call__(self, node: "Node") -> "Value":
         """The value."""
-        value = node.args[self.place]
-        assert value is not None, f"operand {self.place + 1} of {node.op.name} is given"
-        return value
+        return node.operand(self.place)
 
     def of(self, facts: Sequence[T]) -> T:
         """What a list with one entry for each operand holds for this one."""

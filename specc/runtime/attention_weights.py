@@ -76,7 +76,7 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Attent
 def _mask_of(weights: Value | None) -> Value | None:
     """The mask through which a normalizer made weights of scores."""
     node = weights.node if weights else None
-    if node is None or not isinstance(node.op, ops.MaskedSoftmax | ops.Hard | ops.Share):
+    if node is None or not isinstance(node.op, ops.MaskedWeights):
         return None
     return node.op.mask(node)
 

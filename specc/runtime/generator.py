@@ -5,9 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specc.analysis.time_axis_strides import find_padding_strides
-from specc.artifact.generation_facts import GenerationFacts, bounds_from_json, check_encoder_outputs
+from specc.artifact.generation_facts import (
+    GenerationFacts,
+    bounds_from_json,
+    check_encoder_outputs,
+    max_context_length,
+)
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
-from specc.artifact.length_bounds import max_context_length
 from specc.artifact.manifest import TOLD
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import OPTIONS

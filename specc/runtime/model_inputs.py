@@ -8,7 +8,7 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.time_axis_strides import find_padding_strides
-from specc.artifact.length_bounds import find_length_bounds
+from specc.artifact.generation_facts import find_length_bounds
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.object_repr import format_repr
 from specc.ir.array import Array

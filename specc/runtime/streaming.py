@@ -9,9 +9,13 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import GenerationFacts, StreamChunks, check_encoder_outputs
+from specc.artifact.generation_facts import (
+    GenerationFacts,
+    StreamChunks,
+    check_encoder_outputs,
+    max_context_length,
+)
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
-from specc.artifact.length_bounds import max_context_length
 from specc.artifact.manifest import RandomWeights
 from specc.backend import DeviceTensor, Session
 from specc.diagnostics.diagnostic import raise_error

@@ -173,9 +173,8 @@ class QuantizationComparison:
         places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
         made: dict[str, Value] = {}
         for node, results in graph.nodes:
-            known = graph.made.get(node)
             # what the last op of each part makes; those in loops are not looked into
-            for scope in known.scopes if known else ():
+            for scope in graph.origin(node).scopes:
                 if scope in places:
                     made[scope] = results[0]
         graph, scopes = replace(graph, names=made), tuple(made)

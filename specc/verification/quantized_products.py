@@ -9,8 +9,7 @@ from specc.backend import Computation, QuantizedProduct
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
-from specc.verification.conditioning import UNIT
-from specc.verification.half_precision import half_format_of
+from specc.verification.rounding_errors import UNIT, half_format_of
 from specc.verification.tolerance import TOLERANCE
 
 MIDDLE = 128
@@ -30,9 +29,7 @@ class QuantizedProducts:
 
     @classmethod
     def of(cls, model: LoadedModel) -> "QuantizedProducts":
-        """Those of an open model; none where it computes in 16 bits, which round each of
-        them once more.
-        """
+        """Those of an open model; none in 16 bits, which round each of them once more."""
         if not model.manifest.rounded or half_format_of(model.manifest.graph):
             return cls()
         return cls(*model.with_products())
@@ -193,9 +190,7 @@ STEPS = np.float32(255)
 
 
 def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
-    """What `DynamicQuantizeLSTM` is to give, `[time, 1, batch, state]`, by its operands
-    and the results that it gave.
-    """
+    """The results `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should give."""
     x, made = given["x"].astype(np.float32), given["y"][:, 0]
     counts = given.get("lengths")
     counts = np.full(x.shape[1], len(x)) if counts is None else counts

@@ -1,6 +1,7 @@
 """Compare results with the reference within float32 tolerance."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,9 +15,7 @@ INFORMATIVE = 1e-2
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """How a result differs: `size` of the largest value, at `place`, and in words. It
-    agrees if `what` is empty.
-    """
+    """The difference of a result, `size` of the largest value; it agrees if `what` is empty."""
 
     size: float
     what: str = ""
@@ -57,9 +56,7 @@ def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
 
 
 def _as_stored(want: Array, dtype: DTypeLike) -> Array:
-    """The reference with what the element type of the result cannot hold as the
-    infinity it becomes there.
-    """
+    """The reference with infinity for what the element type of the result cannot hold."""
     most = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
 
@@ -79,9 +76,7 @@ def _odd(got: Array, want: Array) -> str:
 
 
 def _apart(a: Array, b: Array) -> tuple[Array, float]:
-    """How far apart two tensors are at each place, and the largest value of the second;
-    both of numbers alone.
-    """
+    """The distance of two tensors at each place, and the largest value of the second."""
     usual = np.isfinite(a) & np.isfinite(b)
     apart = np.abs(np.where(usual, a, 0) - np.where(usual, b, 0))
     return apart, float(np.abs(np.where(usual, b, 0)).max(initial=0)) or 1.0
@@ -131,3 +126,57 @@ def is_informative(want: Array, bound: Array) -> bool:
 def largest_value(x: Array) -> float:
     """The largest finite magnitude of a tensor; 1 where there is none."""
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationRound:
+    """A graph and its reference at one set of lengths.
+
+    `agrees` is None where nothing can be told: nothing was `compared`, or rounding
+    decides. `worst` is the largest difference of any of the `results`, of the largest
+    value of that result. `note` is what else there is to say, as the end of the line.
+    `uncovered` are the branches and loop bodies that no round has executed; a value of
+    its own after all rounds.
+    """
+
+    graph: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    compared: bool = True
+    agrees: bool | None = True
+    results: int = 0
+    worst: float = 0.0
+    note: str = ""
+    uncovered: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        graph = f"{self.graph}: " if self.graph else ""
+        if self.uncovered:
+            return f"{graph}not covered: {', '.join(self.uncovered)}"
+        lengths = f"{format_lengths(self.sizes)}: " if self.compared else ""
+        return f"{graph}{lengths}{self._agreeing()}{self.note}"
+
+    def _agreeing(self) -> str:
+        """How many results agree, and how well; nothing where that is not so."""
+        if not (self.compared and self.agrees):
+            return ""
+        one = self.results == 1
+        agree = "1 result agrees" if one else f"{self.results} results agree"
+        return f"{agree}, worst difference {self.worst:.1e} of the largest value"
+
+    def told(self) -> dict[str, object]:
+        """Plain values; the note without what joins it to the line."""
+        return {
+            "graph": self.graph,
+            "sizes": dict(self.sizes),
+            "compared": self.compared,
+            "agrees": self.agrees,
+            "results": self.results,
+            "worst": self.worst,
+            "note": self.note.lstrip("; ,"),
+            "uncovered": list(self.uncovered),
+        }
+
+
+def format_lengths(sizes: Mapping[str, int]) -> str:
+    """`batch=2, seq=3`."""
+    return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"

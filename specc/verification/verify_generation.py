@@ -20,11 +20,20 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import DENSITIES, random_inputs, sizes_for
 from specc.runtime.standalone_generator import run_standalone
 from specc.runtime.steppers import FullForwardStepper
-from specc.verification.conditioning import RoundingErrors, bounds_of_samples
-from specc.verification.half_precision import HalfRounding, half_format_of
+from specc.verification.rounding_errors import (
+    HalfRounding,
+    RoundingErrors,
+    bounds_of_samples,
+    half_format_of,
+)
 from specc.verification.subgraph_coverage import Coverage
-from specc.verification.tolerance import ResultDifference, compare_result, is_explained
-from specc.verification.verification_round import VerificationRound, format_lengths
+from specc.verification.tolerance import (
+    ResultDifference,
+    VerificationRound,
+    compare_result,
+    format_lengths,
+    is_explained,
+)
 
 TOKENS = 8
 """Tokens that are generated in a round, at most."""
@@ -177,9 +186,7 @@ def _explained(
     wrong: Mapping[str, ResultDifference],
     sizes: Mapping[str, int],
 ) -> str:
-    """Return a note on results that rounding changes in the reference too. Raise E0930 for
-    any other difference.
-    """
+    """Return a note if rounding changes the results in the reference, too; raise E0930 if not."""
     half = half_format_of(decode.graph)
 
     def sample(errors: RoundingErrors) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Verify a compiled model on random inputs of several sizes."""
+"""Verify a compiled model, or every graph of a package, on random inputs of several sizes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,54 +10,47 @@ import numpy as np
 
 from specc import backend
 from specc.analysis.cost import count_multiply_adds
+from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.package_index import is_package_directory, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.memory_check import check_free_memory
+from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.dim import DimError, sum_dims
 from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
+from specc.runtime.model_package import ModelPackage, open_package
+from specc.runtime.open_model import OpenedModel
 from specc.runtime.random_inputs import USUAL, Draw, random_inputs, sizes_for
-from specc.verification.conditioning import (
+from specc.runtime.step_inputs import StepInputs, sample_step_inputs, states_by_name
+from specc.verification.quantization_error import reference_cache_values
+from specc.verification.quantized_products import QuantizedProducts
+from specc.verification.rounding_errors import EXPLAINED as HALF_EXPLAINED
+from specc.verification.rounding_errors import (
     Sample,
+    half_format_of,
+    half_rounding_error,
     is_rounding_difference,
     make_rounding_sample,
     rounding_bounds,
 )
-from specc.verification.half_precision import EXPLAINED as HALF_EXPLAINED
-from specc.verification.half_precision import half_format_of, half_rounding_error
-from specc.verification.quantization_error import reference_cache_values
-from specc.verification.quantized_products import QuantizedProducts
 from specc.verification.subgraph_coverage import Coverage, candidate_sizes, long_sizes
 from specc.verification.tolerance import (
     INFORMATIVE,
     TOLERANCE,
     ResultDifference,
+    VerificationRound,
     compare_result,
+    format_lengths,
     is_informative,
     largest_value,
 )
-from specc.verification.verification_round import VerificationRound, format_lengths
 from specc.verification.verify_generation import iterate_generated_rounds
-
-__all__ = ["Draw", "iterate_rounds", "random_inputs", "sizes_for", "verify_model"]
 
 MOST_WORK = 2_000_000_000
 """Multiply-adds in float64 of a round over long texts: about a second."""
 TRIES = 200
 """Lengths and inputs that are tried to execute further subgraphs."""
-
-
-def verify_model(
-    model: LoadedModel,
-    *,
-    seed: int = 0,
-    rounds: int = 3,
-    draw: Draw | None = None,
-    most: Mapping[str, int] | None = None,
-) -> Iterator[str]:
-    """A line a round, of `iterate_rounds` the same."""
-    found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
-    return (str(one) for one in found)
 
 
 def iterate_rounds(
@@ -265,3 +258,75 @@ def _undecided(names: list[str]) -> NoReturn:
             "look for a difference of nearly equal numbers, or for numbers of a very large size"
         ],
     )
+
+
+def iterate_opened_rounds(
+    opened: OpenedModel, *, seed: int, rounds: int
+) -> Iterator[VerificationRound]:
+    """Compare everything that can be: E0930 at a difference, E0932 where rounding decides."""
+    package, graph = opened.package, opened.graph
+    if package is None and (package := _package_of_step(opened)):
+        graph = "step"
+    if package is None:
+        return _rounds_alone(opened.whole, seed, rounds)
+    return iterate_package_rounds(
+        package, graph=graph, provider=opened.provider, seed=seed, rounds=rounds
+    )
+
+
+def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[VerificationRound]:
+    """What each round of a single file found. A step that was taken out of its package
+    has inputs that its graph does not tell of.
+    """
+    decodes = model.manifest.decodes is not None
+    if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
+        return iterate_rounds(model, seed=seed, rounds=rounds)
+    why = "it writes into buffers, which only the package tells of that it was made for"
+    return iter(
+        (VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}"),)
+    )
+
+
+def _package_of_step(opened: OpenedModel) -> ModelPackage | None:
+    """The package that a file is the step of; None for any other. Only its index says
+    which states are buffers, and what a step may be given.
+    """
+    folder = opened.path.parent
+    if not is_package_directory(folder):
+        return None
+    if read_index(folder).graphs.get("step") != opened.path.name:
+        return None
+    return open_package(folder, contents=opened.contents)
+
+
+def iterate_package_rounds(
+    package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
+) -> Iterator[VerificationRound]:
+    """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
+    for role in (package.role(graph),) if graph else package.roles:
+        if not package.described(role):
+            why = "not compared, because it does not say what it computes"
+            yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
+            continue
+        model = package.load(role, provider=provider)
+        if role == "step" and package.index.about:
+            draw, most = _as_written(package, model)
+            found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
+        elif states_by_name(model.manifest.graph):
+            draw = sample_step_inputs(model.weights())
+            found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw)
+        else:
+            found = iterate_rounds(model, seed=seed, rounds=rounds)
+        for one in found:
+            yield replace(one, graph=escape_text(role))
+
+
+def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[Draw, dict[str, int]]:
+    """How inputs of a step are made that writing would give it, and how long they may be."""
+    step = model.manifest.graph
+    facts = load_facts(package.index.about, step, str(package.path))
+    encode = package.load("encode") if "encode" in package.roles else None
+    weights = encode.weights() if encode else {}
+    graph = encode.manifest.graph if encode else None
+    prior = StepInputs(facts, model.weights(), graph, weights)
+    return prior.draw, prior.most(step)

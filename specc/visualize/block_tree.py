@@ -19,7 +19,7 @@ MOST_LINES = 24
 
 KINDS: Mapping[str, tuple[type, ...]] = {
     "attention": (ops.Attend, ops.Weigh),
-    "recurrent": (ops.Rnn, ops.Gru, ops.Lstm, ops.LstmQ, ops.Scan),
+    "recurrent": (ops.RecurrentLayer, ops.LstmQ, ops.Scan),
     "convolution": (ops.Conv, ops.ConvTranspose, ops.Patches),
     "norm": (ops.LayerNorm, ops.RMSNorm, ops.GroupNorm),
     "embedding": (ops.Embedding, ops.EmbeddingQ, ops.Sinusoid),

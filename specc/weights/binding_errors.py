@@ -1,7 +1,7 @@
 """Errors where model and checkpoint do not match."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +19,7 @@ from specc.weights.parameter_names import (
     name_skeleton,
     nearest_name,
 )
+from specc.weights.weight_expressions import Expr, list_tensors
 from specc.weights.weight_rules import RequiredParameter
 
 MOST_ERRORS = 20
@@ -28,9 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors are there but give something else; `why` if they give
-    nothing at all.
-    """
+    """A parameter whose tensors give something else, or nothing at all (`why`)."""
 
     wanted: RequiredParameter
     tensors: tuple[str, ...]
@@ -84,7 +83,7 @@ def warn_different_copies(
         f"`{escape_text(wanted.name)}` is tied to `{escape_text(root)}`, but "
         f"the checkpoint has "
         "other values for each",
-        _label(wanted.span, wanted.made_by),
+        Label.at(wanted.span, wanted.made_by),
         (Label(rule, "tied by this rule"),) if rule else (),
         notes=(
             f"in `{escape_text(str(checkpoint.path))}`",
@@ -104,7 +103,7 @@ def _nothing_fits(
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
-        _label(first.span, first.made_by),
+        Label.at(first.span, first.made_by),
         notes=(
             f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
             have if unused else "it is empty",
@@ -142,7 +141,7 @@ def _missing(
         Diagnostic(
             "E0501",
             f"`{escape_text(wanted.name)}` is not in the checkpoint{_more(family)}",
-            _label(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            Label.at(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
             notes=tuple(notes),
             helps=(help_,),
         ),
@@ -162,9 +161,7 @@ def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
 def _meant(
     checkpoint: Checkpoint, family: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
 ) -> dict[str, str]:
-    """For parameters of a family the unused tensor that is nearest by name; of the same
-    shape, if there is one.
-    """
+    """Return for each parameter the unused tensor with the nearest name, best of its shape."""
     meant: dict[str, str] = {}
     for wanted, name in family:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
@@ -176,7 +173,7 @@ def _meant(
 def _misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
     wanted = first.wanted
-    label = _label(wanted.span, wanted.made_by or f"makes {list(wanted.shape)}")
+    label = Label.at(wanted.span, wanted.made_by or f"makes {list(wanted.shape)}")
     others = (Label(first.rule, "made by this rule"),) if first.rule else ()
     notes = tuple(_held(checkpoint, n) for n in first.tensors[:4])
     name = escape_text(wanted.name)
@@ -271,10 +268,6 @@ def _held(checkpoint: Checkpoint, name: str) -> str:
     return f"{escape_text(file.name)} holds `{escape_text(name)}`: {checkpoint.tensors[name]}"
 
 
-def _label(span: Span | None, text: str) -> Label | None:
-    return Label(span, text) if span else None
-
-
 def _more(family: Sequence[object]) -> str:
     return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
 
@@ -285,3 +278,81 @@ def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return list(found.values())
+
+
+Missing = Sequence[tuple[RequiredParameter, str]]
+"""Parameters that the files do not give, each with a tensor that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshInit:
+    """How missing weights are drawn: from `seed`, if anybody asked for it, each as
+    `initial` says. `body` gives the names of what is never drawn.
+    """
+
+    seed: int | None
+    initial: Mapping[str, str]
+    body: Callable[[], Set[str]]
+
+
+def explain_not_fresh(
+    fresh: FreshInit,
+    missing: Missing,
+    found: Sequence[RequiredParameter],
+    exprs: Mapping[str, Expr],
+    present: Set[str],
+) -> dict[str, str]:
+    """Why each missing parameter is no part of a new head; those that are one are not in
+    the answer. `found` are the parameters that the files give.
+    """
+    kinds = {name_skeleton(w.name): w.name for w in found}
+    calls = {_call(w): w.name for w in found}
+    # To know the body all graphs are elaborated: not where nothing is missing.
+    body = fresh.body() if missing else frozenset()
+    reasons: dict[str, str] = {}
+    for wanted, _ in missing:
+        made_of = [n for n in list_tensors(exprs[wanted.name]) if n in present]
+        like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_call(wanted))
+        # The nearest reason first: it names the tensor that somebody may look up.
+        if not found:
+            why = "nothing of the model is in the checkpoint"
+        elif made_of:
+            why = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"
+        elif like:
+            why = f"`{escape_text(like)}`, of the same kind, is in the checkpoint"
+        elif other:
+            why = f"`{escape_text(other)}`, of the same call, is in the checkpoint"
+        elif wanted.name in body:
+            why = "it belongs to the body, which every graph of the spec has"
+        else:
+            continue
+        reasons[wanted.name] = why
+    return reasons
+
+
+def _call(wanted: RequiredParameter) -> tuple[str, object]:
+    """What weights of one call have in common: the scope, and where the call stands."""
+    return wanted.name.rpartition(".")[0], wanted.span
+
+
+def warn_random_weights(
+    fresh: FreshInit, drawn: Sequence[RequiredParameter], path: str
+) -> Diagnostic:
+    """W0528: which weights were made, and how."""
+    ways: dict[str, list[str]] = {}
+    for wanted in drawn:
+        ways.setdefault(fresh.initial[wanted.name], []).append(wanted.name)
+    first = drawn[0]
+    many = len(drawn) > 1
+    return Diagnostic(
+        "W0528",
+        f"{len(drawn)} weight{'s are' if many else ' is'} not in the checkpoint and "
+        f"{'were' if many else 'was'} drawn from the seed {fresh.seed}",
+        Label.at(first.span, first.made_by),
+        notes=(
+            *(f"{escape_text(format_names(names, 8))}: {way}" for way, names in ways.items()),
+            f"all others are in `{escape_text(path)}`",
+        ),
+        helps=("what such a head gives means nothing before it is trained",),
+        severity="warning",
+    )

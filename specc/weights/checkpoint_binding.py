@@ -8,15 +8,15 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Span
 from specc.weights import binding_errors
 from specc.weights.base_prefix import ParameterNaming, infer_naming
+from specc.weights.binding_errors import FreshInit, explain_not_fresh, warn_random_weights
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.expression_shapes import infer_expression_dtype, infer_expression_shape
+from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
 from specc.weights.formats.safetensors_header import FLOATS, NUMPY
-from specc.weights.fresh_heads import FreshInit, explain_not_fresh, warn_random_weights
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
-from specc.weights.rearrange_pattern import PatternMismatch
 from specc.weights.weight_expressions import (
     Expr,
+    PatternMismatch,
     TensorExpr,
     list_tensors,
     rename_tensors,
@@ -34,9 +34,7 @@ from specc.weights.weight_rules import (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a parameter is looked for: an expression in declared names, and the rule
-    that says so.
-    """
+    """An expression in declared names that gives a parameter, and the rule that says so."""
 
     wanted: RequiredParameter
     expr: Expr
@@ -132,9 +130,7 @@ def _naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """How the file spells the spec's names. A tied parameter may be absent, so its name
-    says nothing of that.
-    """
+    """How the file spells the spec's names, tied parameters, which may be absent, aside."""
     untied = [s for name, s in sources.items() if name not in ties]
     needed = [n for s in untied for n in list_tensors(s.expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
@@ -155,18 +151,14 @@ def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint
 
 
 def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
-    """An expression in the names of the file, with the first of its choices that is
-    there.
-    """
+    """An expression in the names of the file, with the first of its choices that is there."""
     present = checkpoint.tensors.keys()
     spelled = rename_tensors(expr, lambda n: naming.name(n, present))
     return resolve_alternatives(spelled, present.__contains__)
 
 
 def _source(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
-    """The rule that names the parameter itself, else the first pattern that fits, else
-    its own name.
-    """
+    """The rule that names the parameter, else the first pattern that fits, else its own name."""
     for rule in loads:
         if rule.name == wanted.name:
             return _Source(wanted, rule.value, rule.span)
@@ -238,9 +230,7 @@ def _misfit(
 
 
 def dtype_family(dtype: str) -> str:
-    """Types among which numbers may be converted: floats, whole numbers; any other type
-    stands alone.
-    """
+    """Types that convert into each other: floats, or whole numbers; another stands alone."""
     if dtype in FLOATS and dtype in NUMPY:
         return "float"
     return "int" if dtype[0] in "iu" else dtype

@@ -31,9 +31,7 @@ class TensorPiece:
 
 @dataclass(frozen=True, slots=True)
 class ExternalLocation:
-    """What ONNX calls external data: a path relative to the model's folder, and a range
-    of bytes.
-    """
+    """External data of ONNX: a path relative to the model's folder, and a range of bytes."""
 
     location: str
     offset: int
@@ -98,9 +96,7 @@ def plan_external_data(
 
 
 def link_location(path: Path, folder: Path) -> str | tuple[str]:
-    """The location of a file as seen from a model's folder, as a tuple of one; or why
-    it cannot be linked.
-    """
+    """The location of a file, seen from a model's folder, as a tuple of one; or why not."""
     try:
         status = os.stat(path)
         file, home = os.path.realpath(path), os.path.realpath(folder)

@@ -10,9 +10,7 @@ _FIRST = {"float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F, "float8_
 
 
 def check_finite(block: Array, place: str) -> None:
-    """Fails with E0507 at a NaN or an infinity, and at a truth value that is neither 0
-    nor 1.
-    """
+    """Fails with E0507 at NaN, infinity, and a truth value that is neither 0 nor 1."""
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":

@@ -5,16 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from specc.weights.initializers import (
-    ConstantInit,
-    FanInInit,
-    Initializer,
-    NormalInit,
-    OnesInit,
-    UniformInit,
-    ZerosInit,
-)
-from specc.weights.random_stream import BLOCK, Floats, normal_chunks, uniform_chunks
+from specc.weights.initializers import Initializer
+from specc.weights.random_stream import BLOCK, Floats, fill_array, normal_chunks, uniform_chunks
 
 
 def initial_value_chunks(
@@ -22,34 +14,20 @@ def initial_value_chunks(
 ) -> Iterator[Floats]:
     """The elements of a parameter in C order, f32, a block at a time."""
     count = math.prod(shape)
-    match initializer:
-        case ZerosInit():
-            return _same(0.0, count)
-        case OnesInit():
-            return _same(1.0, count)
-        case ConstantInit(value):
-            return _same(value, count)
-        case NormalInit(std):
-            return normal_chunks(seed, name, count, std)
-        case UniformInit(bound):
-            return uniform_chunks(seed, name, count, -bound, bound)
-        case FanInInit():
-            bound = initializer.bound(shape)
-            return uniform_chunks(seed, name, count, -bound, bound)
+    match initializer.kind:
+        case "zeros" | "ones" | "constant":
+            return _same(1.0 if initializer.kind == "ones" else initializer.number, count)
+        case "normal":
+            return normal_chunks(seed, name, count, initializer.number)
+    bound = initializer.bound(shape)
+    return uniform_chunks(seed, name, count, -bound, bound)
 
 
 def initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """f32[*shape]: a parameter as it starts. The same for a seed and a name whatever
-    else the model holds.
-    """
-    flat = np.empty(math.prod(shape), np.float32)
-    at = 0
-    for chunk in initial_value_chunks(initializer, seed, name, shape):
-        flat[at : at + chunk.size] = chunk
-        at += chunk.size
-    return flat.reshape(shape)
+    """f32[*shape]: a parameter as it starts; it depends on the seed and its name alone."""
+    return fill_array(shape, initial_value_chunks(initializer, seed, name, shape))
 
 
 def _same(value: float, count: int) -> Iterator[Floats]:

@@ -2,108 +2,55 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 
-
-@dataclass(frozen=True, slots=True)
-class ZerosInit:
-    """Every element 0."""
-
-    def __str__(self) -> str:
-        return "zeros"
+PLAIN_KINDS = ("zeros", "ones")
+NUMBER_KINDS = ("constant", "normal", "uniform", "fan_in", "fan_in_each")
+_FORM = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class OnesInit:
-    """Every element 1."""
-
-    def __str__(self) -> str:
-        return "ones"
-
-
-@dataclass(frozen=True, slots=True)
-class ConstantInit:
-    """Every element `value`."""
-
-    value: float
-
-    def __str__(self) -> str:
-        return f"constant({self.value!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class NormalInit:
-    """Mean 0, standard deviation `std`."""
-
-    std: float
-
-    def __str__(self) -> str:
-        return f"normal({self.std!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class UniformInit:
-    """Between -`bound` and `bound`."""
-
-    bound: float
-
-    def __str__(self) -> str:
-        return f"uniform({self.bound!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class FanInInit:
-    """Uniform within ±gain * sqrt(3 / fan_in): keeps the variance of a linear map's
-    result at gain².
+class Initializer:
+    """An initializer: every element 0 (`zeros`), 1 (`ones`) or `number` (`constant`); mean 0
+    and standard deviation `number` (`normal`); between ±`number` (`uniform`); or uniform
+    within ±number * sqrt(3 / fan_in), which keeps the variance of a linear layer's result at
+    number² (`fan_in`).
 
     LeCun et al. 1998, "Efficient BackProp", section 4.6. `fan_in` is the product of all
-    lengths but the first: weights are stored `[out, in, …]`. A vector has fan_in 1.
+    lengths but the first: weights are stored `[out, in, …]`. A vector has fan_in 1. The first
+    axis of `fan_in_each` counts weights, as many in one parameter.
     """
 
-    gain: float
-    each: bool = False
-    """Whether the first axis counts weights, as many in one parameter."""
+    kind: str
+    number: float = 0.0
 
     def __str__(self) -> str:
-        return f"fan_in{'_each' if self.each else ''}({self.gain!r})"
+        return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.number!r})"
 
     def bound(self, shape: tuple[int, ...]) -> float:
-        """Half the width of the range, for a parameter of that shape."""
-        weight = shape[1:] if self.each else shape
-        return self.gain * math.sqrt(3 / max(1, math.prod(weight[1:])))
-
-
-Initializer: TypeAlias = ZerosInit | OnesInit | ConstantInit | NormalInit | UniformInit | FanInInit
-
-_PLAIN: dict[str, Initializer] = {"zeros": ZerosInit(), "ones": OnesInit()}
-_WITH_NUMBER: dict[str, Callable[[float], Initializer]] = {
-    "constant": ConstantInit,
-    "normal": NormalInit,
-    "uniform": UniformInit,
-    "fan_in": FanInInit,
-    "fan_in_each": lambda gain: FanInInit(gain, each=True),
-}
-_FORM = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
+        """Half the width of a uniform range, for a parameter of that shape."""
+        if self.kind == "uniform":
+            return self.number
+        weight = shape[1:] if self.kind == "fan_in_each" else shape
+        return self.number * math.sqrt(3 / max(1, math.prod(weight[1:])))
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
     """The initializer a text names. Fails with E0516."""
     found = _FORM.fullmatch(text)
-    name, number = found.groups() if found else ("", None)
-    if name in _PLAIN and number is None:
-        return _PLAIN[name]
-    if name in _WITH_NUMBER and number is not None:
+    kind, number = found.groups() if found else ("", None)
+    if kind in PLAIN_KINDS and number is None:
+        return Initializer(kind)
+    if kind in NUMBER_KINDS and number is not None:
         try:
             value = float(number)
         except ValueError:  # the form lets `1e` and `+-` through
             value = math.nan
-        if math.isfinite(value) and (value >= 0 or name == "constant"):
-            return _WITH_NUMBER[name](value)
+        if math.isfinite(value) and (value >= 0 or kind == "constant"):
+            return Initializer(kind, value)
     return raise_error(
         "E0516",
         f"`{text}` is no way to start a parameter",

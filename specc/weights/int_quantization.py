@@ -15,9 +15,7 @@ MOST = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 
 
 def split_groups(rows: Array, block: int) -> Array:
-    """`[out, in]` as `[out, blocks, block]`, filled up with zeros; one block where there
-    are none.
-    """
+    """`[out, in]` as `[out, blocks, block]`, zeros at the end; one block for block size 0."""
     out, wide = rows.shape
     size = block or max(wide, 1)
     missing = count_groups(wide, size) * size - wide
@@ -50,11 +48,6 @@ def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
     return made
 
 
-def quantize_groups(blocks: Array, scales: Array, bits: int) -> Array:
-    """The same, i8."""
-    return round_to_grid(blocks, scales, bits).astype(np.int8)
-
-
 def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
     """Whole numbers `[out, blocks, block]` of rows `wide` as they are stored, but for
     columns, which stand as `[out, in]` still.
@@ -67,9 +60,7 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
 
 
 def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationFormat) -> Array:
-    """The weight `[out, in]` that stored numbers stand for, f32; `[in, out]` where it
-    was turned.
-    """
+    """The weight f32 `[out, in]` that stored numbers stand for; `[in, out]` if it was turned."""
     whole = unpack_quantized(numbers, wide, form)
     wanted = scales.T if form.layout == "columns" and form.block else scales
     blocks = split_groups(whole.astype(np.float32), form.block)
@@ -92,9 +83,7 @@ def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Arr
 
 
 def pack_nibbles(moved: Array) -> Array:
-    """Numbers from 0 to 15, an even number of them in bytes, two to a byte: the earlier one
-    in the lower half.
-    """
+    """Numbers from 0 to 15, evenly many, two to a byte: the earlier one in the lower half."""
     pairs = np.ascontiguousarray(moved).view("<u2")
     # of a pair the earlier byte is the lower one; what the cast cuts off is the rest
     made: Array = (pairs | (pairs >> 4)).astype(np.uint8)

@@ -190,9 +190,7 @@ class AdaptedCheckpoint(Checkpoint):
         return (*self.files, self.adapter.file)
 
     def file_of(self, name: str) -> TensorFile:
-        """The file a tensor is in; that of the adapter for one in whose place it has its
-        own, or that only it has.
-        """
+        """The file a tensor is in: the adapter's for one that it brings or puts in its place."""
         change = self.changes.get(name)
         brought = name not in self.base.tensors or (change is not None and change.instead)
         return self.adapter.file if brought else self.base.file_of(name)
@@ -224,9 +222,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merged(whole, change, kind)
 
     def _merged(self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]) -> Array:
-        """W + s·B·A, rounded once; some rows at a time, so that no float64 copy of the
-        whole is ever there.
-        """
+        """W + s·B·A, rounded once, some rows at a time to bound the float64 copies."""
         left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
@@ -255,9 +251,7 @@ class AdaptedCheckpoint(Checkpoint):
 
 
 def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
-    """The changes by the names of the checkpoint's tensors. E0531 where one changes what
-    is not there.
-    """
+    """The changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
     added = [n for n, c in adapter.changes.items() if not c.instead]
     naming = infer_naming(added, base.tensors.keys(), base.path)
     placed = {
@@ -300,9 +294,7 @@ def _check_whole(
 
 
 def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter) -> TensorEntry:
-    """A changed tensor as it is read: float32, but float64 stays. E0531 for shapes that
-    do not go together.
-    """
+    """A changed tensor as it is read: float32, or float64 as it was. E0531 for other shapes."""
     brought = adapter.file.tensors
     there = base.tensors.get(name)
     first = brought.get(change.instead) or there
@@ -339,9 +331,7 @@ def _shapes(
 
 
 def _product(b: tuple[int, ...], a: tuple[int, ...], *, turned: bool) -> tuple[int, ...]:
-    """The shape of B·A: of linear maps, of tables and, with a window, of convolutions;
-    empty where there is none.
-    """
+    """The shape of B·A of linear layers, tables and convolutions; empty where there is none."""
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()
     return (*a[:0:-1], b[0]) if turned else (b[0], *a[1:])

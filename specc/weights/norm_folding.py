@@ -1,6 +1,8 @@
-"""Fold norm weights into the linear layers that read them."""
+"""Fold norm weights into the linear layers that read them, and check that weights fit a narrower
+dtype.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -9,8 +11,13 @@ import numpy as np
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.quantization_format import NormFold
-from specc.weights.parameter_values import ByteRange, convert_dtype, read_parameter
-from specc.weights.value_overlay import ValuesOverlay
+from specc.weights.parameter_values import (
+    VALUES,
+    ByteRange,
+    ValuesOverlay,
+    convert_dtype,
+    read_parameter,
+)
 
 MOST = 40
 """The largest power of two: of gains beyond it the rest stays where it is."""
@@ -23,9 +30,7 @@ MOVED = (
 
 @dataclass(frozen=True)
 class FoldedValues(ValuesOverlay):
-    """The numbers of a model with the gains of `folds` in the maps behind them.
-    Implements `Values`.
-    """
+    """The values of a model with the norm weights of `folds` in the layers after them."""
 
     folds: Sequence[NormFold]
     known: dict[str, Array] = field(default_factory=dict, repr=False)
@@ -40,16 +45,13 @@ class FoldedValues(ValuesOverlay):
             if name
         }
 
-    def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file; those that are changed lie in none."""
-        return None if name in self.changed else self.base.run(name)
+    def replaces(self, name: str) -> bool:
+        """Return True if a fold changes a parameter."""
+        return name in self.changed
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as bytes. Fails as those of the checkpoint do."""
-        fold = self.changed.get(name)
-        if fold is None:
-            yield from self.base.chunks(name, dtype)
-            return
+    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers multiplied or divided by the powers of two of a fold."""
+        fold = self.changed[name]
         factors, at = self._factors(fold), 0
         turned = dict(fold.maps).get(name)
         # weights are multiplied by what the norm is divided by
@@ -77,3 +79,53 @@ class FoldedValues(ValuesOverlay):
             factors = np.exp2(np.clip(power, -MOST, MOST)).astype(np.float32)
             self.known[fold.gain] = factors
         return self.known[fold.gain]
+
+
+SCALES = "scales looked at, by which its numbers reach"
+"""What is counted of a rounded weight."""
+
+
+@dataclass(frozen=True)
+class NarrowDtype:
+    """The type that a parameter is computed in. Scales stand for numbers up to `most`
+    times as large, of the weight `of`.
+    """
+
+    dtype: str
+    of: str
+    most: float = 1.0
+
+
+@dataclass(frozen=True)
+class RangeCheckedValues(ValuesOverlay):
+    """The numbers of a model, those of `narrow` looked at on their way; those of `moved`
+    have a part of a norm's gain. Implements `Values`.
+    """
+
+    narrow: Mapping[str, NarrowDtype]
+    moved: Container[str] = ()
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the numbers lie in a file. Fails with E0517 as `chunks` does: what stays
+        in a file is asked for by nobody else.
+        """
+        found = self.base.run(name)
+        if found is not None and name in self.narrow:
+            for _ in self.chunks(name, "f32"):
+                pass
+        return found
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do, and with E0517 for
+        one that the type they are computed in cannot hold.
+        """
+        narrow = self.narrow.get(name)
+        for chunk in self.base.chunks(name, dtype):
+            # what is stored in that type was looked at when it was converted
+            if narrow is not None and dtype == "f32":
+                block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
+                place = f"`{escape_text(narrow.of)}`"
+                mends = (MOVED,) if narrow.of in self.moved else ()
+                counted = VALUES if name == narrow.of else SCALES
+                convert_dtype(block, narrow.dtype, place, *mends, counted=counted)
+            yield chunk

@@ -15,13 +15,13 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.base_prefix import ParameterNaming
 from specc.weights.checkpoint import Checkpoint
-from specc.weights.expression_shapes import (
+from specc.weights.expression_evaluation import (
     TensorView,
+    evaluate_weight_expression,
     find_stored_view,
     infer_expression_shape,
     slice_expression,
 )
-from specc.weights.expression_values import evaluate_weight_expression
 from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import CHUNK, TensorFile
 from specc.weights.formats.safetensors_header import FLOATS, NUMPY
@@ -33,9 +33,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes of a file that are a parameter as it stands; `offset` counts from the start
-    of the file.
-    """
+    """Bytes of a file that are a parameter, from `offset` in the file on."""
 
     path: Path
     offset: int
@@ -43,9 +41,7 @@ class ByteRange:
 
 
 class ParameterValues(Protocol):
-    """Where parameters' numbers come from. A tied parameter's numbers are those of the
-    one it is tied to.
-    """
+    """Values of parameters as streams. Those of a tied parameter are its partner's."""
 
     @property
     def wanted(self) -> Mapping[str, RequiredParameter]:
@@ -65,15 +61,11 @@ class ParameterValues(Protocol):
         ...
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as little-endian bytes in C order. Each chunk is valid until the
-        next is asked for.
-        """
+        """The values as little-endian bytes in C order, each chunk valid until the next one."""
         ...
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """Checks these parameters where they lie in files; the SHA-256 of each file,
-        from the same pass.
-        """
+        """Checks parameters where they lie in files; returns the SHA-256 of each file."""
         ...
 
 
@@ -172,9 +164,7 @@ class CheckpointBinding:
                 yield _bytes(convert_dtype(block, dtype, place))
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of every file these parameters lie in as they are. Fails with
-        E0507 or E0512.
-        """
+        """The SHA-256 of every file these parameters lie in. Fails with E0507 or E0512."""
         runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
         for name in names:
             view, bound = self._view(name), self._own(name)
@@ -237,9 +227,7 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY[dtype])
 
     def _place(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """A parameter and the tensors that it, or a piece of it, is made from, for
-        messages.
-        """
+        """A parameter and the tensors that it, or a piece of it, is made from, for messages."""
         expr = piece or bound.expr
         assert expr is not None
         first = next(list_tensors(expr))
@@ -367,3 +355,44 @@ def _bytes(block: Array) -> memoryview:
         else block
     )
     return little.view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class ValuesOverlay:
+    """The values of `base` but for parameters that it `replaces` (a `ParameterValues`)."""
+
+    base: ParameterValues
+
+    @property
+    def wanted(self) -> Mapping[str, RequiredParameter]:
+        """Every parameter by name."""
+        return self.base.wanted
+
+    def tied_to(self, name: str) -> str | None:
+        """The parameter whose numbers this one shares."""
+        return self.base.tied_to(name)
+
+    def stored_dtype(self, name: str) -> str:
+        """The type the numbers come in."""
+        return self.base.stored_dtype(name)
+
+    def run(self, name: str) -> ByteRange | None:
+        """Where the numbers lie in a file; replaced ones lie in none."""
+        return None if self.replaces(name) else self.base.run(name)
+
+    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers as bytes. Fails as those of the checkpoint do."""
+        source = self.replaced_chunks if self.replaces(name) else self.base.chunks
+        return source(name, dtype)
+
+    def replaces(self, name: str) -> bool:
+        """Return True if the values of a parameter are not those of `base`."""
+        return False
+
+    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The values in place of those of `base`."""
+        return self.base.chunks(name, dtype)
+
+    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+        """The SHA-256 of the files that weights stay in."""
+        return self.base.look_through(names)

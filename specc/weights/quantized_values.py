@@ -15,9 +15,8 @@ from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
 from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
 from specc.weights import gptq, int_quantization
-from specc.weights.parameter_values import ByteRange, ParameterValues
+from specc.weights.parameter_values import ParameterValues, ValuesOverlay
 from specc.weights.transposed_weights import row_chunks, transposed_row_chunks
-from specc.weights.value_overlay import ValuesOverlay
 from specc.weights.weight_rules import RequiredParameter
 
 
@@ -41,17 +40,13 @@ class ValuesWithScales(ValuesOverlay):
         """The type the numbers come in."""
         return "f32" if name in self.scales else self.base.stored_dtype(name)
 
-    def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file; scales lie in none."""
-        return None if name in self.scales else self.base.run(name)
+    def replaces(self, name: str) -> bool:
+        """Return True for scales."""
+        return name in self.scales
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as bytes. Fails as those of the checkpoint do."""
-        if name not in self.scales:
-            yield from self.base.chunks(name, dtype)
-            return
-        array = np.ascontiguousarray(self.scales[name], np.float32)
-        yield array.view(np.uint8).reshape(-1).data
+    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The scales as bytes."""
+        yield _bytes(self.scales[name].astype(np.float32, copy=False))
 
 
 AT_ONCE = 1 << 20
@@ -218,19 +213,14 @@ class QuantizedValues(ValuesOverlay):
 
     def stored_dtype(self, name: str) -> str:
         """The type the numbers come in."""
-        if name not in self.parts:
-            return self.base.stored_dtype(name)
-        return self.wanted[name].dtype
+        return self.wanted[name].dtype if name in self.parts else self.base.stored_dtype(name)
 
-    def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file; what is rounded lies in none."""
-        return None if name in self.parts else self.base.run(name)
+    def replaces(self, name: str) -> bool:
+        """Return True for the two parts of a quantized weight."""
+        return name in self.parts
 
-    def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as bytes. Fails as those of the checkpoint do."""
-        if name not in self.parts:
-            yield from self.base.chunks(name, dtype)
-            return
+    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+        """The numbers of a part as bytes."""
         weight, is_scales = self.parts[name]
         if weight in self.ready:
             yield from self._read(weight, is_scales=is_scales)
@@ -246,7 +236,7 @@ class QuantizedValues(ValuesOverlay):
             scales = self.made[weight].scales
         assert scales is not None
         self.made[weight].scales = None
-        yield np.ascontiguousarray(scales).view(np.uint8).reshape(-1).data
+        yield _bytes(scales)
 
     def _read(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
         """A part of a weight that has been rounded before."""
@@ -369,9 +359,7 @@ def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Itera
 
 
 def _gathered(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
-    """The same rows, as many together as are held at once: column by column costs the
-    same for few as for many.
-    """
+    """The same rows, as many together as are held at once: GPTQ costs the same for few."""
     many = max(1, TOGETHER // max(one.wide, 1))
     waiting: list[Array] = []
     at = 0

@@ -39,9 +39,7 @@ def random_word(key: int, n: int) -> int:
 
 
 def fold_key(key: int, n: int) -> int:
-    """The key of sub-stream `n` of the stream `key`, for keys made of several numbers
-    (row, step).
-    """
+    """The key of sub-stream `n` of a stream, for keys made of several numbers (row, step)."""
     return mix_bits(random_word(key, n))
 
 
@@ -49,16 +47,6 @@ def stream_key(seed: int, name: str) -> int:
     """The stream that belongs to a name under a seed."""
     assert 0 <= seed <= MASK, f"seed {seed} is no 64-bit number"
     return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
-
-
-def random_words(key: int, start: int, count: int) -> Words:
-    """u64[count]: words `start`, `start + 1`, … of the stream `key`."""
-    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    z *= np.uint64(GAMMA)
-    z += np.uint64(key)
-    _scramble(z, np.empty_like(z))
-    z ^= z >> np.uint64(31)
-    return z
 
 
 def uniform_block(key: int, start: int, count: int) -> Floats:
@@ -86,20 +74,8 @@ def normal_block(key: int, start: int, count: int) -> Floats:
     return centered.astype(np.float32) * np.float32(2**-24)
 
 
-def uniform_array(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    """f32[*shape]: uniforms in [low, high); `low + u * (high - low)`, each step rounded
-    to float32.
-    """
-    return _filled(shape, uniform_chunks(seed, name, math.prod(shape), low, high))
-
-
-def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
-    """f32[*shape]: normals of mean 0; `z * std`, rounded to float32."""
-    return _filled(shape, normal_chunks(seed, name, math.prod(shape), std))
-
-
 def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """The elements of `uniform_array` in order, a block at a time."""
+    """`count` uniforms `low + u * (high - low)` in blocks, each step rounded to float32."""
     key, span = stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK):
         block = uniform_block(key, start, min(BLOCK, count - start))
@@ -109,7 +85,7 @@ def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) ->
 
 
 def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
-    """The elements of `normal_array` in order, a block at a time."""
+    """`count` normals of mean 0, a block at a time: `z * std`, rounded to float32."""
     key = stream_key(seed, name)
     for start in range(0, count, BLOCK):
         block = normal_block(key, start, min(BLOCK, count - start))
@@ -127,8 +103,8 @@ def _scramble(z: Words, scratch: Words) -> None:
     np.multiply(z, np.uint64(M2), out=z)
 
 
-def _filled(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """One array of the chunks."""
+def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
+    """f32[*shape]: one array of chunks, in C order."""
     # blocks are written where they belong, so the whole is never there twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0

@@ -56,9 +56,7 @@ NARROWER = ("f16", "bf16")
 def transposed_row_chunks(
     values: ParameterValues, name: str, out: int, many: int
 ) -> Iterator[Array]:
-    """The rows `[some, in]` of a weight that lies as `[in, out]`, `many` together; it is
-    in memory whole.
-    """
+    """The rows `[some, in]` of a weight stored as `[in, out]`, which is in memory whole."""
     lying = read_parameter(values, name, "f32")
     for matrix in lying.reshape(-1, lying.shape[-2], out):
         for start in range(0, out, many):

@@ -1,13 +1,37 @@
 """Weight expressions: how a parameter is built from tensors of a file."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
+from specc.ir.axis_pattern import (
+    AxisGroup,
+    RearrangePattern,
+    RearrangePatternError,
+    parse_rearrange_pattern,
+)
 from specc.weights.parameter_names import group_names
-from specc.weights.rearrange_pattern import PatternMismatch
+
+if TYPE_CHECKING:  # a spec is checked without NumPy
+    from specc.ir.array import Array
+
+
+class PatternMismatch(Exception):
+    """Why a pattern does not apply, as the end of a sentence."""
+
 
 Shape: TypeAlias = tuple[int, ...]
+
+
+class _Formatted:
+    """An expression that is written as its `form`, with the expression itself as `{0}`."""
+
+    __slots__ = ()
+    form: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.form.format(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +52,11 @@ class TransposeExpr:
     axes: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return (
-            f"transpose({self.x})"
-            if self.axes is None
-            else f"transpose({self.x}, axes={list(self.axes)})"
-        )
+        axes = "" if self.axes is None else f", axes={list(self.axes)}"
+        return f"transpose({self.x}{axes})"
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Which axis comes where. Raises Unfit."""
+        """Which axis comes where. Raises PatternMismatch."""
         if self.axes is None:
             if rank < 2:  # a vector has nothing to exchange
                 raise PatternMismatch(f"a tensor of rank {rank} has no two axes to exchange")
@@ -80,7 +101,7 @@ class StackExpr:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceExpr:
+class SliceExpr(_Formatted):
     """Rows `start` up to, not including, `stop` along an axis."""
 
     x: "Expr"
@@ -88,15 +109,12 @@ class SliceExpr:
     start: int
     stop: int
 
-    def __str__(self) -> str:
-        return f"slice({self.x}, axis={self.axis}, from={self.start}, to={self.stop})"
+    form = "slice({0.x}, axis={0.axis}, from={0.start}, to={0.stop})"
 
 
 @dataclass(frozen=True, slots=True)
 class PartExpr:
-    """Part `index` of a tensor cut along an axis into `parts` equal parts, or into
-    parts of those lengths.
-    """
+    """Part `index` of a tensor cut along an axis into equal `parts`, or parts of those lengths."""
 
     x: "Expr"
     axis: int
@@ -108,7 +126,7 @@ class PartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def bounds(self, length: int) -> tuple[int, int]:
-        """First row and the one after the last. Raises Unfit."""
+        """First row and the one after the last. Raises PatternMismatch."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise PatternMismatch(f"an axis of {length} has no {self.parts} equal parts")
@@ -124,7 +142,7 @@ class PartExpr:
 
 
 @dataclass(frozen=True, slots=True)
-class PermutePairsExpr:
+class PermutePairsExpr(_Formatted):
     """Rows of each head in the other order of rotary pairs.
 
     `to="half"` takes rows (0, 1), (2, 3), … of each head as pairs and puts the first of
@@ -135,57 +153,48 @@ class PermutePairsExpr:
     to: Literal["half", "interleaved"]
     heads: int
 
-    def __str__(self) -> str:
-        return f"permute_pairs({self.x}, to={self.to}, heads={self.heads})"
+    form = "permute_pairs({0.x}, to={0.to}, heads={0.heads})"
 
 
 @dataclass(frozen=True, slots=True)
-class NegateExpr:
+class NegateExpr(_Formatted):
     """Every element with the other sign."""
 
     x: "Expr"
 
-    def __str__(self) -> str:
-        return f"negate({self.x})"
+    form = "negate({0.x})"
 
 
 @dataclass(frozen=True, slots=True)
-class CastExpr:
+class CastExpr(_Formatted):
     """The elements as another type."""
 
     x: "Expr"
     dtype: str
 
-    def __str__(self) -> str:
-        return f"cast({self.x}, to={self.dtype})"
+    form = "cast({0.x}, to={0.dtype})"
 
 
 @dataclass(frozen=True, slots=True)
-class AddNumberExpr:
+class AddNumberExpr(_Formatted):
     """A number added to every element; 16-bit elements become f32, where the sum is not coarse."""
 
     x: "Expr"
     number: float
 
-    def __str__(self) -> str:
-        return f"add({self.x}, {self.number!r})"
+    form = "add({0.x}, {0.number!r})"
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeGridExpr:
-    """A square table of positions for a grid of `rows` by `columns`; `prefix` rows
-    before it are kept.
-    """
+class ResizeGridExpr(_Formatted):
+    """A square table of positions, resized to `rows` by `columns` after `prefix` kept rows."""
 
     x: "Expr"
     rows: int
     columns: int
     prefix: int = 0
 
-    def __str__(self) -> str:
-        return (
-            f"resize_grid({self.x}, rows={self.rows}, columns={self.columns}, prefix={self.prefix})"
-        )
+    form = "resize_grid({0.x}, rows={0.rows}, columns={0.columns}, prefix={0.prefix})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,24 +220,6 @@ class RearrangeExpr:
         return f'rearrange({self.x}, "{self.pattern}"{sizes})'
 
 
-Expr: TypeAlias = (
-    TensorExpr
-    | TransposeExpr
-    | ReshapeExpr
-    | ConcatExpr
-    | StackExpr
-    | SliceExpr
-    | PartExpr
-    | PermutePairsExpr
-    | NegateExpr
-    | CastExpr
-    | AddNumberExpr
-    | ResizeGridExpr
-    | FirstPresentExpr
-    | RearrangeExpr
-)
-
-
 OfOne: TypeAlias = (
     TransposeExpr
     | ReshapeExpr
@@ -243,6 +234,8 @@ OfOne: TypeAlias = (
 )
 """Expressions of one other, `x`."""
 
+Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | OfOne
+
 
 def list_tensors(expr: Expr) -> Iterator[str]:
     """The names an expression mentions, in the order it does."""
@@ -256,43 +249,110 @@ def list_tensors(expr: Expr) -> Iterator[str]:
             yield from list_tensors(expr.x)
 
 
-def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
-    """The same expression over other tensors."""
-    match expr:
-        case TensorExpr(name):
-            return TensorExpr(rename(name))
-        case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            return replace(expr, parts=tuple(rename_tensors(p, rename) for p in parts))
-        case FirstPresentExpr(options=options):
-            return replace(expr, options=tuple(rename_tensors(o, rename) for o in options))
-        case _:
-            # All others are of one tensor or expression, which is called `x` in each.
-            return replace(expr, x=rename_tensors(expr.x, rename))
-
-
-def resolve_alternatives(expr: Expr, present: Callable[[str], bool]) -> Expr:
-    """The expression without choices: of each `first_present` the option that counts,
-    or its last.
-    """
+def _map_operands(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    """The same expression over what `rule` makes of its operands."""
     match expr:
         case TensorExpr():
             return expr
         case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            return replace(expr, parts=tuple(resolve_alternatives(p, present) for p in parts))
+            return replace(expr, parts=tuple(map(rule, parts)))
         case FirstPresentExpr(options=options):
-            decided = [resolve_alternatives(o, present) for o in options]
-            return next((o for o in decided if all(map(present, list_tensors(o)))), decided[-1])
+            return replace(expr, options=tuple(map(rule, options)))
         case _:
-            return replace(expr, x=resolve_alternatives(expr.x, present))
+            return replace(expr, x=rule(expr.x))
+
+
+def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
+    """The same expression over other tensors."""
+    if isinstance(expr, TensorExpr):
+        return TensorExpr(rename(expr.name))
+    return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
+
+
+def resolve_alternatives(expr: Expr, present: Callable[[str], bool]) -> Expr:
+    """The expression without choices: of each `first_present` the first present, or the last."""
+    decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, present))
+    if not isinstance(decided, FirstPresentExpr):
+        return decided
+    whole = (o for o in decided.options if all(map(present, list_tensors(o))))
+    return next(whole, decided.options[-1])
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Expressions whose elements, one after the other, are those of `expr`: none of them
-    need be in memory together.
-    """
+    """Expressions whose elements in turn are those of `expr`, for reading one at a time."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
                 yield from split_expression(part)
         case _:
             yield expr
+
+
+@dataclass(frozen=True, slots=True)
+class RearrangePlan:
+    """A pattern with known lengths: reshape to `split`, transpose, reshape to `merged`."""
+
+    split: tuple[int, ...]
+    order: tuple[int, ...]
+    merged: tuple[int, ...]
+
+    def apply(self, x: "Array") -> "Array":
+        """The elements of `x` in their new places."""
+        return x.reshape(self.split).transpose(self.order).reshape(self.merged)
+
+
+def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> RearrangePlan:
+    """What the pattern does to an array of that shape. Raises PatternMismatch."""
+    pattern = _pattern(text)
+    if len(pattern.left) != len(shape):
+        axes = f"the pattern is for {len(pattern.left)} axes"
+        raise PatternMismatch(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
+    known: dict[str, int] = {}
+    for axis, length in zip(pattern.left, shape, strict=True):
+        _solve(axis, length, sizes, known)
+    return RearrangePlan(
+        tuple(known[n] for n in pattern.before),
+        pattern.order(),
+        tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
+    )
+
+
+def _pattern(text: str) -> RearrangePattern:
+    """The pattern, with each name once on each side. Raises PatternMismatch."""
+    try:
+        pattern = parse_rearrange_pattern(text)
+    except RearrangePatternError as fault:
+        raise PatternMismatch(str(fault)) from None
+    # every name once on each side: a sum or a repetition would make new elements
+    for side in (pattern.before, pattern.after):
+        for name in side:
+            if side.count(name) > 1:
+                raise PatternMismatch(f"`{name}` stands twice on one side of the pattern")
+    if odd := pattern.odd():
+        raise PatternMismatch(f"`{odd[0]}` stands on one side of the pattern only")
+    return pattern
+
+
+def _divides(part: int, length: int) -> bool:
+    return part != 0 and length % part == 0
+
+
+def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]) -> None:
+    """Lengths of the names of one axis; at most one of them may be left open."""
+    told = {n: sizes[n] for n in group if n in sizes}
+    left = [n for n in group if n not in told]
+    given, text = math.prod(told.values()), " ".join(group)
+    # one unknown can be divided out, of two only the product is known
+    if len(left) > 1:
+        raise PatternMismatch(
+            f"say how long `{left[0]}` or `{left[1]}` is: both are open in `({text})`"
+        )
+    if left and not _divides(given, length):
+        raise PatternMismatch(
+            f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
+        )
+    if not left and given != length:
+        raise PatternMismatch(
+            f"an axis of {length} cannot be split as `({text})`, which makes {given}"
+        )
+    known |= told | dict.fromkeys(left, length // max(given, 1))

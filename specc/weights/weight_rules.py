@@ -181,9 +181,7 @@ def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules)
 
 
 def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
-    """The rule of each tied parameter, name by name; the first that fits counts, as for
-    `load`.
-    """
+    """The rule of each tied parameter by name: the first that fits, as for `load`."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _pairs(rule, wanted)

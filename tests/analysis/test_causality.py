@@ -8,7 +8,7 @@ from support.op_examples import along
 from specc.analysis import masked_values
 from specc.analysis.causality import check_causality, find_time_symbol
 from specc.analysis.mask_bands import find_mask_band
-from specc.analysis.memoized_traversal import TraversalBudget
+from specc.analysis.query_key_grids import TraversalBudget
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.source import Source, Span

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specc.analysis import mask_bands, memoized_traversal
+from specc.analysis import mask_bands, query_key_grids
 from specc.analysis.mask_bands import find_band_interval, find_mask_band
 from specc.analysis.query_key_grids import make_grid
 from specc.ir import ops
@@ -125,13 +125,13 @@ def test_where_upon_where_takes_steps_in_proportion() -> None:
             rows.build.one(ops.Where(), above, high, middle),
         )
     gate = rows.build.one(ops.Where(), seen, low, rows.number(0.0))
-    budget = memoized_traversal.TraversalBudget()
+    budget = query_key_grids.TraversalBudget()
     grid = make_grid(gate, 0, 1)
     assert str(find_mask_band(gate, 0, 1).interval) == "[0, ∞]"
     assert not find_mask_band(gate, 0, 1).spent
     search = mask_bands._BandSearch(budget)
     search.holds(grid, False)
-    assert memoized_traversal.MAX_TRAVERSAL_STEPS - budget.steps < 5_000
+    assert query_key_grids.MAX_TRAVERSAL_STEPS - budget.steps < 5_000
 
 
 def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.Monkey
         mask = rows.build.one(ops.And(), mask, near)
     assert not find_mask_band(mask, 0, 1).spent
     find_mask_band.cache_clear()
-    monkeypatch.setattr(memoized_traversal.TraversalBudget.__init__, "__defaults__", (100,))
+    monkeypatch.setattr(query_key_grids.TraversalBudget.__init__, "__defaults__", (100,))
     found = find_mask_band(mask, 0, 1)
     find_mask_band.cache_clear()
     assert found.spent

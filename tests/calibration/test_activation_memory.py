@@ -15,7 +15,7 @@ import pytest
 from specc import backend
 from specc.backend import TensorSlot
 from specc.calibration import calibration_stages, gram_matrices
-from specc.calibration.weight_readers import find_weight_readers
+from specc.calibration.activation_taps import find_weight_readers
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Parameter

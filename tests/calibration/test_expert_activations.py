@@ -10,7 +10,7 @@ from support.sums import factors
 
 import specc
 from specc.calibration import calibration_stages
-from specc.calibration.weight_readers import find_weight_readers
+from specc.calibration.activation_taps import find_weight_readers
 from specc.driver.compile_job import open_job
 from specc.driver.compile_options import CompileOptions
 from specc.driver.lowering_job import plan_lowering

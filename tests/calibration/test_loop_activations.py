@@ -9,7 +9,7 @@ import pytest
 from support.sums import factors
 
 from specc.calibration import calibration_stages
-from specc.calibration.weight_readers import find_weight_readers
+from specc.calibration.activation_taps import find_weight_readers
 from specc.driver.compile_job import open_job
 from specc.driver.compile_options import CompileOptions
 from specc.driver.lowering_job import plan_lowering

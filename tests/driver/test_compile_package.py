@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.packed import manifest_text, values_of
+from support.verify_lines import verify_package
 
 import specc
 from specc.backend import PackageGraph, PackageMetadata
@@ -16,8 +17,7 @@ from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.taps import add_taps
 from specc.runtime.model_package import open_package
-from specc.verification.verify_model import random_inputs, sizes_for
-from specc.verification.verify_package import verify_package
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc_onnx import get_target, write_package
 
 SMALL = {

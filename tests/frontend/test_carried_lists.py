@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model
 
 import specc
 import specc_numpy
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.verification.verify_model import verify_model
 
 STACK = """specc 1
 model stack

@@ -18,7 +18,7 @@ from specc.analysis.length_limits import find_min_lengths
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import Failed
 from specc.incremental.derivation import derive_encoder_and_step
-from specc.verification.verify_model import sizes_for
+from specc.runtime.random_inputs import sizes_for
 
 Array = NDArray[Any]
 WAV2VEC = [(10, 5, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (2, 2, 0), (2, 2, 0)]

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from support.covering import covering
+from support.verify_lines import verify_model
 
 import specc
 from specc.cli.main import main
 from specc.cli.run_inputs import read_arguments
 from specc.runtime.loaded_model import LoadedModel
-from specc.verification.verify_model import verify_model
 
 SAMPLES = Path(__file__).parents[2] / "docs" / "demos" / "digits"
 DIGITS = {"zero": 0, "two": 2, "three": 3, "four": 4, "seven": 7, "nine": 9}

@@ -14,7 +14,7 @@ from specc.cli.main import main
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.runtime.attention_weights import TURN, compute_attention_weights, find_attentions
-from specc.verification.verify_model import random_inputs, sizes_for
+from specc.runtime.random_inputs import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "mamba",

@@ -14,7 +14,7 @@ import specc
 from specc.runtime.attention_selection import AttentionSelection
 from specc.runtime.attention_views import render_attention, run_with_attention
 from specc.runtime.attention_weights import find_attentions
-from specc.verification.verify_model import random_inputs, sizes_for
+from specc.runtime.random_inputs import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.small import FAMILIES, SMALL
 from support.turns import in_two
+from support.verify_lines import verify_model
 
 import specc
 import specc.runtime.model_package
@@ -20,8 +21,8 @@ from specc.api import Model
 from specc.driver.spec_loader import open_spec
 from specc.ir.graph import Graph
 from specc.runtime.generator import Generator
+from specc.runtime.random_inputs import random_inputs
 from specc.syntax import ast
-from specc.verification.verify_model import random_inputs, verify_model
 
 GENERATING = sorted(n for n in SMALL if any(open_spec(n).program.items(ast.Generate)))
 BESIDE = [n for n in GENERATING if n in FAMILIES][1::2]

@@ -17,14 +17,14 @@ from ml_dtypes import bfloat16
 from support.changed_models import save_with_hash
 from support.onnx_runtime import open_quietly
 from support.small import SMALL
+from support.verify_lines import verify_model, verify_opened
 
 import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
 from specc.runtime.open_model import open_compiled
-from specc.verification.verify_model import random_inputs, verify_model
-from specc.verification.verify_package import verify_opened
+from specc.runtime.random_inputs import random_inputs
 from specc.weights.formats.safetensors import write_safetensors
 from specc_onnx.lower.element_types import ONNX_TYPE_CODES
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.covering import covering
 from support.small import FAMILIES, SMALL
+from support.verify_lines import verify_model
 
 import specc
 from specc.cli.main import main
 from specc.library.spec_files import SPEC_SUFFIXES, get_specs_directory, list_builtin_specs
-from specc.verification.verify_model import verify_model
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 TARGETS, OPSETS = ("onnx", "ort-cpu"), (17, 20, 23, 26)

@@ -24,11 +24,11 @@ from specc.ir import ops
 from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
+from specc.runtime.random_inputs import random_inputs
 from specc.syntax import ast
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan
-from specc.verification.verify_model import random_inputs
 
 ROWS = 11
 TOLERANCE = 1e-11

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.small import SMALL
+from support.verify_lines import verify_model
 
 import specc
 from specc.api import Model
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.verification.verify_model import verify_model
 
 SPEC = """\
 specc 1

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model
 
 import specc
 from specc.ir.array import Array
-from specc.verification.verify_model import verify_model
 
 LATER = pytest.mark.parity
 WIDE, OUT = 24, 40

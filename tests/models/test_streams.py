@@ -16,9 +16,9 @@ from specc.driver.python_arguments import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection
+from specc.runtime.random_inputs import random_inputs
 from specc.syntax import ast
 from specc.transforms import pass_pipeline
-from specc.verification.verify_model import random_inputs
 
 CHUNKS = 7
 PLANS = [[7], [1] * 7, [2, 4, 1], [5, 2]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specc_numpy
-from specc.artifact import length_bounds
+from specc.artifact import generation_facts
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
@@ -69,5 +69,5 @@ def test_a_remainder_that_nobody_looks_at_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: no quotient is looked at."""
-    monkeypatch.setattr(length_bounds, "find_divisibility_constraints", lambda graph: {})
+    monkeypatch.setattr(generation_facts, "find_divisibility_constraints", lambda graph: {})
     assert disagreeing(tmp_path, "pairs")

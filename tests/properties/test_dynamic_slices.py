@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model
 
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.runtime.open_model import open_compiled
-from specc.verification.verify_model import verify_model
 
 SIZES = ((1, 1), (2, 5), (30, 4), (33, 11), (64, 2))
 KINDS = ("row", "first", "behind", "split", "number")

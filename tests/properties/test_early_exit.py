@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model
 
 import specc
 import specc_numpy
@@ -23,7 +24,6 @@ from specc.ir.graph import Builder, Graph, Value
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_printer import format_ir
 from specc.transforms.pass_pipeline import simplify_graph
-from specc.verification.verify_model import verify_model
 
 SPEC = """specc 1
 model halting

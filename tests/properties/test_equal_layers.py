@@ -26,7 +26,7 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
-from specc.verification.verify_model import random_inputs, sizes_for
+from specc.runtime.random_inputs import random_inputs, sizes_for
 
 
 def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:

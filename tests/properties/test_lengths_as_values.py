@@ -25,7 +25,7 @@ from specc.frontend.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.library.spec_files import list_builtin_specs
-from specc.verification.verify_model import random_inputs
+from specc.runtime.random_inputs import random_inputs
 from specc_onnx import build_model, get_target
 
 SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))

@@ -10,7 +10,7 @@ import pytest
 
 import specc
 import specc_numpy
-from specc.artifact.length_bounds import max_context_length
+from specc.artifact.generation_facts import max_context_length
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -66,7 +66,9 @@ def test_a_limit_that_forgets_a_length_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted mistake: several lengths together are not looked at."""
-    monkeypatch.setattr("specc.artifact.length_bounds.find_joint_length_limits", lambda graph: {})
+    monkeypatch.setattr(
+        "specc.artifact.generation_facts.find_joint_length_limits", lambda graph: {}
+    )
     with pytest.raises(pytest.fail.Exception):
         test_what_is_refused_has_no_value(tmp_path, "two", "")
 

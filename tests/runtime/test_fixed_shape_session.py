@@ -11,7 +11,7 @@ from support.small import SMALL
 import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
-from specc.verification.verify_model import random_inputs
+from specc.runtime.random_inputs import random_inputs
 from specc_onnx.fixed_shape_session import can_record_run
 
 LENGTHS = {

@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.small import SMALL
+from support.verify_lines import verify_model
 
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.loaded_model import load_model
-from specc.verification.half_precision import FORMS
-from specc.verification.verify_model import verify_model
+from specc.verification.rounding_errors import FORMS
 from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")

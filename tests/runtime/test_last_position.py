@@ -5,10 +5,10 @@ compared, and written with.
 from pathlib import Path
 
 import numpy as np
+from support.verify_lines import verify_model
 
 import specc
 import specc.runtime.model_package
-from specc.verification.verify_model import verify_model
 
 SPEC = """
 specc 1

@@ -5,6 +5,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support.verify_lines import verify_model
 
 import specc
 from specc.cli.main import main
@@ -12,7 +13,6 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver import weight_sources
 from specc.io import memory_check
 from specc.runtime.loaded_model import load_model
-from specc.verification.verify_model import verify_model
 from specc.weights.formats.safetensors import write_safetensors
 
 SPEC = """\

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model, verify_opened
 
 import specc
 from specc.runtime.open_model import open_compiled
-from specc.verification.verify_model import verify_model
-from specc.verification.verify_package import verify_opened
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "context": 20}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -48,7 +48,9 @@ def stored(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
     blocks = int_quantization.split_groups(weight.astype(np.float32), form.block)
     scales = int_quantization.group_scales(blocks, form.bits)
     numbers = int_quantization.pack_quantized(
-        int_quantization.quantize_groups(blocks, scales, form.bits), weight.shape[1], form
+        int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
+        weight.shape[1],
+        form,
     )
     scales = scales if form.block else scales[:, 0]
     if form.layout == "columns":

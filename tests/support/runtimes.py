@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import specc
 from specc import backend
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc.verification.tolerance import compare_result
-from specc.verification.verify_model import random_inputs, sizes_for
 from support.small import SMALL
 
 ROOT = Path(__file__).parents[2]

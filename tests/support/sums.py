@@ -8,7 +8,7 @@ from pathlib import Path
 from specc import backend
 from specc.backend import TensorSlot
 from specc.calibration import gram_matrices
-from specc.calibration.weight_readers import WeightReaders
+from specc.calibration.activation_taps import WeightReaders
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.weights.quantized_values import FactorOf, PrequantizedWeight, WeightQuantizationError

@@ -18,7 +18,7 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import random_inputs, sizes_for
-from specc.verification.conditioning import (
+from specc.verification.rounding_errors import (
     Sample,
     is_rounding_difference,
     make_rounding_sample,

@@ -13,6 +13,7 @@ from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Input, Node, Parameter, Value
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     ALWAYS_HALF_OPS,
@@ -20,7 +21,6 @@ from specc.transforms.mixed_precision import (
     convert_derived_to_half,
     convert_graph_to_half,
 )
-from specc.verification.verify_model import random_inputs, sizes_for
 
 SOME = ("bert", "conformer", "gpt2", "t5", "mixtral", "rnnsearch", "vit")
 WRITING = ("gpt2", "mixtral", "rnnsearch", "t5", "transformer_xl")

@@ -8,12 +8,12 @@ from support.small import SMALL
 
 import specc
 from specc.cli.main import main
+from specc.runtime.random_inputs import random_inputs
 from specc.verification.quantization_error import (
     QuantizationLoss,
     comparison_sizes,
     log_probabilities,
 )
-from specc.verification.verify_model import random_inputs
 
 
 @pytest.fixture(scope="module")

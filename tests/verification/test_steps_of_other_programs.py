@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.small import SMALL
+from support.verify_lines import verify_package
 
 import specc
 from specc import backend
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.model_package import open_package
+from specc.runtime.random_inputs import random_inputs
 from specc.runtime.step_inputs import sample_step_inputs, states_by_name
-from specc.verification.verify_model import random_inputs
-from specc.verification.verify_package import verify_package
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 from support.changed_models import save_with_hash
 from support.small import SMALL
+from support.verify_lines import verify_opened
 
 import specc
 from specc.cli import main as cli
@@ -17,7 +18,6 @@ from specc.diagnostics.diagnostic import Failed
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.open_model import open_compiled
 from specc.verification.verify_model import iterate_rounds
-from specc.verification.verify_package import verify_opened
 
 STRATEGIES = ("greedy", "sample", "beam")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.verify_lines import verify_model, verify_package
 
 import specc
 from specc.cli import main as cli
@@ -16,9 +17,8 @@ from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import open_package
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc.verification.tolerance import compare_result
-from specc.verification.verify_model import random_inputs, sizes_for, verify_model
-from specc.verification.verify_package import verify_package
 
 NAN, INF = np.nan, np.inf
 SHAKY = """specc 1

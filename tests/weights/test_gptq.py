@@ -66,7 +66,7 @@ def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     numbers, scales = gptq.quantize_gptq(rows, gptq.cholesky_factor(inputs.T @ inputs), 32)
     blocks = int_quantization.split_groups(rows, 32)
     units = int_quantization.group_scales(blocks, 4)
-    near = int_quantization.quantize_groups(blocks, units, 4) * units[..., None]
+    near = int_quantization.round_to_grid(blocks, units, 4) * units[..., None]
     made = numbers * scales[..., None]
     wanted = inputs @ rows.T
     lost, usual = (np.linalg.norm(inputs @ w.reshape(16, -1).T - wanted) for w in (made, near))
@@ -87,7 +87,7 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
     blocks = int_quantization.split_groups(rows, 32)
     assert (
         numbers
-        == int_quantization.quantize_groups(blocks, int_quantization.group_scales(blocks, 4), 4)
+        == int_quantization.round_to_grid(blocks, int_quantization.group_scales(blocks, 4), 4)
     ).all()
 
 

@@ -13,7 +13,7 @@ from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initial_values import initial_values
-from specc.weights.initializers import NormalInit
+from specc.weights.initializers import Initializer
 from specc.weights.parameter_values import SeededValues, read_parameter
 from specc.weights.weight_expressions import StackExpr, TensorExpr, TransposeExpr
 from specc.weights.weight_rules import LoadRule, RequiredParameter, WeightRules
@@ -26,7 +26,7 @@ def test_seeded_parameters() -> None:
     assert seeded.tied_to("wte") is None
     assert seeded.run("q") is None
     assert np.array_equal(
-        read_parameter(seeded, "q"), initial_values(NormalInit(0.02), 7, "q", (3, 4))
+        read_parameter(seeded, "q"), initial_values(Initializer("normal", 0.02), 7, "q", (3, 4))
     )
     assert np.array_equal(read_parameter(seeded, "head"), read_parameter(seeded, "wte"))
     assert read_parameter(seeded, "q", "f16").dtype == np.float16

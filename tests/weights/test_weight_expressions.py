@@ -8,15 +8,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from specc.weights.expression_shapes import (
+from specc.weights.expression_evaluation import (
+    Array,
     TensorView,
+    evaluate_weight_expression,
     find_stored_view,
     infer_expression_dtype,
     infer_expression_shape,
 )
-from specc.weights.expression_values import Array, evaluate_weight_expression
 from specc.weights.formats.safetensors import TensorEntry
-from specc.weights.rearrange_pattern import PatternMismatch
 from specc.weights.weight_expressions import (
     AddNumberExpr,
     CastExpr,
@@ -25,6 +25,7 @@ from specc.weights.weight_expressions import (
     FirstPresentExpr,
     NegateExpr,
     PartExpr,
+    PatternMismatch,
     PermutePairsExpr,
     RearrangeExpr,
     ReshapeExpr,

@@ -97,7 +97,7 @@ class GridSlice:
     def _whole(self, node: Node, axes: GridAxes) -> bool:
         """Whether these are weights of keys all of which are taken."""
         op = node.op
-        if not isinstance(op, ops.MaskedSoftmax | ops.Hard | ops.Share):
+        if not isinstance(op, ops.MaskedWeights):
             return False
         mask = op.mask(node)
         last = op.scores(node).type.rank - 1

@@ -13,6 +13,7 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "MaskedSoftmax",
+    "MaskedWeights",
     "Patches",
     "RMSNorm",
     "Share",
@@ -61,29 +62,29 @@ class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
     axis: int
 
 
-class MaskedSoftmax(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
-    """Softmax over the visible keys on the last axis; zeros for a query without visible keys or
-    with only minus infinity.
-    """
+class MaskedWeights:
+    """What normalizers of scores under a mask share: their results are weights between 0 and 1."""
 
     scores, mask = Operand(0), Operand(1)
 
 
-class Hard(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+    """Softmax over the visible keys on the last axis; zeros for a query without visible keys or
+    with only minus infinity.
+    """
+
+
+class Hard(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One-hot of the largest visible score of each query (the first of equals).
 
     Zeros if no key is visible, or all visible scores are minus infinity.
     """
 
-    scores, mask = Operand(0), Operand(1)
 
-
-class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class Share(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """Visible scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
     scores count as zero. A sum of zero gives zeros.
     """
-
-    scores, mask = Operand(0), Operand(1)
 
 
 class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):

@@ -8,24 +8,31 @@ packed sequence. The initial state defaults to zero; `reverse` starts at the las
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from specc.ir.dim import divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError, Type
 
-__all__ = ["Gru", "Lstm", "RecurrentOperands", "Rnn"]
+__all__ = ["Gru", "Lstm", "RecurrentLayer", "RecurrentOperands", "Rnn"]
 
 RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")
-SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND = (Operand(0), Operand(1), Operand(2))
-BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND, STATE_OPERAND = (
-    OptionalOperand(3),
-    OptionalOperand(4),
-    OptionalOperand(5),
-    OptionalOperand(6),
-)
-"""The operands that the three layers have in common."""
+
+
+class RecurrentLayer:
+    """What the three layers share: their first seven operands, and their two directions."""
+
+    signature: ClassVar[Signature]
+    reverse: bool
+
+    rows, weights, state_weights = Operand(0), Operand(1), Operand(2)
+    bias, state_bias, keep = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
+    first_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
+
+    def rule(self) -> Signature:
+        """The shape rule of this direction."""
+        return reverse_signature(self.signature) if self.reverse else self.signature
 
 
 T = TypeVar("T")
@@ -61,6 +68,7 @@ class RecurrentOperands(Generic[T]):
 
 
 class Rnn(
+    RecurrentLayer,
     Op,
     sig="f[b t> i], f[h~ i], f[h~ h~], f[h~]?, f[h~]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
@@ -73,15 +81,9 @@ class Rnn(
     activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
     reverse: bool = False
 
-    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
-    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
-    first_states = (STATE_OPERAND,)
-
-    def rule(self) -> Signature:
-        return reverse_signature(self.signature) if self.reverse else self.signature
-
 
 class Gru(
+    RecurrentLayer,
     Op,
     sig="f[b t> i], f[g i], f[g h~], f[g]?, f[g]?, b[b t>]?, f[b h~]? -> f[b t h], f[b h]",
     heavy=True,
@@ -98,13 +100,6 @@ class Gru(
     update: Literal["old", "new"] = "old"
     reverse: bool = False
 
-    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
-    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
-    first_states = (STATE_OPERAND,)
-
-    def rule(self) -> Signature:
-        return reverse_signature(self.signature) if self.reverse else self.signature
-
     def solve(self, axes: AxisBindings) -> None:
         g, h = axes.one("g"), axes.one("h")
         if g != h * 3:
@@ -114,6 +109,7 @@ class Gru(
 
 
 class Lstm(
+    RecurrentLayer,
     Op,
     sig="f[b t> i], f[g i], f[g r~], f[g]?, f[g]?, b[b t>]?, f[b r~]?, f[b h~]?, f[p]?, f[r~ h~]?"
     " -> f[b t r], f[b r], f[b h]",
@@ -130,14 +126,9 @@ class Lstm(
 
     reverse: bool = False
 
-    rows, weights, state_weights = (SEQUENCE_OPERAND, WEIGHTS_OPERAND, STATE_WEIGHTS_OPERAND)
-    bias, state_bias, keep = BIAS_OPERAND, STATE_BIAS_OPERAND, KEEP_OPERAND
     first_cell, peepholes, projection = (OptionalOperand(7), OptionalOperand(8), OptionalOperand(9))
-    first_states = (STATE_OPERAND, first_cell)
+    first_states = (OptionalOperand(6), first_cell)
     final_result, cell_result = 1, 2
-
-    def rule(self) -> Signature:
-        return reverse_signature(self.signature) if self.reverse else self.signature
 
     def solve(self, axes: AxisBindings) -> None:
         g = axes.one("g")

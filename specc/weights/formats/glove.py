@@ -32,9 +32,7 @@ class _Wrong(Exception):
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """The vectors in the order of the file. Fails with E0524 at the first line that is
-    none, or E0802.
-    """
+    """The vectors in the order of the file. Fails with E0524 at a line that is none, or E0802."""
     words: dict[str, int] = {}
     rows: list[Array] = []
     number = 1
@@ -77,9 +75,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def _vector(line: str, width: int) -> tuple[str, Array]:
-    """A word and its numbers, `width` of them unless it is 0. The word may hold spaces,
-    but no number behind one.
-    """
+    """A word, which may hold spaces but no number after one, and its numbers (`width`, or any)."""
     # not `split()`: some words of the published files hold spaces of other widths
     fields = line.split(" ")
     if not width:  # the first line decides

@@ -27,7 +27,6 @@ from specc.weights.formats.safetensors_header import (
     NUMPY,
     dtype_of_array,
     read_header,
-    safetensors_dtype,
 )
 
 AS_SPECIFIED = {"specc.layout": "spec"}
@@ -93,9 +92,7 @@ class TensorFile(Closeable):
         return _native(raw.view(dtype)).reshape(entry.shape)
 
     def chunks(self, name: str, offset: int = 0, nbytes: int | None = None) -> Iterator[memoryview]:
-        """The stored bytes of a tensor, or a run of them. Each chunk is valid until the
-        next but one is asked for.
-        """
+        """The stored bytes of a tensor, or a run of them, each chunk valid for two turns."""
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
@@ -105,9 +102,7 @@ class TensorFile(Closeable):
     def _blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Bytes of a tensor in two buffers in turn, so that one can be worked on while
-        the other is filled.
-        """
+        """Bytes of a tensor in two buffers in turn: one is worked on while the other is filled."""
         self.check_unchanged()
         for done in range(0, count, CHUNK):
             buffers.reverse()
@@ -117,9 +112,7 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def everything(self) -> Iterator[tuple[str, int, memoryview]]:
-        """All bytes in order: the header, under no name, then each tensor's; with how
-        far into it a chunk begins.
-        """
+        """All bytes in order by tensor (the header has no name), with the offset of each chunk."""
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         start = order[0].offset if order else self.size
         for done in range(0, start, CHUNK):
@@ -240,7 +233,7 @@ def write_safetensors(
     for name in names:
         array = tensors[name]
         header[name] = {
-            "dtype": safetensors_dtype(dtype_of_array(array)),
+            "dtype": dtype_of_array(array).upper(),
             "shape": list(array.shape),
             "data_offsets": [at, at + array.nbytes],
         }

@@ -1,6 +1,7 @@
 """Parse and check safetensors headers; element types."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,58 +15,51 @@ from specc.io.platform import read_at_offset
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
-_TABLE: tuple[tuple[str, str, int, str | type | None], ...] = (
-    ("bool", "BOOL", 8, "?"),
-    ("u8", "U8", 8, "u1"),
-    ("i8", "I8", 8, "i1"),
-    ("u16", "U16", 16, "<u2"),
-    ("i16", "I16", 16, "<i2"),
-    ("u32", "U32", 32, "<u4"),
-    ("i32", "I32", 32, "<i4"),
-    ("u64", "U64", 64, "<u8"),
-    ("i64", "I64", 64, "<i8"),
-    ("f16", "F16", 16, "<f2"),
-    ("bf16", "BF16", 16, ml_dtypes.bfloat16),
-    ("f32", "F32", 32, "<f4"),
-    ("f64", "F64", 64, "<f8"),
-    ("c64", "C64", 64, "<c8"),
-    ("f8_e4m3", "F8_E4M3", 8, ml_dtypes.float8_e4m3fn),
-    ("f8_e5m2", "F8_E5M2", 8, ml_dtypes.float8_e5m2),
-    ("f8_e4m3fnuz", "F8_E4M3FNUZ", 8, ml_dtypes.float8_e4m3fnuz),
-    ("f8_e5m2fnuz", "F8_E5M2FNUZ", 8, ml_dtypes.float8_e5m2fnuz),
-    ("f8_e8m0", "F8_E8M0", 8, ml_dtypes.float8_e8m0fnu),
-    ("f6_e2m3", "F6_E2M3", 6, None),
-    ("f6_e3m2", "F6_E3M2", 6, None),
-    ("f4", "F4", 4, None),
-)
+NUMPY_KINDS: dict[str, str | type | None] = {
+    "bool": "?",
+    "u8": "u1",
+    "i8": "i1",
+    "u16": "<u2",
+    "i16": "<i2",
+    "u32": "<u4",
+    "i32": "<i4",
+    "u64": "<u8",
+    "i64": "<i8",
+    "f16": "<f2",
+    "bf16": ml_dtypes.bfloat16,
+    "f32": "<f4",
+    "f64": "<f8",
+    "c64": "<c8",
+    "f8_e4m3": ml_dtypes.float8_e4m3fn,
+    "f8_e5m2": ml_dtypes.float8_e5m2,
+    "f8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "f8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "f8_e8m0": ml_dtypes.float8_e8m0fnu,
+    **dict.fromkeys(("f6_e2m3", "f6_e3m2", "f4")),
+}
+"""NumPy's kind of each type of safetensors, which writes our name in capitals; packed ones have
+none.
+"""
 
-BITS: dict[str, int] = {ours: bits for ours, _, bits, _ in _TABLE} | {"i4": 4}
+BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
 """Bits an element takes; of 4-bit whole numbers too, which no checkpoint holds."""
 
 NUMPY: dict[str, np.dtype[np.generic]] = {
-    ours: np.dtype(kind) for ours, _, _, kind in _TABLE if kind is not None
+    ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
 }
 """NumPy's dtype, little-endian, of those that have one. Packed types have none."""
 
-FROM_FILE: dict[str, str] = {theirs: ours for ours, theirs, _, _ in _TABLE}
+FROM_FILE: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
 """Our name of a safetensors dtype."""
 
 FLOATS = frozenset(n for n in BITS if n.startswith(("f", "bf")))
 """The types whose values are rounded real numbers."""
 
-NATIVE_ONLY = frozenset(
-    ours for ours, _, _, kind in _TABLE if kind is not None and not isinstance(kind, str)
-)
+NATIVE_ONLY = frozenset(ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type))
 """The types of ml_dtypes, which have no byte order of their own."""
 
-# both ways round: no two of our types have one name or one NumPy dtype
-_TO_FILE = {ours: theirs for theirs, ours in FROM_FILE.items()}
+# no two of our types have one NumPy dtype
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY.items()}
-
-
-def safetensors_dtype(dtype: str) -> str:
-    """The name safetensors has for a type."""
-    return _TO_FILE[dtype]
 
 
 def dtype_of_array(array: Array) -> str:
@@ -105,9 +99,7 @@ class _Twice(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """The tensors in the order of their data, the metadata, and the header's bytes.
-    Fails with E0506.
-    """
+    """Tensors in the order of their data, metadata, and the header's bytes. Fails with E0506."""
     try:
         data = _header_bytes(fd, size)
         fields = _fields(data)
@@ -217,9 +209,7 @@ def _tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _entry(fields: Json, what: str) -> dict[str, Json]:
-    """The fields of a tensor. One more might change what the others mean; the format
-    knows none.
-    """
+    """The fields of a tensor, exactly those of the format: another might change their meaning."""
     if not isinstance(fields, dict) or set(fields) != FIELDS:
         raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
     return fields
@@ -247,9 +237,7 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
 
 
 def _lengths(value: Json) -> list[int] | None:
-    """A JSON value that is a list of whole numbers from 0; true and 1.0 are not numbers
-    here.
-    """
+    """A JSON list of whole numbers from 0, else None; true and 1.0 are not numbers here."""
     if not isinstance(value, list):
         return None
     numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MOST_LENGTH]

@@ -15,8 +15,8 @@ from support.spec_models import opened as spec_opened
 
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc.transforms import pass_pipeline
-from specc.verification.verify_model import random_inputs, sizes_for
 from specc_onnx import build_model, denormals, get_target, ort_session
 from specc_onnx.denormals import compute_half_min_normal, flush_denormals, get_float_mode
 from specc_onnx.ort_session import OrtModel, open_ort_model_bytes

@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from support.verify_lines import verify_model
 
 import specc
 from specc.diagnostics.diagnostic import Failed
-from specc.verification.verify_model import verify_model
 from specc_onnx import execution_providers
 from specc_onnx.execution_providers import NodeKey, find_computing_nodes
 

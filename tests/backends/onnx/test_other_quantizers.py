@@ -14,7 +14,7 @@ from support.small import SMALL
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.verification.verify_model import random_inputs, sizes_for
+from specc.runtime.random_inputs import random_inputs, sizes_for
 
 WRITTEN_FOR = ("bert", "gpt2", "vit", "llama", "t5", "rnnsearch")
 SOME = [

@@ -11,8 +11,8 @@ from support.spec_models import opened
 
 import specc_numpy
 from specc.ir.graph import Graph
+from specc.runtime.random_inputs import random_inputs
 from specc.transforms import pass_pipeline
-from specc.verification.verify_model import random_inputs
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import predictive_local_attention
 from specc_onnx.lower.grid_slices import PositionSpan

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from support.packed import ALL, SHARED, SPEC, packed, single
+from support.verify_lines import verify_package
 
 import specc
 from specc.artifact.package_index import NAME
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.model_package import open_package
-from specc.verification.verify_package import verify_package
 from specc.weights.formats.safetensors import write_safetensors
 
 IDS = np.array([[3, 1, 4], [9, 2, 6]])

@@ -1,12 +1,15 @@
-"""Shapes and dtypes of weight expressions, from headers alone."""
+"""Shapes and dtypes of weight expressions, from headers alone, and their values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from specc.ir.array import Array
 from specc.weights.formats.safetensors import TensorEntry
-from specc.weights.formats.safetensors_header import BITS
-from specc.weights.rearrange_pattern import PatternMismatch, plan_rearrange
+from specc.weights.formats.safetensors_header import BITS, NUMPY
 from specc.weights.weight_expressions import (
     AddNumberExpr,
     CastExpr,
@@ -16,6 +19,7 @@ from specc.weights.weight_expressions import (
     NegateExpr,
     OfOne,
     PartExpr,
+    PatternMismatch,
     PermutePairsExpr,
     RearrangeExpr,
     ReshapeExpr,
@@ -26,14 +30,13 @@ from specc.weights.weight_expressions import (
     TensorExpr,
     TransposeExpr,
     list_tensors,
+    plan_rearrange,
     resolve_alternatives,
 )
 
 
 def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """The shape of the result, from the shapes of tensors. Raises Unfit, which `bind`
-    makes an E0511.
-    """
+    """The shape of the result, from those of tensors. Raises PatternMismatch."""
     match expr:
         case TensorExpr(name):
             return shapes[name]
@@ -69,7 +72,7 @@ def _shape_from(expr: OfOne, shape: Shape) -> Shape:
 
 
 def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
-    """The first row that is taken of an axis, and the one after the last. Raises Unfit."""
+    """The first row taken of an axis, and the one after the last. Raises PatternMismatch."""
     if isinstance(expr, PartExpr):
         return expr.bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
@@ -80,7 +83,7 @@ def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """The element type of the result. Raises Unfit if parts that are joined differ in theirs."""
+    """The element type of the result. Raises PatternMismatch if joined parts differ in it."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -135,9 +138,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """Where in a tensor the bytes of the result already lie, or nothing if it has to be
-    computed.
-    """
+    """The bytes of a tensor that already are the result, or None if it has to be computed."""
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -172,9 +173,7 @@ def _keeps_bytes(
 def _part_of(
     expr: SliceExpr | PartExpr, whole: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
-    """The bytes of some rows: they lie together only along the first axis, if those
-    before it have length 1.
-    """
+    """The bytes of some rows, which lie together if all axes before theirs have length 1."""
     shapes = {n: entries[n].shape for n in list_tensors(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
     if whole is None or math.prod(shape[: expr.axis]) != 1:
@@ -245,3 +244,109 @@ def _grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if expr.rows < 1 or expr.columns < 1:
         raise PatternMismatch("the new grid must have at least one row and one column")
     return (*shape[:-2], expr.prefix + expr.rows * expr.columns, shape[-1])
+
+
+def evaluate_weight_expression(
+    expr: Expr, get: Callable[[str], Array], get_rows: Callable[[str, slice], Array] | None = None
+) -> Array:
+    """The value; `get` gives tensors by name, `get_rows` some rows of one.
+    `infer_expression_shape` checked the shapes, `resolve_alternatives` made the choices.
+    """
+    match expr:
+        case TensorExpr(name):
+            return get(name)
+        case SliceExpr(TensorExpr(name), 0, start, stop) if get_rows is not None:
+            return get_rows(name, slice(start, stop))
+        case ConcatExpr(parts=parts, axis=axis):
+            made = [evaluate_weight_expression(p, get, get_rows) for p in parts]
+            return np.concatenate(made, axis)
+        case StackExpr(parts=parts):
+            return np.stack([evaluate_weight_expression(p, get, get_rows) for p in parts])
+        case FirstPresentExpr():
+            raise AssertionError("a choice of tensors was left open")
+    return _moved(expr, evaluate_weight_expression(expr.x, get, get_rows))
+
+
+def _moved(expr: OfOne, x: Array) -> Array:
+    """Apply an expression of one array that moves elements, or pass it to `_computed`."""
+    match expr:
+        case TransposeExpr():
+            return x.transpose(expr.order(x.ndim))
+        case ReshapeExpr(shape=shape):
+            return x.reshape(shape)
+        case SliceExpr(axis=axis, start=start, stop=stop):
+            return x[(slice(None),) * axis + (slice(start, stop),)]
+        case PartExpr(axis=axis):
+            return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
+        case PermutePairsExpr(to=to, heads=heads):
+            # rows of a head are pairs side by side, or all firsts and then all seconds
+            pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
+            return x.reshape(*pairs, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+        case RearrangeExpr(pattern=pattern, sizes=sizes):
+            return plan_rearrange(pattern, x.shape, dict(sizes)).apply(x)
+        case _:
+            return _computed(expr, x)
+
+
+def _computed(expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: Array) -> Array:
+    match expr:
+        case NegateExpr():
+            return np.asarray(-x)
+        case CastExpr(dtype=dtype):
+            return x.astype(NUMPY[dtype])
+        case AddNumberExpr(number=number):
+            wide = _wide(x)
+            return np.asarray(wide + wide.dtype.type(number))
+        case ResizeGridExpr(rows=rows, columns=columns, prefix=prefix):
+            return resize_grid(_wide(x), rows, columns, prefix)
+
+
+def _wide(x: Array) -> Array:
+    """At least 32-bit elements."""
+    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
+
+
+CUBIC = -0.75
+"""The free number of the cubic kernel, as PyTorch's
+`interpolate(mode="bicubic", antialias=False)` has it.
+"""
+
+
+def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
+    """f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic, corners not
+    aligned, edges repeated.
+
+    The first `prefix` rows ([CLS] and the like) are kept. Computed in float64, rounded
+    once. The kernel is that of Keys 1981, "Cubic convolution interpolation", eq. 4 in
+    its general form.
+    """
+    side = math.isqrt(table.shape[-2] - prefix)
+    lead, d = table.shape[:-2], table.shape[-1]
+    grid = table[..., prefix:, :].astype(np.float64).reshape(*lead, side, side, d)
+    down, across = _resampling(side, rows), _resampling(side, columns)
+    grid = np.einsum(
+        "rs,...std,ct->...rcd", down, grid, across, optimize=["einsum_path", (0, 1), (0, 1)]
+    )
+    body = grid.reshape(*lead, rows * columns, d).astype(table.dtype)
+    return np.concatenate([table[..., :prefix, :], body], axis=-2)
+
+
+def _resampling(old: int, new: int) -> NDArray[np.float64]:
+    """f64[new old]: row r holds the weights with which the old points make new point r."""
+    matrix = np.zeros((new, old))
+    for r in range(new):
+        center = (r + 0.5) * old / new - 0.5
+        first = math.floor(center)
+        for k in range(-1, 3):
+            at = min(max(first + k, 0), old - 1)
+            matrix[r, at] += _kernel(abs(center - (first + k)))
+    return matrix
+
+
+def _kernel(t: float) -> float:
+    """The cubic kernel at distance `t`, in points of the old grid."""
+    if t <= 1:
+        return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1
+    if t < 2:
+        return ((CUBIC * t - 5 * CUBIC) * t + 8 * CUBIC) * t - 4 * CUBIC
+    return 0.0

@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import random_inputs
-from specc.verification.conditioning import make_rounding_sample, rounding_bounds
+from specc.verification.rounding_errors import make_rounding_sample, rounding_bounds
 from specc.verification.verify_model import iterate_rounds
 from specc.weights.formats.safetensors import write_safetensors
 
