@@ -261,8 +261,8 @@ class Repeat:
 
     variable: str
     over: Expr
-    under: WeightName | None
-    collect: tuple[str, ...]
+    under: WeightName | None = None
+    collect: tuple[str, ...] = ()
     body: tuple["Statement", ...]
     remarks: Comments = NO_COMMENTS
     end: tuple[str, ...] = ()
@@ -279,11 +279,11 @@ class Scan:
     `[batch, along]`; `until` says where a row needs no more turns.
     """
 
-    variables: tuple[str, ...]
-    over: tuple[Expr, ...]
-    along: Expr | None
-    carry: tuple[str, ...]
-    collect: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    over: tuple[Expr, ...] = ()
+    along: Expr | None = None
+    carry: tuple[str, ...] = ()
+    collect: tuple[str, ...] = ()
     body: tuple["Statement", ...]
     reverse: bool = False
     keep: Expr | None = None
@@ -458,7 +458,7 @@ class Block:
 
     kind: str
     name: str
-    params: tuple[BlockParameter, ...]
+    params: tuple[BlockParameter, ...] = ()
     results: tuple[BlockParameter, ...]
     body: tuple[Statement, ...]
     where: tuple[Equation, ...] = ()

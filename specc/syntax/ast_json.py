@@ -1,18 +1,13 @@
 """Serialize syntax trees as JSON, so that the standard library need not be parsed at startup."""
 
-from dataclasses import fields
 from typing import Any
 
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
-from specc.syntax.ast_walk import NODE_CLASSES
+from specc.syntax.ast_walk import FIELD_NAMES, NODE_CLASSES
 
 TREE_FORMAT_VERSION = 1
 CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
-
-
-FIELD_NAMES = {c: tuple(f.name for f in fields(c)) for c in NODE_CLASSES}
-"""All fields of each tree class, in order."""
 
 
 def tree_to_json(file: ast.File) -> dict[str, Any]:

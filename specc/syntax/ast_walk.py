@@ -8,11 +8,11 @@ from specc.syntax import ast
 NODE_CLASSES: tuple[type[ast.Node], ...] = tuple(
     c for c in vars(ast).values() if isinstance(c, type) and c.__module__ == ast.__name__
 )
-
-
+FIELD_NAMES = {c: tuple(f.name for f in fields(c)) for c in NODE_CLASSES}
+"""All fields of each tree class, in order."""
 SPAN_FIELDS = ("span", "name_span", "op_span", "extends_span")
 CONTENT_FIELDS = {
-    c: tuple(f.name for f in fields(c) if f.name not in SPAN_FIELDS) for c in NODE_CLASSES
+    c: tuple(n for n in names if n not in SPAN_FIELDS) for c, names in FIELD_NAMES.items()
 }
 """The fields of each tree class that say something."""
 

@@ -127,6 +127,36 @@ class BodyBuilder(Generic[T]):
         return True
 
 
+def attach_file_comments(
+    attacher: CommentAttacher, file: ast.File, start: int, head_end: int
+) -> ast.File:
+    """A file with the comments of its head, which is between two offsets, and of its items.
+
+    The head has four places for comments: above it, behind its first line, between its lines,
+    and behind its last; the tree has two, so the last two move above.
+    """
+    above = attacher.take(0, start)
+    line = attacher.text.find("\n", start, head_end)
+    on_first = attacher.take(start, line) if line >= 0 else ()
+    above += on_first[1:] + attacher.take(start, head_end)
+    body = attacher.body(file.items, head_end, len(attacher.text))
+    after = [*on_first[:1], *([body.behind] if body.behind else [])]
+    remarks = ast.Comments((*above, *after[1:]), after[0] if after else "")
+    return replace(file, items=body.children, remarks=remarks, end=body.end)
+
+
+def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
+    """The children and the comments at the end of a body; the comment behind what opens it
+    stands above its first child.
+    """
+    if not body.behind:
+        return body.children, body.end
+    if not body.children:
+        return (), (body.behind, *body.end)
+    first, *others = body.children
+    return (add_leading_comments(first, (body.behind,), False), *others), body.end
+
+
 NODES_WITH_BODY = (
     ast.Repeat,
     ast.Scan,

@@ -1,14 +1,17 @@
-"""`AstBuilder`: run the callbacks of grammar rules, with source spans and escape sequences."""
+"""`AstBuilder`: run the callbacks of grammar rules, with source spans and escape sequences;
+`NodeRule` and `TupleRule`: the callbacks that only copy children to fields.
+"""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.syntax import ast
-from specc.syntax.comments import CommentAttacher
+from specc.syntax.ast_walk import FIELD_NAMES
+from specc.syntax.comments import CommentAttacher, CommentedBody
 from specc.syntax.dsl.lexer import Comment, Fragment, Token
 
 ESCAPE_SEQUENCE = re.compile(r"\\(u\{([0-9a-fA-F]{1,6})\}|.)")
@@ -25,6 +28,20 @@ FOREIGN_LITERALS = {
 """Words that other languages read as values, and what is written here."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
 """What nothing may be called, lest a spec mean something else than it says."""
+Named: TypeAlias = (
+    ast.Target
+    | ast.BlockParameter
+    | ast.DefinitionParameter
+    | ast.DimName
+    | ast.Equation
+    | ast.Field
+    | ast.Assign
+    | ast.InputReading
+    | ast.ResultDisplay
+    | ast.Setting
+    | ast.QuantizeEntry
+)
+"""What has a name that nothing next to it may have too."""
 
 
 @dataclass
@@ -83,9 +100,15 @@ class AstBuilder:
 
         return ESCAPE_SEQUENCE.sub(character, token.text[1:-1])
 
-    def text(self, token: Token | None) -> str:
-        """A text that may be absent."""
-        return "" if token is None else self.unescape_string(token)
+    def value(self, child: object) -> object:
+        """The value of a field that a child gives: a token is a flag, a text, or the name of
+        something.
+        """
+        if not isinstance(child, Token):
+            return child
+        if child.kind in ("QUESTION", "REVERSE"):
+            return True
+        return self.unescape_string(child) if child.kind == "STRING" else self.bound(child)
 
     def bound(self, token: Token) -> str:
         """A name that the spec gives to something."""
@@ -99,28 +122,44 @@ class AstBuilder:
             )
         return token.text
 
+    def body(self, opened: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
+        """The nodes between braces with their comments. `rest` follows the opening brace; its
+        last is the closing one.
+        """
+        closed = rest[-1]
+        assert isinstance(closed, Token)
+        children = [child for child in rest if isinstance(child, ast.Commentable)]
+        return self.attacher.body(children, self.span(opened).end, self.span(closed).start)
+
     def twice(
-        self,
-        what: str,
-        named: Iterable[tuple[str, Span | None]],
-        help: str = "leave one of the two out",
+        self, what: str, children: Iterable[object], help: str = "leave one of the two out"
     ) -> None:
-        """Note each name that occurs again."""
+        """Note each name that two of the children have."""
         seen: dict[str, Span | None] = {}
-        for name, span in named:
+        for name, span in map(self._name_of, children):
             # `_` skips a result, as often as there are some to skip
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
-                self.fault(
-                    "E0116",
-                    f"{what} `{name}` is given twice",
-                    span,
-                    "again here",
-                    help,
-                    others=others,
-                )
+                title = f"{what} `{name}` is given twice"
+                self.fault("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
+
+    def _name_of(self, child: object) -> tuple[str, Span | None]:
+        match child:
+            case Token():
+                return child.text, self.span(child)
+            case ast.TextLiteral():
+                return child.value, child.span
+            case ast.Expect():
+                return child.key, child.span
+            case ast.IgnoredKeys():
+                return "ignore", child.span
+            case ast.Option():
+                return child.name, child.name_span
+            case _:
+                assert isinstance(child, Named)
+                return child.name, child.span
 
 
 RuleCallback = Callable[..., object]
@@ -151,18 +190,62 @@ def is_unicode_scalar(code: int) -> bool:
     return code < 0xD800 or 0xDFFF < code < 0x110000
 
 
-@register_rule("name")
-@register_rule("field_name")
-@register_rule("type_name")
-@register_rule("component")
-@register_rule("soft")
-@register_rule("hard")
-@register_rule("comparison")
-def _only(b: AstBuilder, span: Span, token: Token) -> Token:
-    return token
+@dataclass(frozen=True, slots=True)
+class TupleRule:
+    """A callback that returns its children; `unique` is what messages call them if no two may
+    have one name.
+    """
+
+    unique: str = ""
+
+    def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
+        """The children that are not absent."""
+        given = drop_absent_options(children)
+        if self.unique:
+            b.twice(self.unique, given)
+        return tuple(map(b.value, given))
 
 
-@register_rule("title")
-def _title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
-    text = b.unescape_string(token) if token.kind == "STRING" else token.text
-    return ast.TextLiteral(text, span=span)
+class NodeRule:
+    """A callback that makes a node of its children, in the order of `fields`.
+
+    `*name` takes all that are left, `{name}` what stands between braces, with a description
+    before it if `doc` is a field. An absent child leaves the default of its field. `unique` is
+    what messages call the children of these two if no two may have one name.
+    """
+
+    def __init__(
+        self, kind: type[ast.Node], fields: str = "", unique: str = "", /, **constants: object
+    ) -> None:
+        self.kind: Callable[..., object] = kind
+        self.fields = [name for name in fields.split() if name[0] not in "*{"]
+        self.rest = next((n[1:] for n in fields.split() if n[0] == "*"), "")
+        self.body = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
+        self.unique = unique
+        self.constants: Mapping[str, object] = constants
+        self.has_name_span = "name_span" in FIELD_NAMES[kind]
+
+    def __call__(self, b: AstBuilder, span: Span, *children: object) -> object:
+        """The node."""
+        size = len(self.fields)
+        head, rest = children[:size], drop_absent_options(children[size:])
+        values = {**self.constants, "span": span}
+        for name, child in zip(self.fields, head, strict=True):
+            if child is not None:
+                values[name] = b.value(child)
+                if name == "name" and self.has_name_span and isinstance(child, Token):
+                    values["name_span"] = b.span(child)
+        if self.body:
+            opened, *inner = rest
+            assert isinstance(opened, Token)
+            if isinstance(inner[0], Token) and inner[0].kind == "STRING":
+                values["doc"] = b.unescape_string(inner[0])
+            body = b.body(opened, inner)
+            values |= {self.body: body.children, "end": body.end}
+            values["remarks"] = ast.Comments(behind=body.behind)
+            rest = body.children
+        elif self.rest:
+            values[self.rest] = tuple(map(b.value, rest))
+        if self.unique:
+            b.twice(self.unique, rest)
+        return self.kind(**values)

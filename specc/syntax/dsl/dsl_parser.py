@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
 
-import specc.syntax.dsl.expression_builder
-import specc.syntax.dsl.statement_builder  # noqa: F401 — both register callbacks
+import specc.syntax.dsl.expression_rules  # noqa: F401 — registers callbacks
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast, source_limits
 from specc.syntax.dsl.ast_builder import AstBuilder
-from specc.syntax.dsl.item_builder import DefinitionHeader
 from specc.syntax.dsl.lalr import ParseRun, load_lalr_table
 from specc.syntax.dsl.lexer import Fragment, LexedTokens, make_file_fragment, tokenize_fragment
-from specc.syntax.dsl.statement_builder import RepeatHeader, ScanHeader
+from specc.syntax.dsl.statement_rules import DefinitionHeader, RepeatHeader, ScanHeader
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 

@@ -1,11 +1,12 @@
 """Parse a YAML spec into the same syntax tree as DSL text."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
-from specc.syntax.comments import get_node_span
+from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_parser import cap_diagnostics, check_source_characters
 from specc.syntax.yaml.yaml_items import TOP_ITEM_PARSERS
 from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, compose_yaml
@@ -86,35 +87,13 @@ def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
 def attach_items(
     reader: YamlReader, head: ast.File, entries: Sequence[YamlEntry], items: Iterable[ast.Item]
 ) -> ast.File:
-    """A file with its items and comments.
-
-    As in the other syntax, the head has two places for comments: above, and behind its
-    first line; any other comment in it moves above.
-    """
-    first = entries[0].key.span.start if entries else 0
-    head_end = first
+    """A file with its items and comments."""
+    start = end = entries[0].key.span.start if entries else 0
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:
             break
-        head_end = get_entry_span(entry).end
-    attacher, text = reader.attacher, reader.source.text
-    above = attacher.take(0, first)
-    line = text.find("\n", first, head_end)
-    on_first = attacher.take(first, line) if line >= 0 else ()
-    above += on_first[1:] + attacher.take(first, head_end)
+        end = get_entry_span(entry).end
     # top keys stand in any order, and `items:` holds any of them: comments need the
     # order of the text
     in_order = sorted(items, key=lambda item: get_node_span(item).start)
-    body = attacher.body(in_order, head_end, len(text))
-    after = [*on_first[:1], *([body.behind] if body.behind else [])]
-    return ast.File(
-        version=head.version,
-        model=head.model,
-        doc=head.doc,
-        extends=head.extends,
-        items=body.children,
-        remarks=ast.Comments((*above, *after[1:]), after[0] if after else ""),
-        end=body.end,
-        span=head.span,
-        extends_span=head.extends_span,
-    )
+    return attach_file_comments(reader.attacher, replace(head, items=tuple(in_order)), start, end)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.syntax import ast
+from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import REPEAT_HEAD, SCAN_HEAD, TARGETS, TYPES
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_expressions import (
@@ -39,14 +40,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
     nodes = reader.items(entry.value, f"`{entry.name}`", example)
     read = [parse_yaml_statement(reader, node) for node in nodes]
     body = yaml_reader.collect_yaml_body(reader, entry, [s for s in read if s is not None])
-    if not body.behind:
-        return body.children, body.end
-    if not body.children:
-        return (), (body.behind, *body.end)
-    # `do:  # a word`: the tree has no place for it but above the first statement
-    first, *others = body.children
-    remarks = replace(first.remarks, before=(body.behind, *first.remarks.before))
-    return (replace(first, remarks=remarks), *others), body.end
+    return move_header_comment(body)
 
 
 def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
@@ -142,7 +136,7 @@ def parse_yaml_repeat(reader: YamlReader, found: Entries, node: YamlMapping) -> 
         return None
     variable, over = head
     return ast.Repeat(
-        variable=variable.text,
+        variable=variable,
         over=over,
         under=under,
         collect=collect,
@@ -178,16 +172,8 @@ def parse_yaml_scan(reader: YamlReader, found: Entries, node: YamlMapping) -> as
     if head is None:
         return None
     variables, over = head
-    if len(variables) != len(over):
-        reader.fault(
-            "E0120",
-            f"{len(variables)} names run over {len(over)} sequences",
-            found["scan"].value.span,
-            "these do not pair up",
-            "write as many names before `in` as sequences after it",
-        )
     return ast.Scan(
-        variables=tuple(v.text for v in variables),
+        variables=variables,
         over=over,
         along=along,
         carry=carry,

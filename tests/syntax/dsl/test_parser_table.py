@@ -14,7 +14,7 @@ from lark.exceptions import LarkError
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.syntax.dsl import lalr_table_generator
-from specc.syntax.dsl.ast_builder import RULE_CALLBACKS
+from specc.syntax.dsl.ast_builder import RULE_CALLBACKS, NodeRule
 from specc.syntax.dsl.dsl_parser import parse_dsl
 from specc.syntax.dsl.expected_tokens import find_expected_tokens
 from specc.syntax.dsl.lalr import LalrRule, load_lalr_table
@@ -106,9 +106,15 @@ def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
     for r in load_lalr_table().rules:
         if r.origin.startswith("_") or (r.alone and r.length == 1):
             continue
-        parameters = list(inspect.signature(RULE_CALLBACKS[r.callback]).parameters.values())
+        callback = RULE_CALLBACKS[r.callback]
+        parameters = list(inspect.signature(callback).parameters.values())
         plain = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
         rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        if isinstance(callback, NodeRule):
+            plain, rest = (
+                parameters[:1] * len(callback.fields),
+                bool(callback.rest or callback.body),
+            )
         repeated = any(n is not None and n < 0 for n in r.children)
         least = sum(n is None or n >= 0 for n in r.children)
         what = f"{r.callback}: {r.children} for {parameters}"
