@@ -2,7 +2,7 @@
 manifest.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
@@ -21,7 +21,6 @@ from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
     EvalResult,
-    MaskLike,
     NeedsValue,
     Record,
     Rope,
@@ -36,35 +35,42 @@ from specc.syntax import ast
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to plain data. Raise NeedsValue for a symbol, at `span`."""
-    match take_first_result(value):
-        case Dim() as dim:
-            if dim.number is None:
-                raise NeedsValue(dim.symbols(), span)
-            return dim.number
-        case RuntimeNumber(symbols=symbols):
-            raise NeedsValue(symbols, span)
-        case ChoiceValue(word):
-            return word
-        case tuple() as items:
-            return [value_to_data(i) for i in items]
-        case Record(fields=fields):
-            return {k: value_to_data(v) for k, v in fields.items()}
-        case Rope(theta, kind, numbers):
-            return {"theta": theta, "kind": kind, **dict(numbers)}
-        case BuiltinFunction(name=name):
-            return name
-        case BlockFunction() | DefinitionFunction() as function:
-            # `window(128)` as written: the name alone is not enough
-            return function.span.text if function.span else function.name
-        case CombinedMask(op, parts):
-            return _format_mask(op, parts)
-        case other:
-            return other
+    one = take_first_result(value)
+    convert = VALUE_TO_DATA.get(type(one))
+    return convert(one, span) if convert else one
 
 
-def _format_mask(op: str, masks: Iterable[MaskLike]) -> str:
-    shown = [str(value_to_data(mask)) for mask in masks]
-    return f"not {shown[0]}" if op == "not" else f"({f' {op} '.join(shown)})"
+def _number_to_data(value: Dim | RuntimeNumber, span: Span | None) -> int:
+    if isinstance(value, RuntimeNumber):
+        raise NeedsValue(value.symbols, span)
+    if value.number is None:
+        raise NeedsValue(value.symbols(), span)
+    return value.number
+
+
+def _mask_to_data(mask: CombinedMask, _: Span | None) -> str:
+    shown = [str(value_to_data(part)) for part in mask.parts]
+    return f"not {shown[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(shown)})"
+
+
+def _function_to_data(function: BlockFunction | DefinitionFunction, _: Span | None) -> str:
+    # `window(128)` as written: the name alone is not enough
+    return function.span.text if function.span else function.name
+
+
+VALUE_TO_DATA: Mapping[type[object], Callable[..., object]] = {
+    Dim: _number_to_data,
+    RuntimeNumber: _number_to_data,
+    ChoiceValue: lambda x, _: x.word,
+    tuple: lambda x, _: [value_to_data(i) for i in x],
+    Record: lambda x, _: {k: value_to_data(v) for k, v in x.fields.items()},
+    Rope: lambda x, _: {"theta": x.theta, "kind": x.kind, **dict(x.numbers)},
+    BuiltinFunction: lambda x, _: x.name,
+    BlockFunction: _function_to_data,
+    DefinitionFunction: _function_to_data,
+    CombinedMask: _mask_to_data,
+}
+"""How values other than texts, floats and bools become plain data."""
 
 
 def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:

@@ -1,6 +1,6 @@
 """Values of spec expressions during elaboration: tensors, numbers, records, functions, masks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
@@ -258,48 +258,34 @@ def describe_value(value: EvalResult) -> str:
     """Return what a value is, for messages: `float[batch, 4]`, `the integer 3`. Raise
     AlreadyReported for POISON: a message about it would be a second one for one mistake.
     """
-    match take_first_result(value):
-        case Tensor(value=made):
-            return format_type(made.type)
-        case (Dim() as one, Dim() as two):
-            return f"the pair [{one}, {two}]"
-        case tuple():
-            return "a list"
-        case Record() | RawConfig():
-            return "a record"
-        case Rope():
-            return "RoPE frequencies"
-        case BlockFunction(name=name):
-            return f"the block `{name}`"
-        case BuiltinFunction(name=name):
-            return f"the function `{name}`"
-        case DefinitionFunction(name=name) as held:
-            return f"the {held.kind} `{name}`"
-        case CombinedMask():
-            return "a mask"
-        case Poison():
-            raise AlreadyReported
-        case constant:
-            return _describe_constant(constant)
+    one = take_first_result(value)
+    if one is POISON:
+        raise AlreadyReported
+    return DESCRIPTIONS[type(one)](one)
 
 
-def _describe_constant(value: Number | bool | str | ChoiceValue | None) -> str:
-    match value:
-        case bool():  # before the numbers: in Python a bool is an int
-            return str(value).lower()
-        case Dim():
-            known = value.number is not None
-            return f"the integer {value}" if known else "an integer"
-        case float():
-            return f"the float {float(f'{value:g}')}"
-        case RuntimeNumber(text=text):
-            return f"the run-time number `{text}`"
-        case str():
-            return f'the string "{value}"'
-        case ChoiceValue(word):
-            return f"the word `{word}`"
-        case None:
-            return "none"
+DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
+    Tensor: lambda x: format_type(x.type),
+    tuple: lambda x: f"the pair [{x[0]}, {x[1]}]" if _is_pair(x) else "a list",
+    Record: lambda _: "a record",
+    RawConfig: lambda _: "a record",
+    Rope: lambda _: "RoPE frequencies",
+    BlockFunction: lambda x: f"the block `{x.name}`",
+    BuiltinFunction: lambda x: f"the function `{x.name}`",
+    DefinitionFunction: lambda x: f"the {x.kind} `{x.name}`",
+    CombinedMask: lambda _: "a mask",
+    bool: lambda x: str(x).lower(),
+    Dim: lambda x: f"the integer {x}" if x.number is not None else "an integer",
+    float: lambda x: f"the float {float(f'{x:g}')}",
+    RuntimeNumber: lambda x: f"the run-time number `{x.text}`",
+    str: lambda x: f'the string "{x}"',
+    ChoiceValue: lambda x: f"the word `{x.word}`",
+    type(None): lambda _: "none",
+}
+
+
+def _is_pair(items: tuple[SpecValue, ...]) -> bool:
+    return len(items) == 2 and all(isinstance(item, Dim) for item in items)
 
 
 MAX_SHOWN_ITEMS = 12

@@ -1,6 +1,6 @@
 """Estimate the minimum steps of a block or definition from its text, to fail before the work."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -140,43 +140,22 @@ class _ItemSteps(_ItemNames):
         return taken
 
     def _statement(self, statement: ast.Statement) -> int:
-        match statement:
-            case ast.Let():
-                return self._value(statement.value)
-            case ast.Return():
-                return sum(map(self._value, statement.values))
-            case ast.Repeat():
-                turns = self._turns(statement.over)
-                return turns * (2 + self._body(statement.body)) if turns else 0
-            case ast.When():
-                return min(self._body(statement.body), self._body(statement.otherwise))
-            case ast.Scan():
-                return 1 + self._body(statement.body)
-        return 1
+        count = STATEMENT_STEPS.get(type(statement))
+        return count(self, statement) if count else 1
+
+    def _repeat(self, statement: ast.Repeat) -> int:
+        turns = self._turns(statement.over)
+        return turns * (2 + self._body(statement.body)) if turns else 0
+
+    def _binary(self, expr: ast.Binary) -> int:
+        leftmost, operations = flatten_binary_chain(expr)
+        others = sum(OPERATION_COST + self._value(o.right) for o in operations)
+        return self._value(leftmost) + others
 
     def _value(self, expr: ast.Expr) -> int:
         """Steps of working out an expression."""
-        match expr:
-            case ast.Binary():
-                leftmost, operations = flatten_binary_chain(expr)
-                return (
-                    1
-                    + self._value(leftmost)
-                    + sum(OPERATION_COST + self._value(o.right) for o in operations)
-                )
-            case ast.Unary(operand=operand):
-                return 1 + self._value(operand)
-            case ast.Conditional(then=then, otherwise=otherwise):
-                return 1 + min(self._value(then), self._value(otherwise))
-            case ast.ListLiteral(items=items):
-                return 1 + sum(map(self._value, items))
-            case ast.ListComprehension(item=item, over=over):
-                return 1 + (self._value(item) if self._turns(over) else 0)
-            case ast.Index(base=base):
-                return 1 + self._value(base)
-            case ast.Call():
-                return 1 + self._call(expr)
-        return 1
+        inner = EXPRESSION_STEPS.get(type(expr))
+        return 1 + (inner(self, expr) if inner else 0)
 
     def _call(self, expr: ast.Call) -> int:
         name = expr.function.path
@@ -230,6 +209,25 @@ class _ItemSteps(_ItemNames):
             if found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
             else 0
         )
+
+
+STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
+    ast.Let: lambda item, let: item._value(let.value),
+    ast.Return: lambda item, node: sum(map(item._value, node.values)),
+    ast.Repeat: _ItemSteps._repeat,
+    ast.When: lambda item, node: min(item._body(node.body), item._body(node.otherwise)),
+    ast.Scan: lambda item, scan: 1 + item._body(scan.body),
+}
+EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
+    ast.Binary: _ItemSteps._binary,
+    ast.Unary: lambda item, e: item._value(e.operand),
+    ast.Conditional: lambda item, e: min(item._value(e.then), item._value(e.otherwise)),
+    ast.ListLiteral: lambda item, e: sum(map(item._value, e.items)),
+    ast.ListComprehension: lambda item, e: item._value(e.item) if item._turns(e.over) else 0,
+    ast.Index: lambda item, e: item._value(e.base),
+    ast.Call: _ItemSteps._call,
+}
+"""Steps of the parts of an expression."""
 
 
 def collect_bound_names(item: SpecItem) -> set[str]:

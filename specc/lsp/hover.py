@@ -19,7 +19,7 @@ from specc.lsp.document_analysis import (
     resolve_used_file,
 )
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import layout_definition, layout_header, print_statement
+from specc.syntax.dsl.dsl_printer import layout_header, layout_leaf, print_statement
 from specc.syntax.dsl.expression_printer import print_type
 from specc.syntax.dsl.line_breaking import join_pieces
 
@@ -218,7 +218,7 @@ def _item(known: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
 
 def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
     """Return the meaning of a block or a definition."""
-    pieces = layout_header(item) if isinstance(item, ast.Block) else layout_definition(item)
+    pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
     place = item.name_span or item.span
     return NameMeaning(shown=join_pieces(pieces), doc=item.doc, place=place)
 

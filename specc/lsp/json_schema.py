@@ -22,9 +22,9 @@ from specc.lsp.json_schema_parts import (
     schema_ref,
 )
 from specc.syntax import ast
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS, WEIGHT_RULE_KEYS
+from specc.syntax.yaml import yaml_forms, yaml_kinds
+from specc.syntax.yaml.yaml_config import IGNORED_KEYS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
-from specc.syntax.yaml.yaml_statements import STATEMENT_KEYS
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 Definitions: TypeAlias = dict[str, Schema]
@@ -167,22 +167,23 @@ def _chosen(kinds: Mapping[str, Schema]) -> Schema:
 
 def _rules() -> dict[str, Schema]:
     """The rules of `weights`."""
-    made = {}
-    for kind, (needed, allowed) in WEIGHT_RULE_KEYS.items():
-        keys = {key: EXPRESSION if key in ("when", "as") else SCALAR for key in allowed}
-        keys |= {key: EXPRESSION if key == "as" else SCALAR for key in (kind, *needed)}
-        made[kind] = mapping_schema(keys, (kind, *needed))
-    return made
+    return {
+        kind: _form(form, (kind, *form.required))
+        for kind, form in yaml_forms.WEIGHT_RULE_FORMS.items()
+    }
+
+
+def _form(form: yaml_forms.Form[ast.Node], needed: Sequence[str]) -> Schema:
+    """The keys of a construct."""
+    return mapping_schema({k.name: KINDS.get(k.kind, SCALAR) for k in form.keys}, needed)
 
 
 def _statement() -> Schema:
     """A statement that begins with a word, or names for a value."""
-    kinds: dict[str, Schema] = {}
-    for kind, keys in STATEMENT_KEYS.items():
-        said = {key: PARTS.get(key, EXPRESSION) for key in keys}
-        needed = (kind, "do") if "do" in keys else (kind,)
-        docs = STATEMENT_DOCS[kind]
-        kinds[kind] = describe_schema(mapping_schema(said, needed), docs)
+    kinds = {
+        kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
+        for kind, form in yaml_forms.STATEMENT_FORMS.items()
+    }
     typed = mapping_schema({"type": SCALAR, "is": EXPRESSION}, ("type", "is"))
     let = {
         "minProperties": 1,
@@ -207,18 +208,15 @@ def keyword_docs(words: Iterable[str]) -> dict[str, str]:
 
 STATEMENT_DOCS = keyword_docs(STATEMENT_KEYS)
 """What the words that begin a statement mean."""
-PARTS: dict[str, Schema] = {
-    "do": STATEMENTS,
-    "else": STATEMENTS,
-    "collect": NAMES,
-    "carry": NAMES,
-    "under": SCALAR,
-    "reverse": {"enum": [True, False, "true", "false"]},
-    "because": SCALAR,
-    "repeat": SCALAR,
-    "scan": SCALAR,
+KINDS: dict[yaml_kinds.ValueKind, Schema] = {
+    yaml_kinds.EXPRESSION: EXPRESSION,
+    yaml_kinds.EXPRESSIONS: EXPRESSION,
+    yaml_forms.BODY: STATEMENTS,
+    yaml_forms.ELSE: STATEMENTS,
+    yaml_kinds.NAMES: NAMES,
+    yaml_kinds.FLAG: {"enum": [True, False, "true", "false"]},
 }
-"""What stands under the keys of statements, where it is no value."""
+"""What stands under the keys of statements and weight rules; a scalar elsewhere."""
 USED: dict[str, Schema] = {"as": NAME, "from": TEXTS, "under": SCALAR}
 BLOCK: dict[str, Schema] = {
     "in": {"type": ["object", "null"], "additionalProperties": schema_ref("input")},

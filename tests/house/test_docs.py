@@ -11,8 +11,8 @@ from specc.diagnostics.source import Source
 from specc.driver.spec_loader import check_spec, open_spec
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS
+from specc.syntax.yaml.yaml_forms import STATEMENT_FORMS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
-from specc.syntax.yaml.yaml_statements import STATEMENT_KEYS as STATEMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,7 +60,7 @@ def test_the_guide_shows_every_example_in_both_syntaxes() -> None:
 
 KEYS = (
     *YAML_TOP_KEYS, *FIELD_KEYS, "that", "because", "block", "graph", "mask", "score", "bias", "normalizer",
-    "in", "out", "where", "do", "is", *(key for keys in STATEMENTS.values() for key in keys),
+    "in", "out", "where", "do", "is", *(key for form in STATEMENT_FORMS.values() for key in form.names),
     "file", "as", "to", "of", "from", "tie", "load", "ignore", "share",
 )  # fmt: skip
 

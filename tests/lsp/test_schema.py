@@ -16,10 +16,9 @@ from specc.lsp import json_schema
 from specc.syntax import ast
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_config import FIELD_KEYS
-from specc.syntax.yaml.yaml_items import LISTED_ITEM_PARSERS
-from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
+from specc.syntax.yaml.yaml_forms import STATEMENT_FORMS
+from specc.syntax.yaml.yaml_parser import LISTED_ITEMS, YAML_TOP_KEYS
 from specc.syntax.yaml.yaml_printer import print_yaml
-from specc.syntax.yaml.yaml_statements import STATEMENT_KEYS
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
 ROOT = Path(__file__).parents[2]
@@ -95,8 +94,8 @@ def test_there_are_such_cases() -> None:
 def test_every_key_of_the_reader_is_in_it() -> None:
     """A key that the language has got since is written into `specc.lsp.json_schema`."""
     assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
-    assert set(json_schema.ITEMS) == set(LISTED_ITEM_PARSERS)
-    assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_KEYS)
+    assert set(json_schema.ITEMS) == set(LISTED_ITEMS)
+    assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_FORMS)
     field = SCHEMA["definitions"]["field"]["properties"]
     assert set(field) == set(FIELD_KEYS)
 

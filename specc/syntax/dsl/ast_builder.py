@@ -5,12 +5,11 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.syntax import ast
-from specc.syntax.ast_walk import FIELD_NAMES
 from specc.syntax.comments import CommentAttacher, CommentedBody
 from specc.syntax.dsl.lexer import Comment, Fragment, Token
 
@@ -28,20 +27,6 @@ FOREIGN_LITERALS = {
 """Words that other languages read as values, and what is written here."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
 """What nothing may be called, lest a spec mean something else than it says."""
-Named: TypeAlias = (
-    ast.Target
-    | ast.BlockParameter
-    | ast.DefinitionParameter
-    | ast.DimName
-    | ast.Equation
-    | ast.Field
-    | ast.Assign
-    | ast.InputReading
-    | ast.ResultDisplay
-    | ast.Setting
-    | ast.QuantizeEntry
-)
-"""What has a name that nothing next to it may have too."""
 
 
 @dataclass
@@ -101,13 +86,9 @@ class AstBuilder:
         return ESCAPE_SEQUENCE.sub(character, token.text[1:-1])
 
     def value(self, child: object) -> object:
-        """The value of a field that a child gives: a token is a flag, a text, or the name of
-        something.
-        """
+        """The value of a field that a child gives: a token is a text or the name of something."""
         if not isinstance(child, Token):
             return child
-        if child.kind in ("QUESTION", "REVERSE"):
-            return True
         return self.unescape_string(child) if child.kind == "STRING" else self.bound(child)
 
     def bound(self, token: Token) -> str:
@@ -136,7 +117,8 @@ class AstBuilder:
     ) -> None:
         """Note each name that two of the children have."""
         seen: dict[str, Span | None] = {}
-        for name, span in map(self._name_of, children):
+        for child in children:
+            name, span = find_name_and_span(child, self)
             # `_` skips a result, as often as there are some to skip
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
@@ -145,27 +127,34 @@ class AstBuilder:
                 self.fault("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
 
-    def _name_of(self, child: object) -> tuple[str, Span | None]:
-        match child:
-            case Token():
-                return child.text, self.span(child)
-            case ast.TextLiteral():
-                return child.value, child.span
-            case ast.Expect():
-                return child.key, child.span
-            case ast.IgnoredKeys():
-                return "ignore", child.span
-            case ast.Option():
-                return child.name, child.name_span
-            case _:
-                assert isinstance(child, Named)
-                return child.name, child.span
+
+def _get_name_and_span(node: ast.Target, _: AstBuilder) -> tuple[str, Span | None]:
+    return node.name, node.span
+
+
+NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
+
+
+def find_name_and_span(child: object, b: AstBuilder) -> tuple[str, Span | None]:
+    """What may not be given twice, and where it stands."""
+    return (NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object])(child, b)
+
+
+NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
+    Token: lambda token, b: (token.text, b.span(token)),
+    ast.TextLiteral: lambda node, _: (node.value, node.span),
+    ast.Expect: lambda node, _: (node.key, node.span),
+    ast.IgnoredKeys: lambda node, _: ("ignore", node.span),
+    ast.Option: lambda node, _: (node.name, node.name_span),
+    object: lambda node, _: (node.name, node.span),
+}
 
 
 RuleCallback = Callable[..., object]
 """`(build, span, *children)` → value."""
 R = TypeVar("R", bound=RuleCallback)
 T = TypeVar("T")
+N = TypeVar("N", bound=ast.Node)
 RULE_CALLBACKS: dict[str, RuleCallback] = {}
 
 
@@ -206,7 +195,11 @@ class TupleRule:
         return tuple(map(b.value, given))
 
 
-class NodeRule:
+FLAGS = ("reverse", "optional")
+"""Fields that say whether a word or a sign is there."""
+
+
+class NodeRule(Generic[N]):
     """A callback that makes a node of its children, in the order of `fields`.
 
     `*name` takes all that are left, `{name}` what stands between braces, with a description
@@ -215,24 +208,24 @@ class NodeRule:
     """
 
     def __init__(
-        self, kind: type[ast.Node], fields: str = "", unique: str = "", /, **constants: object
+        self, kind: type[N], fields: str = "", unique: str = "", /, **constants: object
     ) -> None:
-        self.kind: Callable[..., object] = kind
+        self.kind: Callable[..., N] = kind
         self.fields = [name for name in fields.split() if name[0] not in "*{"]
         self.rest = next((n[1:] for n in fields.split() if n[0] == "*"), "")
         self.body = next((n[1:-1] for n in fields.split() if n[0] == "{"), "")
         self.unique = unique
         self.constants: Mapping[str, object] = constants
-        self.has_name_span = "name_span" in FIELD_NAMES[kind]
+        self.has_name_span = kind in (ast.Option, ast.Block)
 
-    def __call__(self, b: AstBuilder, span: Span, *children: object) -> object:
+    def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
         """The node."""
         size = len(self.fields)
         head, rest = children[:size], drop_absent_options(children[size:])
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
             if child is not None:
-                values[name] = b.value(child)
+                values[name] = b.value(child) if name not in FLAGS else True
                 if name == "name" and self.has_name_span and isinstance(child, Token):
                     values["name_span"] = b.span(child)
         if self.body:

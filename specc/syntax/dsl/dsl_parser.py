@@ -16,7 +16,7 @@ from specc.syntax.dsl.statement_rules import DefinitionHeader, RepeatHeader, Sca
 from specc.syntax.dsl.syntax_errors import SyntaxErrorExplainer
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text has: most mean that a file is no text, or is in another
 encoding than UTF-8.

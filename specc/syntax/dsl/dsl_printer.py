@@ -1,6 +1,7 @@
 """Print a syntax tree as canonical DSL text (`specc fmt`); parsing it gives the tree again."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from specc.syntax import ast
 from specc.syntax.dsl.expression_printer import (
@@ -88,26 +89,15 @@ def print_braced_body(
 def print_statement(node: ast.Commentable, indent: int) -> list[str]:
     """The lines of a statement, item or entry with its comments."""
     above = print_comment_lines(node.remarks.before, indent)
-    match node:
-        case ast.Repeat() | ast.Scan() | ast.Block():
-            return above + print_headed_body(node, indent)
-        case ast.When():
-            return above + print_when(node, indent)
-        case ast.Config():
-            return above + print_section("config", node.entries, node, indent, short=0)
-        case ast.Reading():
-            return above + print_section("reading", node.entries, node, indent, short=3)
-        case ast.Weights():
-            return above + print_section("weights", node.rules, node, indent, short=1)
-        case ast.Generate():
-            head_text = f"generate {node.name} of {node.growing} from {node.source}"
-            return above + print_section(head_text, node.settings, node, indent, short=3)
-        case ast.Quantize():
-            return above + print_section("quantize", node.entries, node, indent, short=2)
-        case ast.Field():
-            return above + append_comment(print_field(node, indent), node.remarks)
-        case _:
-            return above + append_comment(break_lines(layout_leaf(node), indent), node.remarks)
+    if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
+        return above + print_headed_body(node, indent)
+    if isinstance(node, ast.When):
+        return above + print_when(node, indent)
+    if type(node) in SECTIONS:
+        return above + print_section(node, indent)
+    if isinstance(node, ast.Field):
+        return above + append_comment(print_field(node, indent), node.remarks)
+    return above + append_comment(break_lines(layout_leaf(node), indent), node.remarks)
 
 
 def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
@@ -118,31 +108,21 @@ def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> l
     return [*out, *print_braced_body(node.body, node.end, indent + INDENT_STEP), " " * indent + "}"]
 
 
-def print_section(
-    head: str,
-    children: Sequence[ast.Commentable],
-    node: ast.Config | ast.Reading | ast.Weights | ast.Generate | ast.Quantize,
-    indent: int,
-    short: int,
-) -> list[str]:
-    """A head with a body in braces, on one line if it has at most `short` entries and
-    no comments.
-    """
-    if not children and not node.end:
+def print_section(node: ast.Commentable, indent: int) -> list[str]:
+    """A head with a body in braces, on one line if it has few entries and no comments."""
+    head_of, short, entries_of = SECTIONS[type(node)]
+    head, (children, end) = head_of(node), entries_of(node)
+    if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.remarks)
     # one line if it is short; a comment needs the end of a line for itself
-    quiet = not node.end and all(c.remarks == ast.NO_COMMENTS for c in children)
+    quiet = not end and all(c.remarks == ast.NO_COMMENTS for c in children)
     if quiet and len(children) <= short:
         inside = "  ".join(join_pieces(layout_leaf(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {inside} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.remarks)
     first = append_comment([f"{' ' * indent}{head} {{"], node.remarks)
-    return [
-        *first,
-        *print_braced_body(children, node.end, indent + INDENT_STEP),
-        " " * indent + "}",
-    ]
+    return [*first, *print_braced_body(children, end, indent + INDENT_STEP), " " * indent + "}"]
 
 
 def print_when(node: ast.When, indent: int) -> list[str]:
@@ -172,107 +152,129 @@ def has_commented_field(fields: Iterable[ast.Field]) -> bool:
     return any(f.remarks != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
 
-def layout_use(node: ast.Use) -> Pieces:
-    """The file or files, the name, and where its config and its weights are."""
-    made: Pieces = ["use ", " | ".join(map(quote_text, node.paths)), f" as {node.name}"]
-    if node.sources:
-        made.append(" from " + " | ".join(map(quote_text, node.sources)))
-    if node.under is not None:
-        made.append(f" under {print_weight_path(node.under)}")
-    return made
+Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
+"""What stands in a section, and the comments at its end."""
+SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
+    ast.Config: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
+    ast.Reading: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
+    ast.Weights: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
+    ast.Quantize: (lambda _: "quantize", 2, lambda n: (n.entries, n.end)),
+    ast.Generate: (
+        lambda n: f"generate {n.name} of {n.growing} from {n.source}",
+        3,
+        lambda n: (n.settings, n.end),
+    ),
+}
+"""The head of each section, how many entries fit on its line, and what stands in it."""
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
     """A statement or entry that has no body."""
-    match node:
-        case ast.Let():
-            targets = join_with_commas(layout_target(t) for t in node.targets)
-            return [*targets, " = ", *layout_expression(node.value)]
-        case ast.Return():
-            return ["return ", *join_with_commas(layout_expression(v) for v in node.values)]
-        case ast.Require():
-            because: Pieces = [",", SPACE_BREAK, quote_text(node.because)] if node.because else []
-            return ["require ", *layout_expression(node.condition), *because]
-        case ast.Use():
-            return layout_use(node)
-        case ast.Dims():
-            return ["dims ", *join_with_commas([layout_dim_name(d)] for d in node.names)]
-        case ast.Definition():
-            return layout_definition(node)
-        case ast.Stream():
-            return [f"stream {node.source} of {node.growing}"]
-        case (
-            ast.Expect()
-            | ast.IgnoredKeys()
-            | ast.Assign()
-            | ast.Setting()
-            | ast.InputReading()
-            | ast.ResultDisplay()
-            | ast.QuantizeEntry()
-        ):
-            return layout_entry(node)
-        case ast.WeightsFrom() | ast.Tie() | ast.Load() | ast.Ignore() | ast.Share():
-            return layout_weight_rule(node)
-        case _:
-            raise AssertionError(f"{type(node)} has a body")
+    return LEAVES[type(node)](node)
 
 
-def layout_entry(
-    node: ast.Expect
-    | ast.IgnoredKeys
-    | ast.Assign
-    | ast.Setting
-    | ast.ReadingEntry
-    | ast.QuantizeEntry,
-) -> Pieces:
-    """A line of `config`, `reading`, `generate` or `quantize`."""
-    match node:
-        case ast.Expect():
-            values = join_with_commas([print_title(v)] for v in node.values)
-            return [f"expect {quote_text(node.key)} in ", "(", *values, ")"]
-        case ast.IgnoredKeys():
-            return ["ignore ", *join_with_commas([quote_text(key)] for key in node.keys)]
-        case ast.QuantizeEntry(values=[only]):
-            return [f"{print_title(node.name)} = ", print_quantize_word(only.value)]
-        case ast.QuantizeEntry():
-            several = join_with_commas([print_quantize_word(v.value)] for v in node.values)
-            return [f"{print_title(node.name)} = ", "[", *several, "]"]
-        case ast.ResultDisplay():
-            return [f"show {node.name} = ", *layout_expression(node.value)]
-        case _:
-            return [f"{node.name} = ", *layout_expression(node.value)]
+def layout_option(word: str, value: ast.Expr | None) -> Pieces:
+    """`along n`, or nothing."""
+    return [] if value is None else [SPACE_BREAK, f"{word} ", *layout_expression(value)]
+
+
+def layout_path(word: str, path: ast.WeightName | None) -> Pieces:
+    """`under layers.{i}`, or nothing."""
+    return [] if path is None else [SPACE_BREAK, f"{word} {print_weight_path(path)}"]
+
+
+def layout_words(words: Iterable[str]) -> Pieces:
+    """Words with commas."""
+    return join_with_commas([word] for word in words)
+
+
+def join_texts(texts: Sequence[str]) -> str:
+    """`"llama" | "mistral"`."""
+    return " | ".join(map(quote_text, texts))
+
+
+def layout_use(node: ast.Use) -> Pieces:
+    """The file or files, the name, and where its config and its weights are."""
+    sources = [f" from {join_texts(node.sources)}"] if node.sources else []
+    under = [f" under {print_weight_path(node.under)}"] if node.under else []
+    return ["use ", join_texts(node.paths), f" as {node.name}", *sources, *under]
+
+
+def layout_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
+    """`int4 = ["*.mlp.*"]`."""
+    words = [print_quantize_word(v.value) for v in node.values]
+    several: Pieces = [*words] if len(words) == 1 else ["[", *layout_words(words), "]"]
+    return [f"{print_title(node.name)} = ", *several]
+
+
+def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
+    """`stop = eos`."""
+    return [f"{node.name} = ", *layout_expression(node.value)]
+
+
+LEAVES: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+    ast.Let: lambda n: [
+        *join_with_commas(map(layout_target, n.targets)),
+        " = ",
+        *layout_expression(n.value),
+    ],
+    ast.Return: lambda n: ["return ", *join_with_commas(map(layout_expression, n.values))],
+    ast.Require: lambda n: [
+        "require ",
+        *layout_expression(n.condition),
+        *((",", SPACE_BREAK, quote_text(n.because)) if n.because else ()),
+    ],
+    ast.Use: layout_use,
+    ast.Dims: lambda n: ["dims ", *layout_words(map(layout_dim_name, n.names))],
+    ast.Definition: lambda n: [
+        f"{n.kind} ",
+        *layout_definition_header(n.name, n.params),
+        *([f" {quote_text(n.doc)}"] if n.doc else []),
+        " =",
+        SPACE_BREAK,
+        *layout_expression(n.value),
+    ],
+    ast.Stream: lambda n: [f"stream {n.source} of {n.growing}"],
+    ast.Field: layout_field,
+    ast.Expect: lambda n: [
+        f"expect {quote_text(n.key)} in ",
+        "(",
+        *layout_words(map(print_title, n.values)),
+        ")",
+    ],
+    ast.IgnoredKeys: lambda n: ["ignore ", *layout_words(map(quote_text, n.keys))],
+    ast.QuantizeEntry: layout_quantize_entry,
+    ast.ResultDisplay: lambda n: [f"show {n.name} = ", *layout_expression(n.value)],
+    ast.Assign: layout_assignment,
+    ast.Setting: layout_assignment,
+    ast.InputReading: layout_assignment,
+    ast.WeightsFrom: lambda n: [f"from {quote_text(n.path)}"],
+    ast.Tie: lambda n: [
+        f"tie {print_weight_path(n.name)} =",
+        SPACE_BREAK,
+        print_weight_path(n.source),
+        *layout_option("when", n.condition),
+    ],
+    ast.Load: lambda n: [
+        f"load {print_weight_path(n.name)} = ",
+        *layout_expression(n.value),
+        *layout_option("when", n.condition),
+    ],
+    ast.Ignore: lambda n: [
+        f"ignore {print_weight_path(n.name)}",
+        *layout_option("when", n.condition),
+    ],
+    ast.Share: lambda n: [
+        f"share {print_weight_path(n.name)}",
+        *layout_option("when", n.condition),
+    ],
+}
+"""How statements and entries without a body are written."""
 
 
 def layout_dim_name(node: ast.DimName) -> str:
     """`tgt >= 1` in `dims`; 0 is what a length is at least anyway."""
     return f"{node.name} >= {node.least}" if node.least else node.name
-
-
-def layout_weight_rule(rule: ast.WeightRule) -> Pieces:
-    """A rule of `weights`."""
-    match rule:
-        case ast.WeightsFrom():
-            return [f"from {quote_text(rule.path)}"]
-        case ast.Tie():
-            source = print_weight_path(rule.source)
-            return [
-                f"tie {print_weight_path(rule.name)} =",
-                SPACE_BREAK,
-                source,
-                *_layout_condition(rule.condition),
-            ]
-        case ast.Load():
-            how = [f"load {print_weight_path(rule.name)} = ", *layout_expression(rule.value)]
-            return [*how, *_layout_condition(rule.condition)]
-        case ast.Ignore():
-            return [f"ignore {print_weight_path(rule.name)}", *_layout_condition(rule.condition)]
-        case ast.Share():
-            return [f"share {print_weight_path(rule.name)}", *_layout_condition(rule.condition)]
-
-
-def _layout_condition(condition: ast.Expr | None) -> Pieces:
-    """What stands behind a rule that holds only sometimes."""
-    return [] if condition is None else [SPACE_BREAK, "when ", *layout_expression(condition)]
 
 
 def layout_target(node: ast.Target) -> Pieces:
@@ -282,23 +284,11 @@ def layout_target(node: ast.Target) -> Pieces:
     return [f"{node.name}: ", *layout_type(node.type)]
 
 
-def layout_definition(node: ast.Definition) -> Pieces:
-    """`mask window(back, ahead=0) "doc" = …`."""
-    doc: Pieces = [f" {quote_text(node.doc)}"] if node.doc else []
-    head: Pieces = [f"{node.kind} ", *layout_definition_header(node), *doc]
-    return [*head, " =", SPACE_BREAK, *layout_expression(node.value)]
-
-
-def layout_definition_header(node: ast.Definition) -> Pieces:
+def layout_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
     """`window(back, ahead=0)`."""
-    if node.params is None:
-        return [node.name]
-    return [
-        node.name,
-        "(",
-        *join_with_commas(layout_definition_parameter(p) for p in node.params),
-        ")",
-    ]
+    if params is None:
+        return [name]
+    return [name, "(", *join_with_commas(layout_definition_parameter(p) for p in params), ")"]
 
 
 def layout_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
@@ -319,16 +309,7 @@ def layout_block_parameter(node: ast.BlockParameter) -> Pieces:
 
 def layout_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
     """The first line of a statement or block, without its brace."""
-    match node:
-        case ast.Repeat():
-            found: Pieces = [f"repeat {node.variable} in ", *layout_expression(node.over)]
-            if node.under is not None:
-                found += [SPACE_BREAK, f"under {print_weight_path(node.under)}"]
-            return [*found, *layout_name_list("collect", node.collect)]
-        case ast.Scan():
-            return layout_scan_header(node)
-        case ast.Block():
-            return layout_block_header(node)
+    return HEADERS[type(node)](node)
 
 
 def layout_block_header(node: ast.Block) -> Pieces:
@@ -349,24 +330,29 @@ def layout_block_header(node: ast.Block) -> Pieces:
     return found
 
 
-def layout_scan_header(node: ast.Scan) -> Pieces:
-    """`scan y in ys along n carry s`, and what else it says."""
-    found: Pieces = [
-        f"scan {', '.join(node.variables)} in ",
-        *join_with_commas(layout_expression(e) for e in node.over),
-    ]
-    if node.along is not None:
-        found += [SPACE_BREAK, "along ", *layout_expression(node.along)]
-    found += [*layout_name_list("carry", node.carry), *layout_name_list("collect", node.collect)]
-    if node.reverse:
-        found += [SPACE_BREAK, "reverse"]
-    if node.keep is not None:
-        found += [SPACE_BREAK, "keep ", *layout_expression(node.keep)]
-    if node.until is not None:
-        found += [SPACE_BREAK, "until ", *layout_expression(node.until)]
-    return found
-
-
 def layout_name_list(word: str, names: Sequence[str]) -> Pieces:
     """`carry s, c`, or nothing."""
-    return [SPACE_BREAK, f"{word} ", *join_with_commas([n] for n in names)] if names else []
+    return [SPACE_BREAK, f"{word} ", *layout_words(names)] if names else []
+
+
+REVERSE: Pieces = [SPACE_BREAK, "reverse"]
+HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+    ast.Repeat: lambda n: [
+        f"repeat {n.variable} in ",
+        *layout_expression(n.over),
+        *layout_path("under", n.under),
+        *layout_name_list("collect", n.collect),
+    ],
+    ast.Scan: lambda n: [
+        f"scan {', '.join(n.variables)} in ",
+        *join_with_commas(map(layout_expression, n.over)),
+        *layout_option("along", n.along),
+        *layout_name_list("carry", n.carry),
+        *layout_name_list("collect", n.collect),
+        *(REVERSE if n.reverse else ()),
+        *layout_option("keep", n.keep),
+        *layout_option("until", n.until),
+    ],
+    ast.Block: layout_block_header,
+}
+"""The first lines of what has a body of statements."""

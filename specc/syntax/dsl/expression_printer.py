@@ -1,7 +1,7 @@
 """Print expressions and types as DSL text with minimal parentheses."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from specc.syntax import ast
 from specc.syntax.dsl.line_breaking import SPACE_BREAK, LineBreak, Pieces, join_pieces
@@ -70,16 +70,11 @@ def print_expression(expr: ast.Expr) -> str:
 def get_precedence(expr: ast.Expr) -> int:
     """How tightly the outermost operator of an expression binds."""
     match expr:
-        case ast.Conditional():
-            return CHOICE
         case ast.Binary():
             return BINARY_LEVELS[expr.op]
         case ast.Unary():
             return NOT if expr.op == "not" else SIGN
-        case ast.Compare():
-            return COMPARE
-        case _:
-            return POSTFIX
+    return {ast.Conditional: CHOICE, ast.Compare: COMPARE}.get(type(expr), POSTFIX)
 
 
 def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False) -> Pieces:
@@ -88,55 +83,7 @@ def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False
     weighted = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < least or (operand and weighted):
         return ["(", *layout_expression(expr), ")"]
-    match expr:
-        case ast.NumberLiteral():
-            return [expr.text]
-        case ast.TextLiteral():
-            return [quote_text(expr.value)]
-        case ast.Name():
-            return [expr.path]
-        case ast.Call():
-            return layout_call(expr)
-        case ast.Index():
-            base = layout_expression(expr.base, POSTFIX, operand=True)
-            return [*base, "[", *layout_subscripts(expr.items), "]"]
-        case ast.ListLiteral() | ast.ListComprehension() | ast.RecordLiteral():
-            return layout_collection(expr)
-        case _:
-            return layout_operation(expr)
-
-
-def layout_operation(expr: ast.Unary | ast.Binary | ast.Compare | ast.Conditional) -> Pieces:
-    """An operator with its operands."""
-    match expr:
-        case ast.Unary():
-            sign, bound = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-            return [sign, *layout_expression(expr.operand, bound, operand=True)]
-        case ast.Binary():
-            return layout_binary(expr)
-        case ast.Compare():
-            return layout_comparison(expr)
-        case ast.Conditional():
-            # a choice groups to the right: `a if c else b if d else e` needs no brackets
-            then, condition = (
-                layout_expression(expr.then, OR),
-                layout_expression(expr.condition, OR),
-            )
-            otherwise = layout_expression(expr.otherwise)
-            return [*then, SPACE_BREAK, "if ", *condition, SPACE_BREAK, "else ", *otherwise]
-
-
-def layout_collection(expr: ast.ListLiteral | ast.ListComprehension | ast.RecordLiteral) -> Pieces:
-    """What stands in square or curly brackets."""
-    match expr:
-        case ast.ListLiteral():
-            return ["[", *join_with_commas(layout_expression(e) for e in expr.items), "]"]
-        case ast.ListComprehension():
-            over = [f"for {expr.variable} in ", *layout_expression(expr.over)]
-            return ["[", *layout_expression(expr.item), SPACE_BREAK, *over, "]"]
-        case ast.RecordLiteral():
-            fields = ([f"{f.name} = ", *layout_expression(f.value)] for f in expr.fields)
-            return ["{", *join_with_commas(fields), "}"]
+    return EXPRESSIONS[type(expr)](expr)
 
 
 def layout_call(expr: ast.Call) -> Pieces:
@@ -189,6 +136,55 @@ def layout_comparison(expr: ast.Compare) -> Pieces:
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
         out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, operand=True)]
     return out
+
+
+def layout_unary(expr: ast.Unary) -> Pieces:
+    """`-x` or `not x`."""
+    sign, bound = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
+    return [sign, *layout_expression(expr.operand, bound, operand=True)]
+
+
+EXPRESSIONS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
+    ast.NumberLiteral: lambda e: [e.text],
+    ast.TextLiteral: lambda e: [quote_text(e.value)],
+    ast.Name: lambda e: [e.path],
+    ast.Call: layout_call,
+    ast.Index: lambda e: [
+        *layout_expression(e.base, POSTFIX, operand=True),
+        "[",
+        *layout_subscripts(e.items),
+        "]",
+    ],
+    ast.ListLiteral: lambda e: ["[", *join_with_commas(map(layout_expression, e.items)), "]"],
+    ast.ListComprehension: lambda e: [
+        "[",
+        *layout_expression(e.item),
+        SPACE_BREAK,
+        f"for {e.variable} in ",
+        *layout_expression(e.over),
+        "]",
+    ],
+    ast.RecordLiteral: lambda e: ["{", *join_with_commas(map(layout_record_field, e.fields)), "}"],
+    ast.Unary: layout_unary,
+    ast.Binary: layout_binary,
+    ast.Compare: layout_comparison,
+    # a choice groups to the right: `a if c else b if d else e` needs no brackets
+    ast.Conditional: lambda e: [
+        *layout_expression(e.then, OR),
+        SPACE_BREAK,
+        "if ",
+        *layout_expression(e.condition, OR),
+        SPACE_BREAK,
+        "else ",
+        *layout_expression(e.otherwise),
+    ],
+}
+"""How each expression is written."""
+
+
+def layout_record_field(field: ast.Option) -> Pieces:
+    """`layers = 4` in a record."""
+    return [f"{field.name} = ", *layout_expression(field.value)]
 
 
 def layout_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:

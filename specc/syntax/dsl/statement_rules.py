@@ -20,8 +20,8 @@ RepeatHeader: TypeAlias = tuple[str, ast.Expr]
 """`i in layers`."""
 ScanHeader: TypeAlias = tuple[tuple[str, ...], tuple[ast.Expr, ...]]
 """`y, m in ys, ms`."""
-DefinitionHeader: TypeAlias = tuple[Token, tuple[ast.DefinitionParameter, ...] | None]
-"""A name, and its parameters where there are parentheses."""
+DefinitionHeader: TypeAlias = tuple[str, tuple[ast.DefinitionParameter, ...] | None, Span]
+"""A name, its parameters where there are parentheses, and the span of the name."""
 
 RULE_CALLBACKS |= {
     # statements
@@ -81,14 +81,13 @@ SCAN = NodeRule(ast.Scan, "variables over along carry collect reverse keep until
 
 
 @register_rule("repeat")
-def _repeat(b: AstBuilder, span: Span, head: RepeatHeader, *children: object) -> object:
+def _repeat(b: AstBuilder, span: Span, head: RepeatHeader, *children: object) -> ast.Repeat:
     return REPEAT(b, span, *head, *children)
 
 
 @register_rule("scan")
-def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object) -> object:
+def _scan(b: AstBuilder, span: Span, head: ScanHeader | None, *children: object) -> ast.Scan:
     node = SCAN(b, span, *(head or (None, None)), *children)
-    assert isinstance(node, ast.Scan)
     at = node.until.span if node.until else span
     if head is None and at is not None:
         b.fault("E0728", "this loop has no bound", at, UNBOUNDED_SCAN_LABEL, UNBOUNDED_SCAN_HELP)
@@ -193,15 +192,15 @@ def _definition(
     doc: Token | None,
     value: ast.Expr,
 ) -> ast.Definition:
-    name, params = head
+    name, params, name_span = head
     return ast.Definition(
         kind=kind.text,
-        name=b.bound(name),
+        name=name,
         params=params,
         value=value,
         doc=b.unescape_string(doc) if doc else "",
         span=span,
-        name_span=b.span(name),
+        name_span=name_span,
     )
 
 
@@ -209,7 +208,7 @@ def _definition(
 def _definition_head(
     b: AstBuilder, span: Span, name: Token, params: tuple[ast.DefinitionParameter, ...] | None
 ) -> DefinitionHeader:
-    return name, params
+    return b.bound(name), params, b.span(name)
 
 
 # --- sections -------------------------------------------------------------------------
@@ -221,9 +220,8 @@ GENERATE = NodeRule(ast.Generate, "name growing source {settings}", "the setting
 
 
 @register_rule("config")
-def _config(b: AstBuilder, span: Span, *children: object) -> object:
+def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     node = CONFIG(b, span, *children)
-    assert isinstance(node, ast.Config)
     b.twice("the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign)))
     b.twice("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
     # one list, as YAML can have a key but once
@@ -234,7 +232,9 @@ def _config(b: AstBuilder, span: Span, *children: object) -> object:
 
 
 @register_rule("field")
-def _field(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: object) -> object:
+def _field(
+    b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: object
+) -> ast.Field:
     remarks = ast.NO_COMMENTS
     if kind.name == "record" and kind.span and not kind.optional and kind.of is None:
         # a record's fields stand in lines of their own, with comments of their own;
@@ -244,7 +244,6 @@ def _field(b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: 
         kind = replace(kind, fields=body.children)
         remarks = ast.Comments(before=((body.behind,) if body.behind else ()) + body.end)
     node = FIELD(b, span, name, kind, *others)
-    assert isinstance(node, ast.Field)
     return replace(node, remarks=remarks)
 
 
@@ -255,9 +254,8 @@ def _expect(b: AstBuilder, span: Span, key: Token, *values: ast.TextLiteral | No
 
 
 @register_rule("reading")
-def _reading(b: AstBuilder, span: Span, *children: object) -> object:
+def _reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
     node = READING(b, span, *children)
-    assert isinstance(node, ast.Reading)
     # an input and a result may have one name
     b.twice("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
     b.twice("the result", (e for e in node.entries if isinstance(e, ast.ResultDisplay)))
@@ -265,9 +263,8 @@ def _reading(b: AstBuilder, span: Span, *children: object) -> object:
 
 
 @register_rule("generate")
-def _generate(b: AstBuilder, span: Span, *children: object) -> object:
+def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
     node = GENERATE(b, span, *children)
-    assert isinstance(node, ast.Generate)
     for setting in node.settings:
         if setting.name in ("of", "from") and setting.span is not None:
             b.fault(

@@ -2,7 +2,7 @@
 words, misplaced docs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
@@ -320,38 +320,45 @@ def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
 
 def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
     """Return help for syntax of other languages."""
-    token = here.token
-    before = here.before or Token("", "", 0, 0)
+    token, before = here.token, here.before or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in here.expected:
         words = [kind.lower() for kind in here.expected if kind in KEYWORD_TERMINALS]
         if meant := did_you_mean(token.text, words):
             yield format_suggestion(meant)
-    yield from _collect_operator_hints(here, token, before)
-    if token.kind == "DOT":
-        yield "a number starts with a digit: `0.5`"
-    if token.kind == "NUMBER" and before.kind == "DOT":
-        yield "the parts of a name start with a letter; take an element with `[0]`"
-    if here.expected == {"ARROW"}:
-        yield "say what it gives: `-> float[batch, n, d]`, or `-> (name: type, …)`"
-    if token.kind == "COLON" and "EQUAL" in here.expected:
-        yield "a value is given with `=`"
-    if here.at >= 2 and here.tokens[here.at - 2].kind == "SCAN":
-        rows, turns = "`scan row in x along n`", "`scan step in 8`"
-        yield f"a loop has an end: {rows} walks along rows, {turns} turns eight times"
+    for holds, hint in SYNTAX_HINTS:
+        if holds(here, token, before):
+            yield hint.format(token=token.text, whole=_join_hyphenated_name(here))
 
 
-def _collect_operator_hints(here: UnexpectedToken, token: Token, before: Token) -> Iterator[str]:
-    """Operators that are spelled otherwise elsewhere."""
-    if token.kind == "EQUAL" and "EQ" in here.expected:
-        yield "“is equal to” is written `==`"
-    if token.text in ("&", "|") and before.text == token.text:
-        yield f"one `{token.text}` is enough"
-    if (whole := _join_hyphenated_name(here)) in HYPHENATED_NAMES:
-        yield f'write "{whole}" in quotes'
-    if token.text == "*" and before.text == "**":
-        yield "a power is written `**`"
-    if token.kind == "NOT" and "IN" in here.expected:
-        yield "`x not in y` is written `not x in y`"
+SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
+    (lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected, "“is equal to” is written `==`"),
+    (
+        lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
+        "one `{token}` is enough",
+    ),
+    (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
+    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "a power is written `**`"),
+    (
+        lambda e, t, _: t.kind == "NOT" and "IN" in e.expected,
+        "`x not in y` is written `not x in y`",
+    ),
+    (lambda _, t, __: t.kind == "DOT", "a number starts with a digit: `0.5`"),
+    (
+        lambda _, t, before: (t.kind, before.kind) == ("NUMBER", "DOT"),
+        "the parts of a name start with a letter; take an element with `[0]`",
+    ),
+    (
+        lambda e, *_: e.expected == {"ARROW"},
+        "say what it gives: `-> float[batch, n, d]`, or `-> (name: type, …)`",
+    ),
+    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected, "a value is given with `=`"),
+    (
+        lambda e, *_: e.at >= 2 and e.tokens[e.at - 2].kind == "SCAN",
+        "a loop has an end: `scan row in x along n` walks along rows, `scan step in 8` turns eight "
+        "times",
+    ),
+)
+"""When each hint holds: of the error, the token that does not fit and the one before it."""
 
 
 def _join_hyphenated_name(here: UnexpectedToken) -> str:

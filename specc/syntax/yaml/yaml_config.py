@@ -1,19 +1,24 @@
-"""Parse `config` and `weights` sections from YAML nodes."""
+"""Parse and print the `config` section of YAML specs."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
 
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import SOURCE
+from specc.syntax.dsl.expression_printer import print_expression, print_type
 from specc.syntax.yaml import yaml_reader
 from specc.syntax.yaml.yaml_expressions import (
     MISSING_TYPE,
-    parse_yaml_expression,
     parse_yaml_fragment,
     parse_yaml_name,
-    parse_yaml_optional,
     parse_yaml_static_value,
     parse_yaml_type,
-    parse_yaml_weight_name,
+)
+from specc.syntax.yaml.yaml_layout import (
+    YamlMap,
+    YamlPair,
+    YamlValue,
+    make_yaml_list,
+    texts_to_yaml,
 )
 from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, YamlScalar, YamlSequence
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, get_first_line_span
@@ -27,15 +32,8 @@ def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
     """`config: {d: {type: int}, heads: 4}`."""
     example = "`d: {type: int, default: 512}`"
     values = reader.mapping(entry.value, "`config`", example)
-    body = yaml_reader.collect_yaml_body(
-        reader, entry, [parse_yaml_config_entry(reader, e) for e in values]
-    )
-    return ast.Config(
-        body.children,
-        ast.Comments(behind=body.behind),
-        body.end,
-        span=yaml_reader.compute_entry_extent(reader, entry),
-    )
+    entries = [parse_yaml_config_entry(reader, e) for e in values]
+    return yaml_reader.make_section(reader, entry, ast.Config, "entries", entries)
 
 
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
@@ -43,26 +41,23 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
-        nodes = value.items if isinstance(value, YamlSequence) else [value]
-        values = tuple(reader.raw(node, f"`{entry.name}`") for node in nodes)
-        return ast.Expect(key, values, span=get_entry_span(entry))
+        return ast.Expect(key, reader.texts(value, f"`{entry.name}`"), span=get_entry_span(entry))
     if entry.name == IGNORED_KEYS:
-        nodes = value.items if isinstance(value, YamlSequence) else [value]
-        keys = tuple(reader.raw(node, f"`{IGNORED_KEYS}`") for node in nodes)
+        keys = reader.texts(value, f"`{IGNORED_KEYS}`")
         return ast.IgnoredKeys(keys, span=get_entry_span(entry))
     field_name = parse_yaml_name(reader, entry.key, "the name of a config value")
-    if isinstance(value, YamlMapping) and is_field_declaration(value):
+    if isinstance(value, YamlMapping) and is_field_declaration(e.name for e in value.entries):
         return parse_yaml_field(reader, field_name, entry, value)
     return ast.Assign(
         field_name, parse_yaml_static_value(reader, value), span=get_entry_span(entry)
     )
 
 
-def is_field_declaration(node: YamlMapping) -> bool:
-    """Whether a map declares a config value: it has a `type`, and nothing that a
+def is_field_declaration(keys: Iterable[str]) -> bool:
+    """Whether a map with these keys declares a config value: it has a `type`, and nothing that a
     declaration does not have.
     """
-    names = {e.name for e in node.entries}
+    names = set(keys)
     return "type" in names and names <= set(FIELD_KEYS)
 
 
@@ -137,66 +132,58 @@ def is_bare_config_path(text: str) -> bool:
     return bool(text) and not text.startswith('"') and "(" not in text
 
 
-class RuleKeys(NamedTuple):
-    """The keys of a rule beside its own word: those it needs, and those it may have."""
-
-    needed: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
-
-
-WEIGHT_RULE_KEYS = {
-    "from": RuleKeys(),
-    "tie": RuleKeys(("to",), ("when",)),
-    "load": RuleKeys(("as",), ("when",)),
-    "ignore": RuleKeys((), ("when",)),
-    "share": RuleKeys((), ("when",)),
-}
+def field_to_yaml(node: ast.Field) -> YamlPair:
+    """`d: {type: int, from: hidden_size, default: 768, doc: width}`."""
+    pairs = [YamlPair("type", field_type_to_yaml(node.type))]
+    if node.sources:
+        pairs.append(
+            YamlPair("from", texts_to_yaml([config_path_to_yaml(s) for s in node.sources]))
+        )
+    if node.default is not None:
+        pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
+    if node.doc:
+        pairs.append(YamlPair("doc", node.doc))
+    return YamlPair(node.name, YamlMap(pairs), node.remarks, headed=bool(node.type.fields))
 
 
-def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> ast.Weights:
-    """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}, {share: d}]`."""
-    example = "a list: `- {tie: a.weight, to: b.weight}`"
-    nodes = reader.items(entry.value, "`weights`", example)
-    rules = [parse_yaml_weight_rule(reader, n) for n in nodes]
-    body = yaml_reader.collect_yaml_body(reader, entry, [r for r in rules if r is not None])
-    behind = ast.Comments(behind=body.behind)
-    span = yaml_reader.compute_entry_extent(reader, entry)
-    return ast.Weights(body.children, behind, body.end, span=span)
+def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
+    """A type as text, a record as a map of its fields."""
+    if kind.name != "record" or kind.optional or not kind.fields:
+        return print_type(kind)
+    return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
-def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
-    """One rule; None after a fault."""
-    what = "a rule of `weights`"
-    entries = reader.mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
-    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_KEYS), None)
-    if kind is None:
-        if entries:
-            reader.unknown(entries[0], WEIGHT_RULE_KEYS, what)
-        return None
-    needed, allowed = WEIGHT_RULE_KEYS[kind]
-    found = reader.known(node, (kind, *needed, *allowed), f"`{kind}`", needed)
-    if not set(needed) <= set(found):
-        return None
-    return build_yaml_weight_rule(reader, kind, found, node)
+def config_path_to_yaml(expr: ast.Expr) -> str:
+    """A path in config.json bare, anything else as the language writes it."""
+    if not isinstance(expr, ast.TextLiteral):
+        return print_expression(expr)
+    return expr.value if is_bare_config_path(expr.value) else print_expression(expr)
 
 
-def build_yaml_weight_rule(
-    reader: YamlReader, kind: str, found: dict[str, YamlEntry], node: YamlNode
-) -> ast.WeightRule:
-    """A rule that has all that it needs."""
-    value = found[kind].value
-    if kind == "from":
-        return ast.WeightsFrom(reader.raw(value, "`from`"), span=node.span)
-    condition = parse_yaml_optional(reader, found, "when")
-    path = parse_yaml_weight_name(reader, value)
-    match kind:
-        case "tie":
-            source = parse_yaml_weight_name(reader, found["to"].value)
-            return ast.Tie(path, source, condition, span=node.span)
-        case "load":
-            how = parse_yaml_expression(reader, found["as"].value)
-            return ast.Load(path, how, condition, span=node.span)
-        case "ignore":
-            return ast.Ignore(path, condition, span=node.span)
+def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
+    """A config value: records are maps."""
+    match expr:
+        case ast.RecordLiteral():
+            return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
+        case ast.ListLiteral():
+            return make_yaml_list(map(static_value_to_yaml, expr.items))
         case _:
-            return ast.Share(path, condition, span=node.span)
+            return print_expression(expr)
+
+
+def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
+    """A value for a field of the extended spec."""
+    value = static_value_to_yaml(entry.value)
+    # a record that looks like a declaration would be read as one
+    if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):
+        value = print_expression(entry.value)
+    return YamlPair(entry.name, value, entry.remarks)
+
+
+CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
+    ast.Field: field_to_yaml,
+    ast.Expect: lambda e: YamlPair(f"expect {e.key}", make_yaml_list(e.values), e.remarks),
+    ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.remarks),
+    ast.Assign: assignment_to_yaml,
+}
+"""How the entries of `config` are printed."""

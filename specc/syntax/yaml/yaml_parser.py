@@ -1,31 +1,212 @@
-"""Parse a YAML spec into the same syntax tree as DSL text."""
+"""Parse a YAML spec into the same syntax tree as DSL text: the file, its sections and items."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
-from specc.syntax.dsl.dsl_parser import cap_diagnostics, check_source_characters
-from specc.syntax.yaml.yaml_items import TOP_ITEM_PARSERS
-from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, compose_yaml
-from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span
-
-YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
-YAML_TOP_KEYS = (
-    *YAML_HEADER_KEYS,
-    "use",
-    "config",
-    "dims",
-    "require",
-    "items",
-    "reading",
-    "weights",
-    "generate",
-    "quantize",
-    "stream",
+from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics, check_source_characters
+from specc.syntax.yaml.yaml_config import parse_yaml_config
+from specc.syntax.yaml.yaml_expressions import (
+    parse_yaml_expression,
+    parse_yaml_fragment,
+    parse_yaml_name,
 )
+from specc.syntax.yaml.yaml_forms import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
+from specc.syntax.yaml.yaml_nodes import (
+    YamlEntry,
+    YamlMapping,
+    YamlNode,
+    YamlSequence,
+    compose_yaml,
+)
+from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, make_section
+
+Items = list[ast.Item]
+
+
+def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`use: [{file: vit.specc, as: v}]`."""
+    read: list[ast.Use | None] = []
+    example = "`- {file: vit.specc, as: v}`"
+    for node in reader.items(entry.value, "`use`", f"a list: {example}"):
+        reader.mapping(node, "an entry of `use`", example)
+        read.append(USE_ENTRY.parse(reader, node))
+    return [use for use in read if use is not None]
+
+
+def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`dims: [batch, src, tgt >= 1]`."""
+    nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
+    lengths: list[ast.DimName] = []
+    for node in nodes:
+        length = parse_yaml_fragment(reader, node, DIM_NAME, "a length") or ast.DimName("_")
+        if length.name != "_" and length.name in {d.name for d in lengths}:
+            reader.twice(f"the length `{length.name}`", node.span)
+        lengths.append(length)
+    return [ast.Dims(tuple(lengths), span=get_entry_span(entry))]
+
+
+def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`require: [{that: d % heads == 0, because: …}]`."""
+    read: list[ast.Require | None] = []
+    example = "a list: `- {that: d % heads == 0, because: …}`"
+    for node in reader.items(entry.value, "`require`", example):
+        if isinstance(node, YamlMapping):
+            read.append(REQUIRE_ENTRY.parse(reader, node))
+        else:
+            read.append(ast.Require(parse_yaml_expression(reader, node), span=node.span))
+    return [condition for condition in read if condition is not None]
+
+
+def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`items:`: blocks, graphs, definitions and anything else in the order of the source."""
+    read: Items = []
+    example = "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
+    for node in reader.items(entry.value, "`items`", example):
+        if not isinstance(node, YamlMapping) or not node.entries:
+            reader.report_wrong_kind(node, "an item", "a map", example)
+            continue
+        kind = next((e.name for e in node.entries if e.name in LISTED_ITEMS), None)
+        if kind is None:
+            reader.unknown(node.entries[0], LISTED_ITEMS, "an item")
+        elif kind in ITEM_FORMS:
+            item = ITEM_FORMS[kind].parse(reader, node)
+            read += [item] if item is not None else []
+        else:  # a top key as an entry: `- dims: [batch]`
+            read += TOP_ITEM_PARSERS[kind](reader, reader.known(node, (kind,), f"`{kind}`")[kind])
+    return read
+
+
+def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`reading: {pixels: 'image(size=[8, 8])', show logits: 'choice(labels)'}`."""
+    example = "`pixels: image(size=[8, 8])`"
+    nodes = reader.mapping(entry.value, "`reading`", example)
+    entries = [parse_yaml_reading_entry(reader, e) for e in nodes]
+    return [make_section(reader, entry, ast.Reading, "entries", entries)]
+
+
+def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
+    """How an input is read, or how a result is shown."""
+    if entry.name.startswith("show "):
+        shown = entry.name.removeprefix("show ").strip()
+        value = parse_yaml_expression(reader, entry.value)
+        return ast.ResultDisplay(shown, value, span=get_entry_span(entry))
+    read = parse_yaml_name(reader, entry.key, "an input")
+    return ast.InputReading(
+        read, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry)
+    )
+
+
+def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`generate: {text: {of: ids, from: logits, stop: eos}}`."""
+    example = "`text: {of: ids, from: logits, stop: eos}`"
+    nodes = reader.mapping(entry.value, "`generate`", example)
+    read = [parse_yaml_generate(reader, e) for e in nodes]
+    return [g for g in read if g is not None]
+
+
+def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
+    """What a model writes; None after a fault."""
+    generated = parse_yaml_name(reader, entry.key, "the name of what is generated")
+    example = "`{of: ids, from: logits, stop: eos}`"
+    settings = reader.mapping(entry.value, "what is generated", example)
+    found = {s.name: s for s in settings}
+    if not {"of", "from"} <= set(found):
+        reader.fault(
+            "E0126",
+            "`generate` needs `of` and `from`",
+            entry.key.span,
+            "for this",
+            "`of:` names the input that grows, `from:` the result that its next row is chosen from",
+        )
+        return None
+    growing = parse_yaml_name(reader, found["of"].value, "`of`")
+    source = parse_yaml_name(reader, found["from"].value, "`from`")
+    others = [parse_yaml_setting(reader, s) for s in settings if s.name not in ("of", "from")]
+    head = {"name": generated, "growing": growing, "source": source}
+    return make_section(reader, entry, ast.Generate, "settings", others, **head)
+
+
+def parse_yaml_setting(reader: YamlReader, entry: YamlEntry) -> ast.Setting:
+    """`stop: eos`."""
+    set_name = parse_yaml_name(reader, entry.key, "a setting")
+    return ast.Setting(
+        set_name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry)
+    )
+
+
+def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`quantize: {default: int8, keep: [lm_head]}`."""
+    example = "`{default: int8, keep: [lm_head]}`"
+    nodes = reader.mapping(entry.value, "`quantize`", example)
+    entries = [parse_yaml_quantize_entry(reader, e) for e in nodes]
+    return [make_section(reader, entry, ast.Quantize, "entries", entries)]
+
+
+def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
+    """A word of `parse_yaml_quantize` with its value, or a list of patterns."""
+    value, what = entry.value, f"`{entry.name}`"
+    nodes = value.items if isinstance(value, YamlSequence) else [value]
+    values = tuple(ast.TextLiteral(reader.raw(n, what), span=n.span) for n in nodes)
+    return ast.QuantizeEntry(entry.name, values, span=get_entry_span(entry))
+
+
+def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`stream: {logits: sound}`."""
+    nodes = reader.mapping(entry.value, "`stream`", "`logits: sound`")
+    return [
+        ast.Stream(
+            parse_yaml_name(reader, each.key, "a result"),
+            parse_yaml_name(reader, each.value, "an input"),
+            span=get_entry_span(each),
+        )
+        for each in nodes
+    ]
+
+
+def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
+    """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}, {share: d}]`."""
+    example = "a list: `- {tie: a.weight, to: b.weight}`"
+    nodes = reader.items(entry.value, "`weights`", example)
+    rules = [parse_yaml_weight_rule(reader, n) for n in nodes]
+    known = [r for r in rules if r is not None]
+    return [make_section(reader, entry, ast.Weights, "rules", known)]
+
+
+def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
+    """One rule; None after an error."""
+    what = "a rule of `weights`"
+    entries = reader.mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
+    kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
+    if kind is None:
+        if entries:
+            reader.unknown(entries[0], WEIGHT_RULE_FORMS, what)
+        return None
+    return WEIGHT_RULE_FORMS[kind].parse(reader, node)
+
+
+TOP_ITEM_PARSERS: dict[str, Callable[[YamlReader, YamlEntry], Items]] = {
+    "use": parse_yaml_uses,
+    "config": lambda reader, entry: [parse_yaml_config(reader, entry)],
+    "dims": parse_yaml_dims,
+    "require": parse_yaml_requires,
+    "items": parse_yaml_items,
+    "reading": parse_yaml_reading,
+    "weights": parse_yaml_weights,
+    "generate": parse_yaml_generates,
+    "quantize": parse_yaml_quantize,
+    "stream": parse_yaml_streams,
+}
+YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
+YAML_TOP_KEYS = (*YAML_HEADER_KEYS, *TOP_ITEM_PARSERS)
+LISTED_ITEMS = (
+    *ITEM_FORMS,
+    *(key for key in TOP_ITEM_PARSERS if key not in ("use", "require", "items")),
+)
+"""The words of entries of `items:`."""
 
 
 def parse_yaml(source: Source) -> ast.File:

@@ -1,29 +1,30 @@
 """Print a syntax tree as canonical YAML text with its comments."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_printer import is_spaced_item, layout_definition_header
-from specc.syntax.dsl.expression_printer import print_expression, print_type
-from specc.syntax.dsl.line_breaking import join_pieces
-from specc.syntax.yaml.yaml_config import IGNORED_KEYS
-from specc.syntax.yaml.yaml_statement_printer import (
+from specc.syntax.dsl.dsl_printer import is_spaced_item, layout_dim_name
+from specc.syntax.yaml.yaml_config import CONFIG_ENTRIES
+from specc.syntax.yaml.yaml_forms import (
+    ITEM_FORMS,
+    REQUIRE_ENTRY,
+    USE_ENTRY,
+    WEIGHT_RULE_FORMS,
+    find_form,
+)
+from specc.syntax.yaml.yaml_layout import (
     YamlItem,
     YamlList,
     YamlMap,
     YamlPair,
     YamlValue,
-    block_to_yaml,
     expression_to_yaml,
+    make_tall_list,
+    make_yaml_list,
     print_yaml_block,
     print_yaml_comments,
-    require_to_yaml,
+    texts_to_yaml,
 )
-
-FIELD_KEYS = {"type", "from", "default", "doc"}
-SINGLE_ITEM_KEYS = ("config", "dims", "reading", "weights", "quantize")
-"""Top keys that hold one item."""
 
 
 def print_yaml(file: ast.File) -> str:
@@ -58,7 +59,6 @@ def print_yaml(file: ast.File) -> str:
 
 
 ItemRun = list[ast.Item]
-T = TypeVar("T")
 
 
 def get_top_key(item: ast.Item) -> str:
@@ -78,7 +78,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
         fits = (
             last is not None
             and get_top_key(last) == get_top_key(item)
-            and get_top_key(item) not in SINGLE_ITEM_KEYS
+            and type(item) not in SECTIONS
         )
         if fits and get_item_key(item):
             # two under one name would be one key twice
@@ -118,217 +118,80 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
     return first, [item for run in left for item in run], last
 
 
-def use_to_yaml_pairs(key: str, use: ast.Use) -> list[YamlPair]:
-    """The keys of a `use`, its file or files under `get_top_key`."""
-    pairs = [YamlPair(key, texts_to_yaml(use.paths)), YamlPair("as", use.name)]
-    pairs += [YamlPair("from", texts_to_yaml(use.sources))] if use.sources else []
-    return pairs + ([YamlPair("under", use.under.text)] if use.under else [])
-
-
-def texts_to_yaml(texts: Sequence[str]) -> str | YamlList:
-    """A text by itself, or several as a list."""
-    return texts[0] if len(texts) == 1 else YamlList([YamlItem(text) for text in texts])
-
-
-def cast_run(run: ItemRun, kind: type[T]) -> list[T]:
-    """The items of one kind in a run, which is of that kind."""
-    return [item for item in run if isinstance(item, kind)]
-
-
 def run_to_yaml(run: ItemRun) -> YamlPair:
     """A top key with the items it holds."""
-    item = run[0]
-    match item:
-        case ast.Use():
-            uses = cast_run(run, ast.Use)
-            entries = [YamlItem(YamlMap(use_to_yaml_pairs("file", u)), u.remarks) for u in uses]
-            return YamlPair("use", YamlList(entries, tall=True))
-        case ast.Require():
-            conditions = [requirement_to_yaml(r) for r in cast_run(run, ast.Require)]
-            return YamlPair("require", YamlList(conditions, tall=True))
-        case ast.Generate():
-            written = [generate_to_yaml(g) for g in cast_run(run, ast.Generate)]
-            return YamlPair("generate", YamlMap(written, tall=True))
-        case ast.Stream():
-            streams = [stream_to_yaml(s) for s in cast_run(run, ast.Stream)]
-            return YamlPair("stream", YamlMap(streams, tall=True))
-        case ast.Config() | ast.Dims() | ast.Reading() | ast.Weights() | ast.Quantize():
-            return section_to_yaml(item)
+    match run[0]:
+        case ast.Use() | ast.Require():
+            listed = YamlList([top_entry_to_yaml(item) for item in run], tall=True)
+            return YamlPair(get_top_key(run[0]), listed)
+        case ast.Generate() | ast.Stream():
+            named = YamlMap([named_item_to_yaml(item) for item in run], tall=True)
+            return YamlPair(get_top_key(run[0]), named)
         case _:
-            raise AssertionError("blocks and definitions stand in `items`")
+            return section_to_yaml(run[0])
 
 
-def requirement_to_yaml(node: ast.Require) -> YamlItem:
-    """`- {that: c, because: text}`."""
-    if not node.because and not isinstance(expression_to_yaml(node.condition), YamlMap):
-        return YamlItem(expression_to_yaml(node.condition), node.remarks)
-    because = [YamlPair("because", node.because)] if node.because else []
-    return YamlItem(
-        YamlMap([YamlPair("that", expression_to_yaml(node.condition)), *because]), node.remarks
-    )
+def top_entry_to_yaml(item: ast.Item) -> YamlItem:
+    """An entry of `use` or `require`."""
+    form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
+    value: YamlValue = form.show(item)
+    if isinstance(item, ast.Require) and not item.because:
+        bare = expression_to_yaml(item.condition)
+        value = value if isinstance(bare, YamlMap) else bare
+    return YamlItem(value, item.remarks)
 
 
-def generate_to_yaml(node: ast.Generate) -> YamlPair:
-    """`text: {of: ids, from: logits, stop: eos}`."""
-    pairs = [YamlPair("of", node.growing), YamlPair("from", node.source)]
-    pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.remarks) for s in node.settings]
-    return YamlPair(node.name, YamlMap(pairs, node.end), node.remarks, headed=True)
+def named_item_to_yaml(item: ast.Item) -> YamlPair:
+    """`text: {of: ids, from: logits, stop: eos}` of `generate`, `logits: sound` of `stream`."""
+    if isinstance(item, ast.Stream):
+        return YamlPair(item.source, item.growing, item.remarks)
+    assert isinstance(item, ast.Generate)
+    pairs = [YamlPair("of", item.growing), YamlPair("from", item.source)]
+    pairs += [YamlPair(s.name, expression_to_yaml(s.value), s.remarks) for s in item.settings]
+    return YamlPair(item.name, YamlMap(pairs, item.end), item.remarks, headed=True)
 
 
-def stream_to_yaml(node: ast.Stream) -> YamlPair:
-    """`logits: sound`."""
-    return YamlPair(node.source, node.growing, node.remarks)
-
-
-def reading_entry_to_yaml(entry: ast.InputReading | ast.ResultDisplay) -> YamlPair:
+def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
     """An entry of `reading`."""
     shows = isinstance(entry, ast.ResultDisplay)
     name = f"show {entry.name}" if shows else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.remarks)
 
 
-def weights_to_yaml(item: ast.Weights) -> YamlValue:
-    """The rules of weights; a map where there are none and only remarks stand there,
-    since a list without items has no line of its own.
-    """
-    if not item.rules and item.end:
-        return YamlMap([], item.end, tall=True)
-    rules = [YamlItem(weight_rule_to_yaml(r), r.remarks) for r in item.rules]
-    return YamlList(rules, item.end, tall=bool(item.rules))
-
-
-def section_to_yaml(
-    item: ast.Config | ast.Dims | ast.Reading | ast.Weights | ast.Quantize,
-) -> YamlPair:
+def section_to_yaml(item: ast.Item) -> YamlPair:
     """A key with the one item it holds."""
-    match item:
-        case ast.Config():
-            entries = [config_entry_to_yaml(e) for e in item.entries]
-            return YamlPair("config", entries_to_yaml(entries, item.end), item.remarks, headed=True)
-        case ast.Dims():
-            names = [YamlItem(f"{d.name} >= {d.least}" if d.least else d.name) for d in item.names]
-            return YamlPair("dims", YamlList(names), item.remarks)
-        case ast.Reading():
-            reads = [reading_entry_to_yaml(e) for e in item.entries]
-            return YamlPair("reading", entries_to_yaml(reads, item.end), item.remarks, headed=True)
-        case ast.Weights():
-            return YamlPair("weights", weights_to_yaml(item), item.remarks, headed=True)
-        case ast.Quantize():
-            return quantize_to_yaml(item)
+    value = SECTIONS[type(item)](item)
+    return YamlPair(get_top_key(item), value, item.remarks, headed=not isinstance(item, ast.Dims))
 
 
-def quantize_to_yaml(item: ast.Quantize) -> YamlPair:
-    """`quantize: {default: int8, keep: [lm_head]}`."""
-    words = [
-        YamlPair(e.name, texts_to_yaml([v.value for v in e.values]), e.remarks)
-        for e in item.entries
-    ]
-    return YamlPair("quantize", entries_to_yaml(words, item.end), item.remarks, headed=True)
-
-
-def entries_to_yaml(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
+def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     """A map with a line for each entry."""
     return YamlMap(pairs, end, tall=bool(pairs or end))
 
 
-def config_entry_to_yaml(entry: ast.ConfigEntry) -> YamlPair:
-    """An entry of `config`."""
-    match entry:
-        case ast.Field():
-            return field_to_yaml(entry)
-        case ast.Expect():
-            return YamlPair(
-                f"expect {entry.key}", YamlList([YamlItem(v) for v in entry.values]), entry.remarks
-            )
-        case ast.IgnoredKeys():
-            return YamlPair(
-                IGNORED_KEYS, YamlList([YamlItem(k) for k in entry.keys]), entry.remarks
-            )
-        case ast.Assign():
-            value = static_value_to_yaml(entry.value)
-            # a record that looks like a declaration would be read as one
-            shown = print_expression(entry.value) if _is_field_like(value) else value
-            return YamlPair(entry.name, shown, entry.remarks)
+SECTIONS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
+    ast.Dims: lambda item: make_yaml_list(map(layout_dim_name, item.names)),
+    ast.Weights: lambda item: make_tall_list(
+        [YamlItem(find_form(WEIGHT_RULE_FORMS, r).show(r), r.remarks) for r in item.rules], item.end
+    ),
+    ast.Config: lambda item: make_entries(
+        [CONFIG_ENTRIES[type(e)](e) for e in item.entries], item.end
+    ),
+    ast.Reading: lambda item: make_entries(
+        list(map(reading_entry_to_yaml, item.entries)), item.end
+    ),
+    ast.Quantize: lambda item: make_entries(
+        [
+            YamlPair(e.name, texts_to_yaml([v.value for v in e.values]), e.remarks)
+            for e in item.entries
+        ],
+        item.end,
+    ),
+}
+"""What stands under the keys that hold one item."""
 
 
-def _is_field_like(value: YamlValue) -> bool:
-    names = {p.key for p in value.pairs} if isinstance(value, YamlMap) else set()
-    return "type" in names and names <= FIELD_KEYS
-
-
-def field_to_yaml(node: ast.Field) -> YamlPair:
-    """`d: {type: int, from: hidden_size, default: 768, doc: width}`."""
-    pairs = [YamlPair("type", field_type_to_yaml(node.type))]
-    if node.sources:
-        pairs.append(
-            YamlPair("from", texts_to_yaml([config_path_to_yaml(s) for s in node.sources]))
-        )
-    if node.default is not None:
-        pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
-    if node.doc:
-        pairs.append(YamlPair("doc", node.doc))
-    return YamlPair(node.name, YamlMap(pairs), node.remarks, headed=bool(node.type.fields))
-
-
-def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
-    """A type as text, a record as a map of its fields."""
-    if kind.name != "record" or kind.optional or not kind.fields:
-        return print_type(kind)
-    return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
-
-
-def config_path_to_yaml(expr: ast.Expr) -> str:
-    """A path in config.json bare, anything else as the language writes it."""
-    if not isinstance(expr, ast.TextLiteral):
-        return print_expression(expr)
-    text = expr.value
-    # what is empty, begins with a quote or looks like a call would be read otherwise
-    bare = text and not text.startswith('"') and "(" not in text
-    return text if bare else print_expression(expr)
-
-
-def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
-    """A config value: records are maps."""
-    match expr:
-        case ast.RecordLiteral():
-            return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
-        case ast.ListLiteral():
-            return YamlList([YamlItem(static_value_to_yaml(e)) for e in expr.items])
-        case _:
-            return print_expression(expr)
-
-
-def weight_rule_to_yaml(
-    rule: ast.WeightsFrom | ast.Tie | ast.Load | ast.Ignore | ast.Share,
-) -> YamlMap:
-    """A rule of `weights`."""
-    match rule:
-        case ast.WeightsFrom():
-            return YamlMap([YamlPair("from", rule.path)])
-        case ast.Tie():
-            to = YamlPair("to", rule.source.text)
-            return YamlMap(
-                [YamlPair("tie", rule.name.text), to, *_condition_to_yaml(rule.condition)]
-            )
-        case ast.Load():
-            how = YamlPair("as", expression_to_yaml(rule.value))
-            return YamlMap(
-                [YamlPair("load", rule.name.text), how, *_condition_to_yaml(rule.condition)]
-            )
-        case ast.Ignore():
-            return YamlMap(
-                [YamlPair("ignore", rule.name.text), *_condition_to_yaml(rule.condition)]
-            )
-        case ast.Share():
-            return YamlMap([YamlPair("share", rule.name.text), *_condition_to_yaml(rule.condition)])
-
-
-def _condition_to_yaml(condition: ast.Expr | None) -> list[YamlPair]:
-    """When a rule holds, where that is not always."""
-    return [] if condition is None else [YamlPair("when", expression_to_yaml(condition))]
-
-
-# --- what stands in `items:` and `do:` ------------------------------------------------
+# --- what stands in `items:` ----------------------------------------------------------
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:
@@ -344,24 +207,8 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
 
 def listed_item_to_yaml(item: ast.Item, apart: bool) -> YamlItem:
     """An entry of `items:`."""
-    match item:
-        case ast.Block():
-            return YamlItem(block_to_yaml(item), item.remarks, headed=True, apart=apart)
-        case ast.Definition():
-            pairs = [YamlPair(item.kind, join_pieces(layout_definition_header(item)))]
-            pairs += [YamlPair("doc", item.doc)] if item.doc else []
-            pairs.append(YamlPair("is", expression_to_yaml(item.value)))
-            return YamlItem(YamlMap(pairs, tall=True), item.remarks, apart=apart)
-        case ast.Use():
-            return YamlItem(YamlMap(use_to_yaml_pairs("use", item)), item.remarks, apart=apart)
-        case ast.Require():
-            return YamlItem(require_to_yaml(item), item.remarks, apart=apart)
-        case ast.Generate():
-            inner = YamlMap([generate_to_yaml(item)], tall=True)
-            return YamlItem(YamlMap([YamlPair("generate", inner)]), ast.NO_COMMENTS, apart=apart)
-        case ast.Stream():
-            inner = YamlMap([stream_to_yaml(item)], tall=True)
-            return YamlItem(YamlMap([YamlPair("stream", inner)]), ast.NO_COMMENTS, apart=apart)
-        case _:
-            pair = section_to_yaml(item)
-            return YamlItem(YamlMap([pair]), ast.NO_COMMENTS, apart=apart)
+    word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
+    if form := ITEM_FORMS.get(word):
+        return YamlItem(form.show(item), item.remarks, headed=form.has_body, apart=apart)
+    pair = section_to_yaml(item) if type(item) in SECTIONS else run_to_yaml([item])
+    return YamlItem(YamlMap([pair]), apart=apart)

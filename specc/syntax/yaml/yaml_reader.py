@@ -3,13 +3,14 @@ extents including comments.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Children
+from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import did_you_mean, format_name_list, format_suggestion
-from specc.syntax import source_limits
+from specc.syntax import ast, source_limits
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl.dsl_parser import cap_diagnostics
 from specc.syntax.dsl.lexer import Comment
@@ -21,6 +22,8 @@ from specc.syntax.yaml.yaml_nodes import (
     YamlSequence,
     is_empty_node,
 )
+
+N = TypeVar("N")
 
 
 class YamlReader:
@@ -92,6 +95,11 @@ class YamlReader:
                 "write the text behind the `:`",
             )
         return node.value
+
+    def texts(self, node: YamlNode, what: str) -> tuple[str, ...]:
+        """The texts of a list, or the one text that stands in its place."""
+        nodes = node.items if isinstance(node, YamlSequence) else [node]
+        return tuple(self.raw(each, what) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
         """The text of a key that may be absent."""
@@ -170,6 +178,25 @@ def collect_yaml_body(
     """The statements below a key with their comments."""
     start = entry.key.span.end
     return reader.attacher.body(children, start, max(find_value_end(reader, entry), start))
+
+
+def make_section(
+    reader: YamlReader,
+    entry: YamlEntry,
+    node: Callable[..., N],
+    field: str,
+    children: Children[T],
+    **others: object,
+) -> N:
+    """The node of a key with entries below it, which go into `field`."""
+    body = collect_yaml_body(reader, entry, children)
+    return node(
+        **{field: body.children},
+        **others,
+        remarks=ast.Comments(behind=body.behind),
+        end=body.end,
+        span=compute_entry_extent(reader, entry),
+    )
 
 
 def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:

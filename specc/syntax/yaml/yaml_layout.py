@@ -1,15 +1,13 @@
-"""The YAML output model (maps, lists, flow and block style, quoting), and conversion of blocks,
-statements and expressions to it.
-"""
+"""The YAML output model: maps, lists, flow and block style, quoting; and expressions in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from specc.syntax import ast
 from specc.syntax.ast import NO_COMMENTS, Comments
-from specc.syntax.dsl.expression_printer import is_visible_character, print_expression, print_type
+from specc.syntax.dsl.expression_printer import is_visible_character, print_expression
 from specc.syntax.dsl.line_breaking import MAX_LINE_WIDTH
 
 
@@ -183,123 +181,13 @@ def append_yaml_comment(made: list[str], remarks: Comments, headed: bool) -> lis
     return made
 
 
-def block_to_yaml(node: ast.Block) -> YamlMap:
-    """A block or graph."""
-    pairs = [YamlPair(node.kind, node.name)]
-    if node.doc:
-        pairs.append(YamlPair("doc", node.doc))
-    pairs.append(YamlPair("in", YamlMap([parameter_to_yaml(p) for p in node.params])))
-    # one result needs no name, and then is its type alone
-    if len(node.results) == 1 and not node.results[0].name:
-        pairs.append(YamlPair("out", print_type(node.results[0].type)))
-    else:
-        pairs.append(YamlPair("out", YamlMap([parameter_to_yaml(r) for r in node.results])))
-    if node.where:
-        lengths = [YamlPair(e.name, expression_to_yaml(e.value)) for e in node.where]
-        pairs.append(YamlPair("where", YamlMap(lengths)))
-    if node.made_for:
-        pairs.append(YamlPair("for", YamlList([YamlItem(name) for name in node.made_for])))
-    return YamlMap([*pairs, body_to_yaml("do", node.body, node.end)], tall=True)
-
-
-def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
-    """`x: float[batch, n]`, or with a default as a map."""
-    kind = print_type(node.type)
-    if node.default is None:
-        return YamlPair(node.name, kind)
-    default = YamlPair("default", expression_to_yaml(node.default))
-    return YamlPair(node.name, YamlMap([YamlPair("type", kind), default]))
-
-
-def body_to_yaml(name: str, statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlPair:
-    """`do:` with its statements."""
-    entries = [statement_to_yaml(s) for s in statements]
-    # a list without items has no line of its own that a remark could stand under
-    if not entries and end:
-        return YamlPair(name, YamlMap([], end, tall=True))
-    return YamlPair(name, YamlList(entries, end, tall=bool(entries)))
-
-
-def statement_to_yaml(node: ast.Statement) -> YamlItem:
-    """One statement."""
-    match node:
-        case ast.Let():
-            return YamlItem(let_to_yaml(node), node.remarks)
-        case ast.Return():
-            return YamlItem(
-                YamlMap([YamlPair("return", values_to_yaml(node.values))]), node.remarks
-            )
-        case ast.Require():
-            return YamlItem(require_to_yaml(node), node.remarks)
-        case ast.Repeat():
-            return YamlItem(repeat_to_yaml(node), node.remarks, headed=True)
-        case ast.Scan():
-            return YamlItem(scan_to_yaml(node), node.remarks, headed=True)
-        case ast.When():
-            return YamlItem(when_to_yaml(node), node.remarks, headed=True)
-
-
-def repeat_to_yaml(node: ast.Repeat) -> YamlMap:
-    """`repeat: i in range(n)` and its keys."""
-    pairs = [YamlPair("repeat", f"{node.variable} in {print_expression(node.over)}")]
-    pairs += [YamlPair("under", node.under.text)] if node.under is not None else []
-    pairs += names_to_yaml("collect", node.collect)
-    return YamlMap([*pairs, body_to_yaml("do", node.body, node.end)], tall=True)
-
-
-def when_to_yaml(node: ast.When) -> YamlMap:
-    """`when: c` with `do:`, and `else:` where it says anything, be it a remark."""
-    pairs = [
-        YamlPair("when", expression_to_yaml(node.condition)),
-        body_to_yaml("do", node.body, node.end),
-    ]
-    if node.otherwise or node.else_end:
-        pairs.append(body_to_yaml("else", node.otherwise, node.else_end))
-    return YamlMap(pairs, tall=True)
-
-
-def scan_to_yaml(node: ast.Scan) -> YamlMap:
-    """`scan: y in ys` and its keys."""
-    over = ", ".join(print_expression(e) for e in node.over)
-    pairs = [
-        YamlPair("scan", f"{', '.join(node.variables)} in {over}"),
-        *([YamlPair("along", expression_to_yaml(node.along))] if node.along is not None else []),
-    ]
-    pairs += names_to_yaml("carry", node.carry) + names_to_yaml("collect", node.collect)
-    pairs += [YamlPair("reverse", "true")] if node.reverse else []
-    pairs += [YamlPair("keep", expression_to_yaml(node.keep))] if node.keep is not None else []
-    pairs += [YamlPair("until", expression_to_yaml(node.until))] if node.until is not None else []
-    return YamlMap([*pairs, body_to_yaml("do", node.body, node.end)], tall=True)
-
-
-def names_to_yaml(key: str, given: Sequence[str]) -> list[YamlPair]:
-    """`carry: [s, c]`, or nothing."""
-    return [YamlPair(key, YamlList([YamlItem(n) for n in given]))] if given else []
-
-
-def require_to_yaml(node: ast.Require) -> YamlMap:
-    """`require: c`, `because: text`."""
-    because = [YamlPair("because", node.because)] if node.because else []
-    return YamlMap([YamlPair("require", expression_to_yaml(node.condition)), *because], tall=True)
-
-
-def let_to_yaml(node: ast.Let) -> YamlMap:
-    """`a, b: f(x)`, or with types as `{type:, is:}`."""
-    name = ", ".join(t.name for t in node.targets)
-    value = expression_to_yaml(node.value)
-    if all(t.type is None for t in node.targets):
-        return YamlMap([YamlPair(name, value)])
-    types = ", ".join("_" if t.type is None else print_type(t.type) for t in node.targets)
-    return YamlMap([YamlPair(name, YamlMap([YamlPair("type", types), YamlPair("is", value)]))])
-
-
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
     """The values of `return`, or the inputs of a call: one as it is, several or a list
     as a list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
-    return YamlList([YamlItem(expression_to_yaml(v)) for v in values])
+    return make_yaml_list(map(expression_to_yaml, values))
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
@@ -318,10 +206,29 @@ def has_own_weights(expr: ast.Expr) -> bool:
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
     """An expression: a call that owns weights as a map, a list as a list, anything else as text."""
     if isinstance(expr, ast.ListLiteral):
-        return YamlList([YamlItem(expression_to_yaml(e)) for e in expr.items])
+        return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not has_own_weights(expr):
         return print_expression(expr)
     pairs = [YamlPair("in", values_to_yaml(expr.args))] if expr.args else []
     pairs += [YamlPair(o.name, expression_to_yaml(o.value)) for o in expr.options]
     pairs += [YamlPair("weights", expr.weights.text)] if expr.weights is not None else []
     return YamlMap([YamlPair(expr.function.path, YamlMap(pairs))])
+
+
+def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
+    """A list of values without comments."""
+    return YamlList([YamlItem(value) for value in values])
+
+
+def make_tall_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
+    """A list with a line per item; a map where only comments stand there, since a list without
+    items has no line of its own.
+    """
+    if not items and end:
+        return YamlMap([], end, tall=True)
+    return YamlList(items, end, tall=bool(items))
+
+
+def texts_to_yaml(texts: Sequence[str]) -> str | YamlList:
+    """A text by itself, or several as a list."""
+    return texts[0] if len(texts) == 1 else make_yaml_list(texts)

@@ -1,0 +1,339 @@
+"""The keys of statements, weight rules, `use`, blocks and definitions in YAML: one table for the
+parser, the printer and the JSON schema.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.syntax import ast
+from specc.syntax.comments import move_header_comment
+from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
+from specc.syntax.dsl.expression_printer import print_type
+from specc.syntax.yaml import yaml_expressions as parsing
+from specc.syntax.yaml import yaml_reader
+from specc.syntax.yaml.yaml_expressions import MISSING_TYPE, parse_yaml_fragment
+from specc.syntax.yaml.yaml_kinds import (
+    ARCHITECTURES,
+    BLOCK_NAME,
+    EQUATIONS,
+    EXPRESSION,
+    EXPRESSIONS,
+    FILES,
+    FLAG,
+    INPUTS,
+    NAME,
+    NAMES,
+    OUTPUTS,
+    REPEAT_OVER,
+    SCAN_OVER,
+    SIGNATURE,
+    TEXT,
+    TEXTS,
+    WEIGHT_NAME,
+    Several,
+    ValueKind,
+)
+from specc.syntax.yaml.yaml_layout import (
+    YamlItem,
+    YamlMap,
+    YamlPair,
+    YamlValue,
+    expression_to_yaml,
+    make_tall_list,
+)
+from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode
+from specc.syntax.yaml.yaml_reader import YamlReader
+
+T = TypeVar("T", bound=ast.Node, covariant=True)
+
+
+Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
+"""Statements, and the comments after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a construct. `what` is what messages call its value."""
+
+    name: str
+    kind: ValueKind
+    fields: str = ""
+    what: str = ""
+
+    @property
+    def field_names(self) -> list[str]:
+        """The fields that it fills; by default the one of its name."""
+        return (self.fields or self.name).split()
+
+
+class Form(Generic[T]):
+    """The keys of a construct, that of its word first, and the node that they make.
+
+    `required` keys cannot be absent. `tall` asks for a line per key. `what` is what messages
+    call the construct.
+    """
+
+    def __init__(
+        self,
+        node: type[T],
+        keys: Iterable[Key],
+        required: str = "",
+        /,
+        *,
+        what: str = "",
+        tall: bool = True,
+        **constants: object,
+    ) -> None:
+        self.node: Callable[..., T] = node
+        self.keys = tuple(keys)
+        self.required = tuple(required.split())
+        self.what = what or f"`{self.keys[0].name}`"
+        self.tall = tall
+        self.constants: Mapping[str, object] = constants
+        self.has_body = any(key.kind is BODY for key in self.keys)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the keys."""
+        return tuple(key.name for key in self.keys)
+
+    def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
+        """The node that a map describes; None after an error."""
+        found = reader.known(node, self.names, self.what, self.required)
+        if not found.keys() >= set(self.required):
+            return None
+        values: dict[str, object] = dict(self.constants)
+        complete = True
+        for key in self.keys:
+            if key.name in found:
+                value = key.kind.parse(reader, found[key.name], key.what or f"`{key.name}`")
+                fields = key.field_names
+                complete &= value is not None
+                if isinstance(value, Several):
+                    values |= zip(fields, value, strict=True)
+                else:
+                    values[fields[0]] = value
+        if not complete:  # all keys were read, for their own errors
+            return None
+        whole = yaml_reader.compute_node_extent(reader, node) if self.has_body else node.span
+        values["span"] = whole
+        return self.node(**values)
+
+    def show(self, node: ast.Node) -> YamlMap:
+        """The map that describes a node."""
+        shown = (
+            (key.name, key.kind.show(*(getattr(node, name) for name in key.field_names)))
+            for key in self.keys
+        )
+        return YamlMap(
+            [YamlPair(n, value) for n, value in shown if value is not None], tall=self.tall
+        )
+
+
+def find_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
+    """The form of the class of a node."""
+    return next(form for form in forms.values() if form.node is type(node))
+
+
+def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
+    """The body below `do:`."""
+    example = "a list of statements: `- x: f(y)`"
+    nodes = reader.items(entry.value, f"`{entry.name}`", example)
+    read = [parse_yaml_statement(reader, node) for node in nodes]
+    body = yaml_reader.collect_yaml_body(reader, entry, [s for s in read if s is not None])
+    return move_header_comment(body)
+
+
+def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
+    """One statement; None after an error."""
+    if not isinstance(node, YamlMapping) or not node.entries:
+        reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
+        return None
+    names = [e.name for e in node.entries]
+    kind = next((name for name in names if name in STATEMENT_FORMS), None)
+    if kind is not None:
+        return STATEMENT_FORMS[kind].parse(reader, node)
+    if "until" not in names:
+        return parse_yaml_let(reader, node)
+    span = node.entries[names.index("until")].key.span
+    what = "nothing says how often it turns at most"
+    mend = "say how often at most: `- scan: step in 8`, and `until` below it"
+    reader.fault("E0728", "this loop has no bound", span, what, mend)
+    return None
+
+
+def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
+    """`x: f(y)`, `a, b: f(y)`, `x: {type: float[b], is: f(y)}`."""
+    if len(node.entries) > 1:
+        report_second_key(reader, node.entries)
+        return None
+    entry = node.entries[0]
+    what = "the name of a result"
+    targets = parse_yaml_fragment(reader, entry.key, TARGETS, what) or (ast.Target("_"),)
+    value = entry.value
+    if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
+        found = {e.name: e.value for e in value.entries}
+        targets = attach_target_types(reader, targets, found["type"])
+        value = found["is"]
+    return ast.Let(targets, parsing.parse_yaml_expression(reader, value), span=node.span)
+
+
+def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
+    """Note a statement with two keys: a misspelled word, or two statements in one."""
+    entry = next((e for e in entries if did_you_mean(e.name, STATEMENT_FORMS)), entries[1])
+    meant = did_you_mean(entry.name, STATEMENT_FORMS)
+    reader.fault(
+        "E0125",
+        "a statement gives one value its names",
+        entry.key.span,
+        "a second key",
+        format_suggestion(meant) if meant else "begin a new statement with `- `",
+    )
+
+
+def attach_target_types(
+    reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
+) -> tuple[ast.Target, ...]:
+    """Targets with the types of `float[b], _`, where `_` says nothing."""
+    types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
+    if len(types) != len(targets):
+        reader.fault(
+            "E0120",
+            f"{len(targets)} names have {len(types)} types",
+            node.span,
+            "these do not pair up",
+            "write one type for each name, `_` for none",
+        )
+        return targets
+    return tuple(
+        replace(target, type=None if kind == MISSING_TYPE else kind)
+        for target, kind in zip(targets, types, strict=True)
+    )
+
+
+def let_to_yaml(node: ast.Let) -> YamlMap:
+    """`a, b: f(x)`, or with types as `{type:, is:}`."""
+    name = ", ".join(t.name for t in node.targets)
+    value = expression_to_yaml(node.value)
+    if all(t.type is None for t in node.targets):
+        return YamlMap([YamlPair(name, value)])
+    types = ", ".join("_" if t.type is None else print_type(t.type) for t in node.targets)
+    return YamlMap([YamlPair(name, YamlMap([YamlPair("type", types), YamlPair("is", value)]))])
+
+
+def statement_to_yaml(node: ast.Statement) -> YamlItem:
+    """One statement."""
+    if isinstance(node, ast.Let):
+        return YamlItem(let_to_yaml(node), node.remarks)
+    form = find_form(STATEMENT_FORMS, node)
+    return YamlItem(form.show(node), node.remarks, headed=form.has_body)
+
+
+def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
+    """What stands below `do:`."""
+    return make_tall_list([statement_to_yaml(s) for s in statements], end)
+
+
+BODY = ValueKind(lambda r, e, _: Several(parse_yaml_statements(r, e)), body_to_yaml)
+ELSE = ValueKind(BODY.parse, lambda body, end: body_to_yaml(body, end) if body or end else None)
+DOC, DO = Key("doc", TEXT), Key("do", BODY, "body end")
+REQUIRE = Form(ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)])
+STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
+    "repeat": Form(
+        ast.Repeat,
+        [
+            Key("repeat", REPEAT_OVER, "variable over"),
+            Key("under", WEIGHT_NAME),
+            Key("collect", NAMES),
+            DO,
+        ],
+        "do",
+    ),
+    "scan": Form(
+        ast.Scan,
+        [
+            Key("scan", SCAN_OVER, "variables over"),
+            Key("along", EXPRESSION),
+            Key("carry", NAMES),
+            Key("collect", NAMES),
+            Key("reverse", FLAG),
+            Key("keep", EXPRESSION),
+            Key("until", EXPRESSION),
+            DO,
+        ],
+        "do",
+    ),
+    "when": Form(
+        ast.When,
+        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE, "otherwise else_end")],
+        "do",
+    ),
+    "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
+    "require": REQUIRE,
+}
+"""The statements that begin with a word; any other is a `parse_yaml_let`."""
+
+CONDITION = Key("when", EXPRESSION, "condition")
+TIED, LOADED = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
+WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
+    "from": Form(ast.WeightsFrom, [Key("from", TEXT, "path")], tall=False),
+    "tie": Form(ast.Tie, [Key("tie", WEIGHT_NAME, "name"), TIED, CONDITION], "to", tall=False),
+    "load": Form(ast.Load, [Key("load", WEIGHT_NAME, "name"), LOADED, CONDITION], "as", tall=False),
+    "ignore": Form(ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION], tall=False),
+    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION], tall=False),
+}
+
+USE_KEYS = (
+    Key("as", NAME, "name"),
+    Key("from", TEXTS, "sources", "the key"),
+    Key("under", WEIGHT_NAME),
+)
+TAKES = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
+GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "made_for"))
+ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
+    "block": Form(
+        ast.Block, [Key("block", BLOCK_NAME, "name name_span"), *TAKES, DO], "out do", kind="block"
+    ),
+    "graph": Form(
+        ast.Block,
+        [Key("graph", BLOCK_NAME, "name name_span"), *TAKES, *GRAPH_KEYS, DO],
+        "out do",
+        kind="graph",
+    ),
+    **{
+        kind: Form(
+            ast.Definition,
+            [
+                Key(kind, SIGNATURE, "name params name_span"),
+                Key("doc", TEXT),
+                Key("is", EXPRESSION, "value"),
+            ],
+            "is",
+            kind=kind,
+        )
+        for kind in ast.DEFINITION_KINDS
+    },
+    "use": Form(
+        ast.Use, [Key("use", FILES, "path others", "the file"), *USE_KEYS], "as", tall=False
+    ),
+    "require": REQUIRE,
+}
+"""The entries of `items:` that have several keys."""
+
+USE_ENTRY = Form(
+    ast.Use,
+    [Key("file", FILES, "path others", "the file"), *USE_KEYS],
+    "file as",
+    what="`use`",
+    tall=False,
+)
+REQUIRE_ENTRY = Form(
+    ast.Require,
+    [Key("that", EXPRESSION, "condition"), Key("because", TEXT)],
+    "that",
+    what="`require`",
+    tall=False,
+)
+"""Entries below `use:` and `require:` at the top."""
