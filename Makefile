@@ -136,7 +136,7 @@ docs: $(VENV)/dev
 
 tables: $(VENV)/dev
 	$(BIN)/python -m specc.syntax.dsl.lalr_table_generator
-	$(BIN)/python -m specc.library.std_table_generator
+	$(BIN)/python -m specc.library.std specs
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/notebooks.py
 

@@ -9,8 +9,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend import node_builder
 from specc.frontend.context import Context, Env
-from specc.frontend.dynamic_index import gather_position
-from specc.frontend.grid_indices import is_grid_read, read_at_grid_indices
+from specc.frontend.elaboration_state import record_value
+from specc.frontend.grid_indices import gather_position, is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.operators import (
     apply_arithmetic,
@@ -18,7 +18,6 @@ from specc.frontend.operators import (
     apply_logical,
     apply_negation,
 )
-from specc.frontend.recorded_values import record_value
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReported,

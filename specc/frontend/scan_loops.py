@@ -6,10 +6,9 @@ from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend import node_builder
-from specc.frontend.body_extraction import extract_body_graph
+from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.context import Context, Env
 from specc.frontend.expressions import evaluate_value
-from specc.frontend.loop_early_exit import EarlyExit, find_early_exit
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReported,

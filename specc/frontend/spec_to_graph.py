@@ -17,7 +17,7 @@ from specc.frontend.declared_types import (
     match_tensor_type,
     resolve_input_type,
 )
-from specc.frontend.elaboration_state import LengthSymbols, ResourceUse
+from specc.frontend.elaboration_state import LengthSymbols, ResourceUse, record_elaboration
 from specc.frontend.expressions import evaluate_expression
 from specc.frontend.generate_and_reading_sections import (
     evaluate_generation,
@@ -25,8 +25,7 @@ from specc.frontend.generate_and_reading_sections import (
     evaluate_streaming,
     value_to_data,
 )
-from specc.frontend.length_equations import check_lengths_known, read_equations
-from specc.frontend.recorded_values import record_elaboration
+from specc.frontend.length_assumptions import apply_requirement, check_lengths_known, read_equations
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
     POISON,
@@ -43,7 +42,6 @@ from specc.frontend.spec_values import (
 from specc.frontend.statements import check_requirement, run_statements
 from specc.frontend.step_budget import StepBudget, extend_recursion_limit
 from specc.frontend.step_estimate import StepEstimator
-from specc.frontend.symbol_assumptions import apply_requirement
 from specc.frontend.used_specs import enter_used_spec, iterate_used_specs, show_use_in_errors
 from specc.frontend.weight_paths import register_share_rules
 from specc.ir.dim import DimLimitError

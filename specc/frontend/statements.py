@@ -12,13 +12,13 @@ from specc.frontend.declared_types import (
     is_tensor_type,
     match_tensor_type,
 )
+from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import (
     evaluate_condition,
     evaluate_expression,
     evaluate_value,
     require_integer,
 )
-from specc.frontend.recorded_values import record_value
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     POISON,

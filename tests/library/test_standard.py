@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specc.diagnostics.source import Span
-from specc.library import std_table_generator as tables
+from specc.library import std as tables
 from specc.library.spec_files import SpecLibrary, get_specs_directory
 from specc.library.std import StdLibrary, read_std_sources
 from specc.syntax.dsl.dsl_parser import parse_dsl

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.turns import in_two
 
 from specc.diagnostics.source import Source
+from specc.library.std import tree_from_json, tree_to_json
 from specc.syntax import ast
-from specc.syntax.ast_json import tree_from_json, tree_to_json
 from specc.syntax.dsl.dsl_parser import parse_dsl, parse_expression
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.dsl.expression_printer import RESERVED_WORDS, print_expression

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.syntax.dsl.foreign_syntax import explain_foreign_syntax
 from specc.syntax.dsl.lalr import ParseRun
 from specc.syntax.dsl.lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.unexpected_token import (
@@ -19,6 +18,7 @@ from specc.syntax.dsl.unexpected_token import (
     RESERVED_TERMINALS,
     UnexpectedToken,
     describe_terminals,
+    explain_foreign_syntax,
     format_token,
 )
 

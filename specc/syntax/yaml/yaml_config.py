@@ -6,7 +6,7 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import SOURCE
 from specc.syntax.dsl.expression_printer import print_expression, print_type
 from specc.syntax.yaml import yaml_reader
-from specc.syntax.yaml.yaml_expressions import (
+from specc.syntax.yaml.yaml_kinds import (
     MISSING_TYPE,
     parse_yaml_fragment,
     parse_yaml_name,

@@ -11,9 +11,7 @@ from specc.syntax import ast
 from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
 from specc.syntax.dsl.expression_printer import print_type
-from specc.syntax.yaml import yaml_expressions as parsing
 from specc.syntax.yaml import yaml_reader
-from specc.syntax.yaml.yaml_expressions import MISSING_TYPE, parse_yaml_fragment
 from specc.syntax.yaml.yaml_kinds import (
     ARCHITECTURES,
     BLOCK_NAME,
@@ -23,6 +21,7 @@ from specc.syntax.yaml.yaml_kinds import (
     FILES,
     FLAG,
     INPUTS,
+    MISSING_TYPE,
     NAME,
     NAMES,
     OUTPUTS,
@@ -34,6 +33,8 @@ from specc.syntax.yaml.yaml_kinds import (
     WEIGHT_NAME,
     Several,
     ValueKind,
+    parse_yaml_expression,
+    parse_yaml_fragment,
 )
 from specc.syntax.yaml.yaml_layout import (
     YamlItem,
@@ -177,7 +178,7 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
         found = {e.name: e.value for e in value.entries}
         targets = attach_target_types(reader, targets, found["type"])
         value = found["is"]
-    return ast.Let(targets, parsing.parse_yaml_expression(reader, value), span=node.span)
+    return ast.Let(targets, parse_yaml_expression(reader, value), span=node.span)
 
 
 def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:

@@ -1,15 +1,29 @@
-"""What can stand under a key of YAML: for each kind of value how it is parsed and printed."""
+"""What can stand under a key of YAML, expressions, types, names and others: for each kind of
+value how it is parsed and printed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.source import Span
 from specc.syntax import ast
-from specc.syntax.dsl.dsl_parser import DEFINITION_HEAD, REPEAT_HEAD, SCAN_HEAD, StartSymbol
+from specc.syntax.dsl.dsl_parser import (
+    DEFINITION_HEAD,
+    DOTTED,
+    EXPR,
+    REPEAT_HEAD,
+    SCAN_HEAD,
+    SIDED_TYPE,
+    TARGETS,
+    TYPE,
+    StartSymbol,
+    T,
+    parse_fragment,
+)
 from specc.syntax.dsl.dsl_printer import layout_definition_header
 from specc.syntax.dsl.expression_printer import print_expression, print_type
 from specc.syntax.dsl.line_breaking import join_pieces
-from specc.syntax.yaml import yaml_expressions as parsing
-from specc.syntax.yaml.yaml_expressions import MISSING_TYPE, parse_yaml_fragment, parse_yaml_name
 from specc.syntax.yaml.yaml_layout import (
     YamlMap,
     YamlPair,
@@ -19,8 +33,161 @@ from specc.syntax.yaml.yaml_layout import (
     texts_to_yaml,
     values_to_yaml,
 )
-from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping
-from specc.syntax.yaml.yaml_reader import YamlReader
+from specc.syntax.yaml.yaml_nodes import (
+    YamlEntry,
+    YamlMapping,
+    YamlNode,
+    YamlScalar,
+    YamlSequence,
+    is_empty_node,
+    scalar_to_fragment,
+)
+from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span
+
+MISSING_NAME = ast.Name("_")
+MISSING_TYPE = ast.TypeName(name="_")
+"""What the reader goes on with after a fault."""
+
+
+def parse_yaml_fragment(
+    reader: YamlReader, node: YamlNode, start: StartSymbol[T], what: str
+) -> T | None:
+    """What the text of a scalar says; None after a fault."""
+    if not isinstance(node, YamlScalar):
+        example = "it as a text; quote what contains brackets"
+        reader.report_wrong_kind(node, what, "a text", example)
+        return None
+    try:
+        return parse_fragment(scalar_to_fragment(node), start)
+    except Failed as failed:
+        reader.add(*failed.diagnostics)
+        return None
+
+
+def parse_yaml_type(reader: YamlReader, node: YamlNode, what: str = "a type") -> ast.TypeName:
+    """A type."""
+    return parse_yaml_fragment(reader, node, TYPE, what) or MISSING_TYPE
+
+
+def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
+    """A type that may say on which side padding stands."""
+    return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
+
+
+def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
+    """A name, not a dotted one."""
+    # the grammar has `x: type` and `a, b` here; taken apart, messages can say so
+    found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
+    if len(found) == 1 and found[0].type is None:
+        return found[0].name
+    reader.fault(
+        "E0101", f"{what} is one name", node.span, "expected one name", "write a single name"
+    )
+    return "_"
+
+
+def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str, ...]:
+    """One name, or a list of names."""
+    found: dict[str, Span] = {}
+    for part in list_nodes(node):
+        one = parse_yaml_name(reader, part, what)
+        if one in found and one != "_":
+            reader.twice(f"the name `{one}`", part.span, found[one])
+        found[one] = part.span
+    return tuple(found)
+
+
+def list_nodes(node: YamlNode) -> list[YamlNode]:
+    """The entries of a list; one thing is a list of one, nothing an empty one."""
+    if isinstance(node, YamlSequence):
+        return node.items
+    return [] if is_empty_node(node) else [node]
+
+
+def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
+    """A text, a list, or a call as a map: `{linear: {in: x, out: d, weights: q_proj}}`."""
+    match node:
+        case YamlSequence(items=items):
+            values = tuple(parse_yaml_expression(reader, n) for n in items)
+            return ast.ListLiteral(values, span=node.span)
+        case YamlMapping():
+            return parse_yaml_call(reader, node)
+        case _:
+            return parse_yaml_fragment(reader, node, EXPR, "a value") or MISSING_NAME
+
+
+def parse_yaml_optional(
+    reader: YamlReader, entries: dict[str, YamlEntry], key: str
+) -> ast.Expr | None:
+    """The value of a key that may be absent."""
+    return parse_yaml_expression(reader, entries[key].value) if key in entries else None
+
+
+def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
+    """A list of values, or one: a text that says a list is that list."""
+    if isinstance(node, YamlSequence):
+        return tuple(parse_yaml_expression(reader, n) for n in node.items)
+    one = parse_yaml_expression(reader, node)
+    return one.items if isinstance(one, ast.ListLiteral) else (one,)
+
+
+def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
+    """`{linear: {in: x, out: d, weights: q_proj}}`."""
+    if len(node.entries) != 1:
+        keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
+        reader.fault(
+            "E0125",
+            "a value as a map has one key, the name of what is called",
+            get_first_line_span(node.span),
+            f"its keys are {keys}" if keys else "it has no key",
+            "write `{linear: {in: x, out: d, weights: q_proj}}`",
+        )
+        return ast.Name("_", span=node.span)
+    entry = node.entries[0]
+    what = "the name of what is called"
+    function = parse_yaml_fragment(reader, entry.key, DOTTED, what) or MISSING_NAME
+    args: tuple[ast.Expr, ...] = ()
+    options: list[ast.Option] = []
+    weights = None
+    example = f"`{{{entry.name}: {{in: x}}}}`"
+    for given in reader.mapping(entry.value, f"what `{entry.name}` is given", example):
+        # two keys are the reader's own: an option called `in` has to be written as text
+        if given.name == "in":
+            args = parse_yaml_expressions(reader, given.value)
+        elif given.name == "weights":
+            weights = parse_yaml_weight_name(reader, given.value)
+        else:
+            parse_yaml_name(reader, given.key, "an option")
+            options.append(make_option(given, parse_yaml_expression(reader, given.value)))
+    return ast.Call(function, args, tuple(options), weights, span=node.span)
+
+
+def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
+    """`out: d` in a call, or a field of a record."""
+    span = entry.key.span.to(entry.value.span)
+    return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
+
+
+def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName:
+    """The name of weights."""
+    return ast.WeightName(reader.raw(node, "the name of weights"), span=node.span)
+
+
+def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
+    """A config value: a map is a record."""
+    match node:
+        case YamlMapping(entries=entries):
+            fields = []
+            for entry in entries:
+                parse_yaml_name(reader, entry.key, "a field")
+                fields.append(make_option(entry, parse_yaml_static_value(reader, entry.value)))
+            return ast.RecordLiteral(tuple(fields), span=node.span)
+        case YamlSequence(items=items):
+            values = tuple(parse_yaml_static_value(reader, n) for n in items)
+            return ast.ListLiteral(values, span=node.span)
+        case _:
+            return parse_yaml_fragment(reader, node, EXPR, "a value") or MISSING_NAME
+
 
 Parameters = tuple[ast.BlockParameter, ...]
 
@@ -71,13 +238,13 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
-        return ast.BlockParameter(name, parsing.parse_yaml_sided_type(reader, value), span=span)
+        return ast.BlockParameter(name, parse_yaml_sided_type(reader, value), span=span)
     found = reader.known(value, ("type", "default"), "an input", ("type",))
     kind = MISSING_TYPE
     if "type" in found:
-        kind = parsing.parse_yaml_sided_type(reader, found["type"].value)
+        kind = parse_yaml_sided_type(reader, found["type"].value)
     if "default" in found:
-        default = parsing.parse_yaml_expression(reader, found["default"].value)
+        default = parse_yaml_expression(reader, found["default"].value)
     return ast.BlockParameter(name, kind, default, span=span)
 
 
@@ -85,13 +252,11 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, what: str) -> Param
     """A type for the one result, or a map of several."""
     node = entry.value
     if not isinstance(node, YamlMapping):
-        return (
-            ast.BlockParameter("", parsing.parse_yaml_type(reader, node, what), span=node.span),
-        )
+        return (ast.BlockParameter("", parse_yaml_type(reader, node, what), span=node.span),)
     return tuple(
         ast.BlockParameter(
             parse_yaml_name(reader, e.key, "the name of a result"),
-            parsing.parse_yaml_sided_type(reader, e.value),
+            parse_yaml_sided_type(reader, e.value),
             span=e.key.span.to(e.value.span),
         )
         for e in node.entries
@@ -105,7 +270,7 @@ def parse_yaml_equations(
     return tuple(
         ast.Equation(
             parse_yaml_name(reader, e.key, "a length"),
-            parsing.parse_yaml_expression(reader, e.value),
+            parse_yaml_expression(reader, e.value),
             span=e.key.span.to(e.value.span),
         )
         for e in reader.mapping(entry.value, what, "`where: {total: past + seq}`")
@@ -139,17 +304,17 @@ BLOCK_NAME = ValueKind(
     lambda name, _: name,
 )
 NAMES = ValueKind(
-    lambda r, e, what: parsing.parse_yaml_names(r, e.value, what),
+    lambda r, e, what: parse_yaml_names(r, e.value, what),
     lambda names: make_yaml_list(names) if names else None,
 )
 WEIGHT_NAME = ValueKind(
-    lambda r, e, _: parsing.parse_yaml_weight_name(r, e.value), lambda name: name and name.text
+    lambda r, e, _: parse_yaml_weight_name(r, e.value), lambda name: name and name.text
 )
 EXPRESSION = ValueKind(
-    lambda r, e, _: parsing.parse_yaml_expression(r, e.value),
+    lambda r, e, _: parse_yaml_expression(r, e.value),
     lambda value: value and expression_to_yaml(value),
 )
-EXPRESSIONS = ValueKind(lambda r, e, _: parsing.parse_yaml_expressions(r, e.value), values_to_yaml)
+EXPRESSIONS = ValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
 FLAG = ValueKind(parse_flag, lambda is_set: "true" if is_set else None)
 INPUTS = ValueKind(
     lambda r, e, what: tuple(

@@ -9,12 +9,8 @@ from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics, check_source_characters
 from specc.syntax.yaml.yaml_config import parse_yaml_config
-from specc.syntax.yaml.yaml_expressions import (
-    parse_yaml_expression,
-    parse_yaml_fragment,
-    parse_yaml_name,
-)
 from specc.syntax.yaml.yaml_forms import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
+from specc.syntax.yaml.yaml_kinds import parse_yaml_expression, parse_yaml_fragment, parse_yaml_name
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
     YamlMapping,

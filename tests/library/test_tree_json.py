@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specc.diagnostics.source import Source
-from specc.syntax.ast_json import tree_from_json, tree_to_json
+from specc.library.std import tree_from_json, tree_to_json
 from specc.syntax.ast_walk import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_dsl
 
