@@ -66,7 +66,7 @@ def _config(lines: list["ast.Assign | str"]) -> ast.Config:
             waiting.append(line)
         else:
             remarks = ast.Comments(tuple(waiting), line.remarks.behind)
-            entries.append(ast.Assign(line.name, line.value, remarks))
+            entries.append(ast.Assign(line.name, line.value, remarks=remarks))
             waiting = []
     return ast.Config(tuple(entries), end=tuple(waiting))
 
@@ -88,7 +88,7 @@ def _entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign 
                 doc = f"  ({one.doc})" if one.doc else ""
                 yield f"{path}{beginning.sign}{text}{doc}"
         if live:
-            yield ast.Assign(name, _build_value(live, name), ast.Comments(behind=entry.doc))
+            yield ast.Assign(name, _build_value(live, name), remarks=ast.Comments(behind=entry.doc))
     yield from _used_spec_values(beginning.values, fields)
 
 

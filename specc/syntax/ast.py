@@ -13,103 +13,131 @@ def span_field() -> OptionalSpan:
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """Comments that belong to a statement: those on lines before it, and the one behind
+    it.
+
+    Each is the text after `#`, without surrounding blanks. `gap` is layout, not
+    content: the user left an empty line above, and the writers keep one.
+    """
+
+    before: tuple[str, ...] = ()
+    behind: str = ""
+    blank_line_before: bool = field(default=False, compare=False, repr=False)
+
+
+NO_COMMENTS = Comments()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spanned:
+    """A node with the place where it stands, which is no part of what it says."""
+
+    span: OptionalSpan = span_field()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commented(Spanned):
+    """What takes lines of its own, so that comments can belong to it."""
+
+    remarks: Comments = NO_COMMENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentedBlock(Commented):
+    """What has a body in braces, or entries below a key; `end` are the comments at its end."""
+
+    end: tuple[str, ...] = ()
+
+
 # --- expressions ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class NumberLiteral:
+class NumberLiteral(Spanned):
     """`1e-5`: a number as written."""
 
     text: str
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class TextLiteral:
+class TextLiteral(Spanned):
     """`"clip.vocab"`: the characters between the quotes, escapes resolved."""
 
     value: str
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(Spanned):
     """`x`, `config.vision.width`, also `true`, `false`, `none`: a dotted name."""
 
     path: str
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class Option(Spanned):
     """`out=d` in a call."""
 
     name: str
     value: "Expr"
-    span: OptionalSpan = span_field()
     name_span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class WeightName:
+class WeightName(Spanned):
     """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
 
     text: str
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Spanned):
     """`linear(x, out=d) @ q_proj`."""
 
     function: Name
     args: tuple["Expr", ...] = ()
     options: tuple[Option, ...] = ()
     weights: WeightName | None = None
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Spanned):
     """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
 
     start: "Expr | None" = None
     stop: "Expr | None" = None
     step: "Expr | None" = None
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class Index(Spanned):
     """`x[:, 0]`."""
 
     base: "Expr"
     items: tuple["Expr | Slice | EllipsisDims", ...]
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(Spanned):
     """`-x`, `not x`. `op` is `-` or `not`."""
 
     op: str
     operand: "Expr"
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Spanned):
     """`a + b`. `op` is one of `+ - * / // % ** & |`."""
 
     op: str
     left: "Expr"
     right: "Expr"
-    span: OptionalSpan = span_field()
     op_span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Spanned):
     """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]`
     and `[n + 1]`.
 
@@ -118,52 +146,45 @@ class Compare:
 
     ops: tuple[str, ...]
     operands: tuple["Expr", ...]
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Conditional:
+class Conditional(Spanned):
     """`a if c else b`."""
 
     then: "Expr"
     condition: "Expr"
     otherwise: "Expr"
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class ListLiteral:
+class ListLiteral(Spanned):
     """`[a, b]`."""
 
     items: tuple["Expr", ...]
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class ListComprehension:
+class ListComprehension(Spanned):
     """`[f(i) for i in n]`."""
 
     item: "Expr"
     variable: str
     over: "Expr"
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class RecordLiteral:
+class RecordLiteral(Spanned):
     """`{layers = 4  attention = {mask = all}}` in the DSL, a nested map in YAML: an
     instance's values.
     """
 
     fields: tuple[Option, ...]
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class EllipsisDims:
+class EllipsisDims(Spanned):
     """`...`: any leading dims, in a type or an index."""
-
-    span: OptionalSpan = span_field()
 
 
 Expr: TypeAlias = (
@@ -185,7 +206,7 @@ Expr: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TypeName:
+class TypeName(Spanned):
     """`float[batch, n, d]`, `int`, `keep[batch, src]`, `activation?`, `list[int]`,
     `text`.
 
@@ -201,11 +222,10 @@ class TypeName:
     names: tuple[str, ...] = ()
     fields: tuple["Field", ...] = ()
     of: "TypeName | None" = None
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class BlockParameter:
+class BlockParameter(Spanned):
     """`source_keep: keep[batch, src] = source != pad`: an input, a parameter of a
     block, or a result.
     """
@@ -213,50 +233,29 @@ class BlockParameter:
     name: str
     type: TypeName
     default: Expr | None = None
-    span: OptionalSpan = span_field()
 
 
 # --- statements -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Comments:
-    """Comments that belong to a statement: those on lines before it, and the one behind
-    it.
-
-    Each is the text after `#`, without surrounding blanks. `gap` is layout, not
-    content: the user left an empty line above, and the writers keep one.
-    """
-
-    before: tuple[str, ...] = ()
-    behind: str = ""
-    blank_line_before: bool = field(default=False, compare=False, repr=False)
-
-
-NO_COMMENTS = Comments()
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Spanned):
     """`x: float[batch, n]` on the left of `=`. `_` skips a result."""
 
     name: str
     type: TypeName | None = None
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Let:
+class Let(Commented):
     """`a, b = f(x)`."""
 
     targets: tuple[Target, ...]
     value: Expr
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+class Repeat(CommentedBlock):
     """`repeat i in layers under "layers.{i}" collect h { … }`: unrolled at compile time."""
 
     variable: str
@@ -264,13 +263,10 @@ class Repeat:
     under: WeightName | None = None
     collect: tuple[str, ...] = ()
     body: tuple["Statement", ...]
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(CommentedBlock):
     """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d)
     { … }`: a run-time loop.
 
@@ -288,41 +284,31 @@ class Scan:
     reverse: bool = False
     keep: Expr | None = None
     until: Expr | None = None
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class When:
+class When(CommentedBlock):
     """`when c { … } else { … }`: decided at compile time."""
 
     condition: Expr
     body: tuple["Statement", ...]
     otherwise: tuple["Statement", ...] = ()
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
     else_end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Return(Commented):
     """`return logits, weights`."""
 
     values: tuple[Expr, ...]
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Require:
+class Require(Commented):
     """`require d % heads == 0, "heads must divide the width"`."""
 
     condition: Expr
     because: str = ""
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
@@ -331,7 +317,7 @@ Statement: TypeAlias = Let | Repeat | Scan | When | Return | Require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Commented):
     """`layers: int from "num_hidden_layers" | "n_layer" = 12 "how many blocks"`: one
     config value.
 
@@ -344,74 +330,60 @@ class Field:
     sources: tuple[Expr, ...] = ()
     default: Expr | None = None
     doc: str = ""
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Expect:
+class Expect(Commented):
     """`expect "model_type" in (vit, deit)`: which config.json files this spec reads."""
 
     key: str
     values: tuple[str, ...]
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class IgnoredKeys:
+class IgnoredKeys(Commented):
     """`ignore "initializer_range", "use_cache"`: keys of config.json files that change
     no number of the model.
     """
 
     keys: tuple[str, ...]
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(Commented):
     """`heads = 4` inside the `config` of an instance: a value for a field of the extended spec."""
 
     name: str
     value: Expr
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 ConfigEntry: TypeAlias = Field | Expect | IgnoredKeys | Assign
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(CommentedBlock):
     """`config { … }`."""
 
     entries: tuple[ConfigEntry, ...]
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Dims:
+class Dims(Commented):
     """`dims batch, src, tgt >= 1`: run-time lengths; a bound may follow a name."""
 
     names: tuple["DimName", ...]
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class DimName:
+class DimName(Spanned):
     """One run-time length, at least `least` (0 unless said)."""
 
     name: str
     least: int = 0
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(Commented):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
     `use "llama" | "mistral" as text from "text_config" under language_model`: that file,
@@ -424,8 +396,6 @@ class Use:
     others: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     under: WeightName | None = None
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
     @property
     def owns(self) -> bool:
@@ -439,16 +409,15 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Equation:
+class Equation(Spanned):
     """`total = past + seq` after `where`."""
 
     name: str
     value: Expr
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(CommentedBlock):
     """`block name(params) -> results "doc" { … }`, or `graph` with `where` equations.
 
     `kind` is `block` or `graph`. `results` is a tuple of `BlockParameter`s; a single unnamed
@@ -464,9 +433,6 @@ class Block:
     where: tuple[Equation, ...] = ()
     made_for: tuple[str, ...] = ()
     doc: str = ""
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
     name_span: OptionalSpan = span_field()
 
 
@@ -475,7 +441,7 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class Definition(Commented):
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
     `kind` is one of `DEFINITION_KINDS`. `params` is None when written without
@@ -488,65 +454,53 @@ class Definition:
     params: tuple["DefinitionParameter", ...] | None
     value: Expr
     doc: str = ""
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
     name_span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionParameter:
+class DefinitionParameter(Spanned):
     """A parameter of a definition."""
 
     name: str
     type: TypeName | None = None
     default: Expr | None = None
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class InputReading:
+class InputReading(Commented):
     """`pixels = image(size=[8, 8])` in `reading`: how an input is made from what a person gives."""
 
     name: str
     value: Expr
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class ResultDisplay:
+class ResultDisplay(Commented):
     """`show logits = choice(labels, top=3)` in `reading`: how a result is shown."""
 
     name: str
     value: Expr
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 ReadingEntry: TypeAlias = InputReading | ResultDisplay
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(CommentedBlock):
     """`reading { … }`."""
 
     entries: tuple[ReadingEntry, ...]
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsFrom:
+class WeightsFrom(Commented):
     """`from "digits.safetensors"`: the file this spec takes its weights from."""
 
     path: str
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
+class Tie(Commented):
     """`tie lm_head.weight = wte.weight when tied`: the tensor's own copy if the file
     has it, else the other's.
     """
@@ -554,12 +508,10 @@ class Tie:
     name: WeightName
     source: WeightName
     condition: Expr | None = None
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Commented):
     """`load a.weight = transpose(b.weight)`: how a parameter is made from tensors of
     the file.
 
@@ -570,100 +522,79 @@ class Load:
     name: WeightName
     value: Expr
     condition: Expr | None = None
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(Commented):
     """`ignore "layers.{i}.attn.bias"`: tensors of the file that nothing needs; `*`
     matches anything.
     """
 
     name: WeightName
     condition: Expr | None = None
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Share(Commented):
     """`share encoder.layer when tied`: calls that have their weights at this path use
     the same ones.
     """
 
     name: WeightName
     condition: Expr | None = None
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 WeightRule: TypeAlias = WeightsFrom | Tie | Load | Ignore | Share
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(CommentedBlock):
     """`weights { … }`."""
 
     rules: tuple[WeightRule, ...]
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Commented):
     """`stop = eos` in `generate`."""
 
     name: str
     value: Expr
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generate:
+class Generate(CommentedBlock):
     """`generate translation of target from logits { start = bos  stop = eos }`."""
 
     name: str
     growing: str
     source: str
     settings: tuple[Setting, ...] = ()
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Commented):
     """`stream logits of sound`: a result that is made while the rows of an input come."""
 
     source: str
     growing: str
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeEntry:
+class QuantizeEntry(Commented):
     """`int4 = ["*.mlp.*"]` in `quantize`: a word, and its value or the weights that it is
     about. A single value is the same as a list of one.
     """
 
     name: str
     values: tuple[TextLiteral, ...]
-    remarks: Comments = NO_COMMENTS
-    span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True)
-class Quantize:
+class Quantize(CommentedBlock):
     """`quantize { default = int8  keep = ["lm_head"] }`: which weights are rounded."""
 
     entries: tuple[QuantizeEntry, ...]
-    remarks: Comments = NO_COMMENTS
-    end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
 
 
 Item: TypeAlias = (
@@ -686,7 +617,7 @@ Commentable: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class File(Commented):
     """A whole spec. `remarks.before` stands above its first line, `end` below its last item."""
 
     version: int
@@ -694,9 +625,7 @@ class File:
     doc: str = ""
     extends: str = ""
     items: tuple[Item, ...] = ()
-    remarks: Comments = NO_COMMENTS
     end: tuple[str, ...] = ()
-    span: OptionalSpan = span_field()
     extends_span: OptionalSpan = span_field()
 
 

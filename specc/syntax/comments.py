@@ -11,7 +11,7 @@ from specc.diagnostics.source import Span
 from specc.syntax import ast
 from specc.syntax.dsl.lexer import Comment
 
-T = TypeVar("T", bound=ast.Commentable)
+T = TypeVar("T", bound=ast.Commented)
 EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
@@ -157,32 +157,16 @@ def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[st
     return (add_leading_comments(first, (body.behind,), False), *others), body.end
 
 
-NODES_WITH_BODY = (
-    ast.Repeat,
-    ast.Scan,
-    ast.When,
-    ast.Config,
-    ast.Block,
-    ast.Reading,
-    ast.Weights,
-    ast.Generate,
-    ast.Quantize,
-)
-"""Classes with an `end`: what is commented behind their first line and behind their
-last differs.
-"""
-
-
-def get_node_span(node: ast.Commentable) -> Span:
+def get_node_span(node: ast.Commented) -> Span:
     """The span of a node that was read from text."""
     assert node.span is not None
     return node.span
 
 
-def has_header_line(node: ast.Commentable) -> bool:
+def has_header_line(node: ast.Commented) -> bool:
     """Whether the first line of a node introduces the lines after it."""
     # a record's fields stand in lines of their own too: `d: record {`
-    return isinstance(node, NODES_WITH_BODY) or (
+    return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
     )
 
@@ -204,7 +188,7 @@ def add_trailing_comment(node: T, text: str) -> T:
     """A node with a comment behind its last line: inside the body of those that have
     one on lines of its own.
     """
-    if isinstance(node, NODES_WITH_BODY):
+    if isinstance(node, ast.CommentedBlock):
         # `config { d = 1 }  # all` is one line: first and last are the same
         if not node.remarks.behind and "\n" not in get_node_span(node).text:
             return add_header_comment(node, text)
