@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
-from specc.frontend import node_builder
 from specc.frontend.context import EMPTY_NAMES, Context, Env, PendingCall, SpecModule
 from specc.frontend.declared_types import (
     ValueContext,
@@ -17,6 +16,7 @@ from specc.frontend.declared_types import (
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.expressions import select_branch
 from specc.frontend.foreign_names import raise_unknown_option
+from specc.frontend.node_builder import add_op
 from specc.frontend.normalizers import evaluate_as_type
 from specc.frontend.spec_values import (
     POISON,
@@ -79,9 +79,7 @@ def _expand_to_length(
     if length is None or not isinstance(value, Tensor) or value.shape[0] != 1:
         return value
     op = ops.Expand(0, length)
-    return node_builder.add_node_with_one_result(
-        context, op, value, span=expr.span, scope=env.scope
-    )
+    return add_op(context, op, value, span=expr.span, scope=env.scope)
 
 
 MAX_BLOCK_DEPTH = 64

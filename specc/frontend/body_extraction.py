@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder
 from specc.frontend.context import Context
+from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, format_type
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -212,12 +212,8 @@ class EarlyExit:
         mask = Tensor(done, self.span)
         # one flag per element, broadcast over its values
         for axis in range(done.type.rank, no.type.rank):
-            mask = node_builder.add_node_with_one_result(
-                context, ops.Insert(axis), mask, span=self.span
-            )
-        return node_builder.add_node_with_one_result(
-            context, ops.Where(), mask, yes, no, span=self.span
-        )
+            mask = add_op(context, ops.Insert(axis), mask, span=self.span)
+        return add_op(context, ops.Where(), mask, yes, no, span=self.span)
 
     def check(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
         """Raise E0730 for a value without the leading axes of `done`."""

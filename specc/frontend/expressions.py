@@ -7,11 +7,11 @@ from typing import Any
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder
 from specc.frontend.context import Context, Env
 from specc.frontend.elaboration_state import record_value
 from specc.frontend.grid_indices import gather_position, is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
+from specc.frontend.node_builder import add_op
 from specc.frontend.operators import (
     apply_arithmetic,
     apply_comparison,
@@ -283,9 +283,7 @@ def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> 
             axis += 1  # a slice keeps its axis, an index removes it
         elif _is_none(item):
             op = ops.Insert(axis)
-            value = node_builder.add_node_with_one_result(
-                context, op, value, span=expr.span, scope=env.scope
-            )
+            value = add_op(context, op, value, span=expr.span, scope=env.scope)
             axis += 1
         elif not isinstance(item, ast.EllipsisDims):
             value = _select_position(context, value, axis, item, env, expr.span)
@@ -312,13 +310,9 @@ def _select_position(
         # the last position of an axis that grows during generation has an op of its
         # own, which does not need the length
         if at.number == -1:
-            return node_builder.add_node_with_one_result(
-                context, ops.Last(axis), value, span=span, scope=env.scope
-            )
+            return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
         at = length + at
-    return node_builder.add_node_with_one_result(
-        context, ops.Index(axis, at), value, span=span, scope=env.scope
-    )
+    return add_op(context, ops.Index(axis, at), value, span=span, scope=env.scope)
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
@@ -349,7 +343,7 @@ def _slice_axis(
     op: Op = ops.Slice(axis, start, stop)
     if step != 1:
         op = ops.Stride(axis, start, stop, step)
-    return node_builder.add_node_with_one_result(context, op, value, span=span, scope=env.scope)
+    return add_op(context, op, value, span=span, scope=env.scope)
 
 
 def _evaluate_slice_step(context: Context, item: ast.Slice, env: Env) -> Dim:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder
 from specc.frontend.context import Context, Env
+from specc.frontend.node_builder import add_op
 from specc.frontend.spec_values import Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim
@@ -35,7 +35,7 @@ def make_grid_indices(
     rows = {"j": _make_position_ids(context, key, along, ("j", *pair))}
     if axis is not None:
         i = _make_position_ids(context, query, axis, ("i", *pair))
-        rows["i"] = node_builder.add_node_with_one_result(context, ops.Insert(1), i)
+        rows["i"] = add_op(context, ops.Insert(1), i)
     return rows
 
 
@@ -47,11 +47,9 @@ def _make_position_ids(
     """
     length = x.shape[axis]
     if length.number is not None or length in context.facts.reordered:
-        return node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
+        return add_op(context, ops.Extent(axis), x)
     if role not in context.facts.position_ids:
-        context.facts.position_ids[role] = node_builder.add_node_with_one_result(
-            context, ops.Extent(axis), x
-        )
+        context.facts.position_ids[role] = add_op(context, ops.Extent(axis), x)
     return context.facts.position_ids[role]
 
 
@@ -91,9 +89,7 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
             axis += 1
         # without a batch axis the grid starts at the first axis that is read
         elif axis > 0:
-            value = node_builder.add_node_with_one_result(
-                context, ops.Insert(axis), value, span=expr.span
-            )
+            value = add_op(context, ops.Insert(axis), value, span=expr.span)
             axis += 1
     return value
 
@@ -121,7 +117,7 @@ def convert_to_grid(
     """
     lacking = GRID_RANK - beside if len(value.shape) == beside else 0
     for _ in range(lacking):
-        value = node_builder.add_node_with_one_result(context, ops.Insert(1), value, span=span)
+        value = add_op(context, ops.Insert(1), value, span=span)
     if len(value.shape) > 4:
         raise_error(
             "E0603",
@@ -130,7 +126,7 @@ def convert_to_grid(
             span,
         )
     while len(value.shape) < 4:
-        value = node_builder.add_node_with_one_result(context, ops.Insert(0), value, span=span)
+        value = add_op(context, ops.Insert(0), value, span=span)
     return value
 
 
@@ -155,12 +151,6 @@ def gather_position(
     # the same position for each index of the leading axes: int[*leading, 1]
     for lead, length in enumerate((*x.shape[:axis], Dim.of(1))):
         for op in (ops.Insert(lead), ops.Expand(lead, length)):
-            ids = node_builder.add_node_with_one_result(
-                context, op, ids, span=span, scope=env.scope
-            )
-    rows = node_builder.add_node_with_one_result(
-        context, ops.Gather(axis), x, ids, span=span, scope=env.scope
-    )
-    return node_builder.add_node_with_one_result(
-        context, ops.Squeeze(axis), rows, span=span, scope=env.scope
-    )
+            ids = add_op(context, op, ids, span=span, scope=env.scope)
+    rows = add_op(context, ops.Gather(axis), x, ids, span=span, scope=env.scope)
+    return add_op(context, ops.Squeeze(axis), rows, span=span, scope=env.scope)

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder
 from specc.frontend.context import EMPTY_NAMES, Context, Env
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.foreign_names import raise_unknown_option
 from specc.frontend.grid_indices import GRID_RANK, convert_to_grid
+from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
@@ -220,7 +220,7 @@ def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span 
         (grid,) = grids
         if isinstance(grid, bool):
             return not grid
-        return node_builder.add_node_with_one_result(context, ops.Not(), grid, span=span)
+        return add_op(context, ops.Not(), grid, span=span)
     return reduce(lambda left, right: _combine_two_grids(context, op, left, right, span), grids)
 
 
@@ -233,7 +233,7 @@ def _combine_two_grids(
     if isinstance(right, bool):
         return left if right == (op == "&") else right
     joined = ops.And() if op == "&" else ops.Or()
-    return node_builder.add_node(context, joined, [left, right], span, word=op)[0]
+    return add_node(context, joined, [left, right], span, word=op)[0]
 
 
 def expand_bias(

@@ -295,7 +295,7 @@ def _check_lengths(results: Sequence[Value], word: str, span: Span | None) -> No
                 raise_error("E0303", title, span, "here")
 
 
-def add_node_with_one_result(
+def add_op(
     context: Context,
     op: Op,
     *operands: Tensor | None,
@@ -334,7 +334,7 @@ def add_constant(
         number = float(value) or 0.0  # no -0.0: it equals 0.0, and equal nodes are shared
     else:
         number = int(value)
-    return add_node_with_one_result(context, ops.Constant(number, dtype), span=span)
+    return add_op(context, ops.Constant(number, dtype), span=span)
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150

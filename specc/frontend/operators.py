@@ -6,8 +6,9 @@ from typing import Literal, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder, scalar_arithmetic
+from specc.frontend import scalar_arithmetic
 from specc.frontend.context import Context
+from specc.frontend.node_builder import add_constant, add_log_sigmoid, add_node, add_op
 from specc.frontend.spec_values import (
     BlockFunction,
     BuiltinFunction,
@@ -160,18 +161,14 @@ def _combine_tensors(
     if op == "/" and whole:
         title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
-    power = node_builder.add_log_sigmoid(context, a, expr.span) if op == "**" else None
+    power = add_log_sigmoid(context, a, expr.span) if op == "**" else None
     if power is not None:
         # sigmoid(x) ** y is exp(y * log(sigmoid(x)))
         a, op = power, "*"
     arith = ops.Arith(TENSOR_OPERATORS[op])
     at = expr.op_span
-    (made,) = node_builder.add_node(context, arith, [a, b], expr.span, word=op, at=at)
-    if power is None:
-        return made
-    return node_builder.add_node_with_one_result(
-        context, ops.Pointwise("exp"), made, span=expr.span
-    )
+    (made,) = add_node(context, arith, [a, b], expr.span, word=op, at=at)
+    return made if power is None else add_op(context, ops.Pointwise("exp"), made, span=expr.span)
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
@@ -215,7 +212,7 @@ def convert_to_tensor(context: Context, value: SpecValue, dtype: str, span: Span
     if isinstance(value, Tensor):
         return value
     if isinstance(value, bool) and dtype == "bool":
-        return node_builder.add_constant(context, value, dtype, span)
+        return add_constant(context, value, dtype, span)
     if not isinstance(value, Number) or dtype == "bool":
         raise_error("E0206", f"{describe_value(value)} cannot be used with a tensor here", span)
     if get_dtype_kind(dtype) == "i":
@@ -229,24 +226,20 @@ def _convert_integer(context: Context, value: Number, dtype: str, span: Span | N
         if not value.whole:
             title = f"`{value.text}` may not be an integer, but the tensor has integers"
             raise_error("E0206", title, span)
-        return node_builder.add_node_with_one_result(
-            context, ops.Cast(dtype), Tensor(value.value), span=span
-        )
+        return add_op(context, ops.Cast(dtype), Tensor(value.value), span=span)
     if not isinstance(value, Dim):
         title = f"{value:g} is not an integer, but the tensor has integers"
         raise_error("E0206", title, span)
     if value.number is None:
-        return node_builder.add_node_with_one_result(context, ops.Size(value), span=span)
-    return node_builder.add_constant(context, value.number, dtype, span)
+        return add_op(context, ops.Size(value), span=span)
+    return add_constant(context, value.number, dtype, span)
 
 
 def apply_negation(context: Context, value: SpecValue, expr: ast.Unary) -> SpecValue:
     """Negate a value."""
     match value:
         case Tensor():
-            return node_builder.add_node_with_one_result(
-                context, ops.Pointwise("neg"), value, span=expr.span
-            )
+            return add_op(context, ops.Pointwise("neg"), value, span=expr.span)
         case RuntimeNumber():
             return scalar_arithmetic.apply_unary_function(context, "neg", value, expr.span)
         case Dim():
@@ -275,7 +268,7 @@ def apply_logical(
     grids = [v for v in values if isinstance(v, bool) or _is_boolean(v)]
     if len(grids) == len(values):
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in grids]
-        return node_builder.add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
+        return add_node(context, LOGICAL_OPS[op](), operands, expr.span, word=op)[0]
     wrong = next(v for v in values if not isinstance(v, bool))
     raise_error("E0206", f"`{op}` takes booleans, not {describe_value(wrong)}", expr.span)
 
@@ -344,7 +337,7 @@ def _compare_tensors(
         title = "booleans are combined with `&`, `|` and `not`, not compared"
         raise_error("E0206", title, expr.span)
     compared = ops.Compare(TENSOR_COMPARISONS[op])
-    return node_builder.add_node(context, compared, [a, b], expr.span, word=op)[0]
+    return add_node(context, compared, [a, b], expr.span, word=op)[0]
 
 
 def _compare_fractions(op: str, left: Number, right: Number, expr: OperatorExpr) -> bool:

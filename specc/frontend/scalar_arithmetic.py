@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.frontend import node_builder
 from specc.frontend.context import Context
+from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops
 from specc.ir.dim import Dim, DimFunction
@@ -94,10 +94,8 @@ def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -
     """Truncate a number towards zero."""
     if x.whole:
         return x
-    value = node_builder.add_node_with_one_result(
-        context, ops.Cast("i64"), Tensor(x.value), span=span
-    )
-    whole = node_builder.add_node_with_one_result(context, ops.Cast("f64"), value, span=span)
+    value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
+    whole = add_op(context, ops.Cast("f64"), value, span=span)
     return _make_symbol(
         context, RuntimeNumber(whole.value, x.symbols, _format_formula("int", [x]), True)
     )
@@ -147,11 +145,11 @@ def convert_to_scalar_tensor(
     """Convert a number to a scalar tensor of a float type."""
     number = get_known_float(value)
     if number is not None:
-        return node_builder.add_constant(context, number, dtype, span)
+        return add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
         # directly from the integer where no quotient needs f64
-        size = node_builder.add_node_with_one_result(context, ops.Size(value), span=span)
-        return node_builder.add_node_with_one_result(context, ops.Cast(dtype), size, span=span)
+        size = add_op(context, ops.Size(value), span=span)
+        return add_op(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
         exact = _convert_dim_to_f64(context, value, span)
     else:
@@ -159,7 +157,7 @@ def convert_to_scalar_tensor(
         exact = Tensor(value.value)
     if dtype == "f64":
         return exact
-    return node_builder.add_node_with_one_result(context, ops.Cast(dtype), exact, span=span)
+    return add_op(context, ops.Cast(dtype), exact, span=span)
 
 
 def _add_computed_number(
@@ -167,7 +165,7 @@ def _add_computed_number(
 ) -> Number:
     """Add a number that the graph computes in f64."""
     values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
-    result = node_builder.add_node_with_one_result(context, op, *values, span=span)
+    result = add_op(context, op, *values, span=span)
     hangs = frozenset[str]().union(*map(get_number_symbols, args))
     whole = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
@@ -200,38 +198,25 @@ def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
 def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
     """Convert a length to f64[], where `a / b` is a floating-point quotient."""
     if dim.number is not None:
-        return node_builder.add_constant(context, float(dim.number), "f64", span)
+        return add_constant(context, float(dim.number), "f64", span)
     if not _has_quotient(dim):
-        return node_builder.add_node_with_one_result(
-            context,
-            ops.Cast("f64"),
-            node_builder.add_node_with_one_result(context, ops.Size(dim), span=span),
-            span=span,
+        return add_op(
+            context, ops.Cast("f64"), add_op(context, ops.Size(dim), span=span), span=span
         )
     total: Tensor | None = None
     for monomial, c in dim.terms:
-        term = node_builder.add_constant(context, float(c), "f64", span)
+        term = add_constant(context, float(c), "f64", span)
         for atom, power in monomial:
             # as a float a quotient may have a remainder, which only the input decides
             if isinstance(atom, DimFunction) and atom.fn == "/":
                 above, below = (_convert_dim_to_f64(context, d, span) for d in atom.args)
-                factor = node_builder.add_node_with_one_result(
-                    context, ops.Arith("div"), above, below, span=span
-                )
+                factor = add_op(context, ops.Arith("div"), above, below, span=span)
             else:
                 factor = _convert_dim_to_f64(context, Dim({((atom, 1),): 1}), span)
             # powers as products: exact where floating-point `pow` may not be
             for _ in range(power):
-                term = node_builder.add_node_with_one_result(
-                    context, ops.Arith("mul"), term, factor, span=span
-                )
-        total = (
-            term
-            if total is None
-            else node_builder.add_node_with_one_result(
-                context, ops.Arith("add"), total, term, span=span
-            )
-        )
+                term = add_op(context, ops.Arith("mul"), term, factor, span=span)
+        total = term if total is None else add_op(context, ops.Arith("add"), total, term, span=span)
     assert total is not None, "a length without terms is the known number 0"
     return total
 

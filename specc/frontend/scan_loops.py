@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.frontend import node_builder
 from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
 from specc.frontend.context import Context, Env
 from specc.frontend.expressions import evaluate_value
+from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     POISON,
     AlreadyReported,
@@ -32,9 +32,7 @@ def evaluate_scan_inputs(
     """
     if statement.along is None:
         turns = _evaluate_iteration_count(context, statement, env)
-        return [
-            node_builder.add_node_with_one_result(context, ops.Range(turns), span=statement.span)
-        ], turns
+        return [add_op(context, ops.Range(turns), span=statement.span)], turns
     length = _resolve_scan_length(context, statement.along, env)
     scanned = [_check_scanned_tensor(context, e, length, statement, env) for e in statement.over]
     assert length is not None  # `_check_scanned_tensor` raises otherwise
@@ -167,7 +165,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
         *(Tensor(c) for c in captures),
     ]
     scope = env.scope or _get_state_scope(op)
-    results = iter(node_builder.add_node(context, op, operands, statement.span, scope, "scan"))
+    results = iter(add_node(context, op, operands, statement.span, scope, "scan"))
     env.names.update({name: rebuild_carry(value, results) for name, value in starts.items()})
     env.names.update(zip(statement.collect, results, strict=True))
 

@@ -31,7 +31,7 @@ from specc.runtime.random_inputs import random_inputs, sizes_for
 
 def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
     """Row numbers as they would be without sharing: of each tensor its own."""
-    return node_builder.add_node_with_one_result(context, ops.Extent(axis), x)
+    return node_builder.add_op(context, ops.Extent(axis), x)
 
 
 def proved(model: ModelDefinition) -> AnalysisReport:

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from specc.frontend import node_builder, scalar_arithmetic
+from specc.frontend import scalar_arithmetic
 from specc.frontend.builtins.registry import (
     BUILTINS,
     MISSING,
@@ -13,6 +13,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
+from specc.frontend.node_builder import add_constant
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANYTHING, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
@@ -252,6 +253,6 @@ def cast(site: CallSite, x: Tensor, *, to: Literal["float", "int", "bool"]) -> T
     if to == "bool":
         if x.type.dtype == "bool":
             return x
-        zero = node_builder.add_constant(site.context, 0, x.type.dtype, site.span)
+        zero = add_constant(site.context, 0, x.type.dtype, site.span)
         return site.one(ops.Compare("ne"), x, zero)
     return site.one(ops.Cast({"float": "f32", "int": "i64"}[to]), x)

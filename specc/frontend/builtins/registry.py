@@ -9,9 +9,13 @@ from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
-from specc.frontend import node_builder
 from specc.frontend.context import MAX_LAYERS, Context, Env, join_weight_path
-from specc.frontend.node_builder import check_weight_length, check_weight_size
+from specc.frontend.node_builder import (
+    add_constant,
+    add_node,
+    check_weight_length,
+    check_weight_size,
+)
 from specc.frontend.parameter_kinds import TENSOR, Anything, ParameterKinds, get_annotated_kinds
 from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, truncate_to_integer
 from specc.frontend.spec_values import (
@@ -143,9 +147,7 @@ class CallSite:
 
     def add(self, op: Op, *operands: Tensor | None) -> tuple[Tensor, ...]:
         """Add a node with `op` and return its results, or raise a diagnostic at this call."""
-        return node_builder.add_node(
-            self.context, op, operands, self.span, self.scope, self.call.function.path
-        )
+        return add_node(self.context, op, operands, self.span, self.scope, self.call.function.path)
 
     def one(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
@@ -153,7 +155,7 @@ class CallSite:
 
     def constant(self, value: float | int | bool, dtype: str) -> Tensor:
         """Return a scalar constant of type `dtype`."""
-        return node_builder.add_constant(self.context, value, dtype, self.span)
+        return add_constant(self.context, value, dtype, self.span)
 
     def parameter(
         self, leaf: str, shape: Sequence[Dim], initial: str, sizes: Sequence[str] = ()

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from specc.frontend import node_builder
 from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.node_builder import check_float32_range
 from specc.frontend.operators import convert_to_tensor
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
@@ -259,7 +259,7 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
             site.fail("E0206", title, option)
         value = int(value)
     elif not isinstance(value, RuntimeNumber | bool):
-        node_builder.check_float32_range(value, at)
+        check_float32_range(value, at)
     return cast_to_attribute(value)
 
 
