@@ -317,7 +317,7 @@ def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Ten
         case _:
             return None
     for fn in ("neg", "softplus", "neg"):
-        made = add_node_with_one_result(context, ops.Pointwise(fn), made, span=span)
+        made = add_op(context, ops.Pointwise(fn), made, span=span)
     return made
 
 

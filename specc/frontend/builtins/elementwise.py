@@ -13,7 +13,7 @@ from specc.frontend.builtins.registry import (
     CallSite,
     register_builtin,
 )
-from specc.frontend.node_builder import add_constant
+from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
 from specc.frontend.parameter_kinds import ANYTHING, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
@@ -61,7 +61,7 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
             return _apply_to_number(site, fn, x)
         if not isinstance(x, Tensor):
             site.fail("E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x")
-        stable = node_builder.add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
+        stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
         return stable or site.one(ops.Pointwise(fn), x)
 
     return make
