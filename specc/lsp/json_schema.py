@@ -206,7 +206,7 @@ def keyword_docs(words: Iterable[str]) -> dict[str, str]:
     return {word: extract_docstring_summary(KEYWORDS[word].__doc__) for word in words}
 
 
-STATEMENT_DOCS = keyword_docs(STATEMENT_KEYS)
+STATEMENT_DOCS = keyword_docs(yaml_forms.STATEMENT_FORMS)
 """What the words that begin a statement mean."""
 KINDS: dict[yaml_kinds.ValueKind, Schema] = {
     yaml_kinds.EXPRESSION: EXPRESSION,
