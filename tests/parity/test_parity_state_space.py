@@ -1,5 +1,5 @@
-"""Mamba-2, hybrids of state space layers and attention (Bamba, Granite 4, Falcon-H1, Jamba), and
-LFM2: scores, generation and heads as transformers computes them.
+"""Mamba-2, hybrids of state space layers and attention (Bamba, Granite 4, Falcon-H1, Jamba),
+Gated DeltaNet (Qwen3-Next, Qwen3.5) and LFM2: scores, generation and heads as transformers computes them.
 """
 
 from dataclasses import replace
@@ -27,6 +27,7 @@ DELTA: dict[str, Any] = {
     "linear_num_value_heads": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20, "num_experts": 4,
     "num_experts_per_tok": 2, "layer_types": TYPES,
 }  # fmt: skip
+DENSE = {key: value for key, value in DELTA.items() if "expert" not in key and "moe" not in key}
 MULTIPLIERS = {
     "lm_head_multiplier": 0.5, "embedding_multiplier": 3.0, "key_multiplier": 0.7, "attention_out_multiplier": 1.3,
     "attention_in_multiplier": 0.6, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.8, "mlp_multipliers": [0.9, 1.4],
@@ -58,6 +59,11 @@ FIRST = {
     "Qwen3Next": case("Qwen3Next", DELTA),
     "Lfm2": case("Lfm2", SMALL, layer_types=["conv", "full_attention"], block_multiple_of=8),
 }  # fmt: skip
+TEXT_PARTS = {
+    "Qwen3_5": replace(case("Qwen3_5", DENSE), config="Qwen3_5TextConfig"),
+    "Qwen3_5Moe": replace(case("Qwen3_5Moe", DELTA), config="Qwen3_5MoeTextConfig"),
+}
+"""Text models of multimodal families: the class called `Model` has images too."""
 OTHERS = {
     "mamba2, one group, untied": case(
         "Mamba2", MAMBA2, position_ids=False, n_groups=1, use_conv_bias=False, hidden_act="gelu", conv_kernel=3,
@@ -84,6 +90,14 @@ OTHERS = {
         "Qwen3Next", DELTA, linear_num_value_heads=2, norm_topk_prob=False, mlp_only_layers=[0], attention_bias=True,
         layer_types=TYPES[::-1], linear_conv_kernel_dim=3,
     ),
+    "qwen3_5_text, biases": replace(
+        case(
+            "Qwen3_5", DENSE, linear_num_value_heads=2, attention_bias=True, layer_types=TYPES[::-1],
+            linear_conv_kernel_dim=3, tie_word_embeddings=True,
+            rope_parameters=LINEAR | {"partial_rotary_factor": 0.5},
+        ),
+        config="Qwen3_5TextConfig",
+    ),
     "lfm2, sizes as they are": replace(
         case(
             "Lfm2", SMALL, full_attn_idxs=[0], block_auto_adjust_ff_dim=False, conv_bias=True, conv_L_cache=4,
@@ -94,7 +108,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+@pytest.mark.parametrize("case", (FIRST | TEXT_PARTS).values(), ids=FIRST | TEXT_PARTS)
 def test_scores(case: Case, tmp_path: Path) -> None:
     check_scores(case, tmp_path)
 
@@ -105,9 +119,9 @@ def test_scores_of_further_configurations(case: Case, tmp_path: Path) -> None:
     check_scores(case, tmp_path)
 
 
-@pytest.mark.parametrize("family", FIRST)
-def test_generation(family: str, tmp_path: Path) -> None:
-    check_writing(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
+@pytest.mark.parametrize("case", (FIRST | TEXT_PARTS).values(), ids=FIRST | TEXT_PARTS)
+def test_generation(case: Case, tmp_path: Path) -> None:
+    check_writing(replace(case, louder=1.5, seed=1), tmp_path)
 
 
 @pytest.mark.parametrize("family", FIRST)

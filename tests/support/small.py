@@ -153,6 +153,16 @@ FAMILIES: dict[str, dict[str, object]] = {
         "value_heads": 2,
         "full_attention_interval": 2,
     },
+    "qwen3_5_text": SPARSE
+    | {
+        "expert_hidden": 12,
+        "shared_hidden": 10,
+        "key_dim": 4,
+        "value_dim": 5,
+        "key_heads": 1,
+        "value_heads": 2,
+        "full_attention_interval": 2,
+    },
     "arcee": GROUPED | {"stop": [2]},
     "exaone4": GROUPED | {"sliding_window": 3, "stop": [2]},
     "glm": GROUPED | {"head_dim": 8, "stop": [2]},
