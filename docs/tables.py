@@ -28,7 +28,8 @@ MODEL_GROUPS = (
         "gpt_neo gpt_neox gpt_oss gptj granite granitemoe granitemoehybrid helium "
         "hyperclovax jais2 jamba lfm2 llama minimax_m2 ministral ministral3 mistral mixtral "
         "mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe qwen3 "
-        "qwen3_moe qwen3_next qwen3_5_text seed_oss smollm3 stablelm starcoder2",
+        "qwen3_moe qwen3_next qwen3_5_text "
+        "recurrent_gemma llama4_text nemotron_h seed_oss smollm3 stablelm starcoder2",
     ),
     (
         "Encoders",

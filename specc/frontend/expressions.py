@@ -217,7 +217,7 @@ def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecVal
 def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
     over = evaluate_value(context, expr.over, env)
     items: Iterable[SpecValue]
-    if isinstance(over, tuple):
+    if isinstance(over, tuple | str):
         items, count = over, len(over)
     else:
         turns = range(require_integer(over, "the range of `for`", expr.over.span))
@@ -241,8 +241,8 @@ def _evaluate_record(context: Context, expr: ast.RecordLiteral, env: Env) -> Spe
 
 def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
     base = evaluate_value(context, expr.base, env)
-    if isinstance(base, tuple):
-        return _index_list(context, base, expr, env)
+    if isinstance(base, tuple | str):
+        return _index_list(context, tuple(base), expr, env)
     if not isinstance(base, Tensor):
         raise_error("E0203", f"{describe_value(base)} cannot be indexed", expr.span)
     # in a definition `keep[j]` reads a grid; elsewhere `j` is an ordinary name

@@ -218,3 +218,32 @@ def test_classes(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in x.items()}).logits
     assert_agrees(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
+
+
+LLAMA4 = replace(
+    case(
+        "Llama4", SMALL, intermediate_size_mlp=24, attention_chunk_size=4, no_rope_layer_interval=2,
+        interleave_moe_layer_step=2, floor_scale=3, num_experts_per_tok=1,
+    ),
+    config="Llama4TextConfig",
+)  # fmt: skip
+FORMS = {
+    # the published class counts padding at the left where it scales queries
+    "scaled queries": replace(LLAMA4, sides=("right",)),
+    "two experts a token, full attention": replace(
+        LLAMA4,
+        tiny={
+            **LLAMA4.tiny, "num_experts_per_tok": 2, "attn_temperature_tuning": False, "use_qk_norm": False,
+            "attention_chunk_size": None, "interleave_moe_layer_step": 1, "attention_bias": True, "no_rope_layers": [0, 1],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FORMS.values(), ids=FORMS)
+def test_scores_of_llama4(case: Case, tmp_path: Path) -> None:
+    check_scores(case, tmp_path)
+
+
+def test_generation_of_llama4(tmp_path: Path) -> None:
+    check_writing(replace(LLAMA4, louder=1.5, seed=1, eager=True), tmp_path)

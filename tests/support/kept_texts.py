@@ -269,6 +269,16 @@ def hybrid(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **mo
     return Asked(case=replace(case, single=True, places=position_ids))
 
 
+def renamed(one: Asked, config: str) -> Asked:
+    """The text model of a multimodal family, whose config class has another name."""
+    return replace(one, case=replace(one.case, config=config))
+
+
+def on_right(one: Asked) -> Asked:
+    """Padded on the right alone: the published recurrence reads padding at the left."""
+    return replace(one, case=replace(one.case, sides=("right",)))
+
+
 GPT: dict[str, Any] = {
     "vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 20,
 }  # fmt: skip
@@ -439,6 +449,20 @@ DECODERS = {
         linear_num_value_heads=2, moe_intermediate_size=6, shared_expert_intermediate_size=5, num_experts=4,
         num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"],
     ),
+    "qwen3_5_text": renamed(hybrid(
+        "Qwen3_5", SIZES, head_dim=8, linear_key_head_dim=3, linear_value_head_dim=4, linear_num_key_heads=1,
+        linear_num_value_heads=2, layer_types=["linear_attention", "full_attention"],
+    ), "Qwen3_5TextConfig"),
+    "llama4_text": renamed(hybrid(
+        "Llama4", SIZES, head_dim=8, intermediate_size_mlp=12, attention_chunk_size=4, no_rope_layer_interval=2,
+        num_local_experts=4, floor_scale=3, attn_temperature_tuning=False,
+    ), "Llama4TextConfig"),
+    "nemotron_h": hybrid(
+        "NemotronH", {k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, position_ids=False, head_dim=8,
+        ssm_state_size=3, mamba_num_heads=2, mamba_head_dim=4, n_groups=1, chunk_size=4, n_routed_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=6, moe_shared_expert_intermediate_size=5,
+    ),
+    "recurrent_gemma": on_right(hybrid("RecurrentGemma", SIZES, num_hidden_layers=3, attention_window_size=3)),
     "lfm2": hybrid("Lfm2", SIZES, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "mamba": wider(
         Case(

@@ -153,6 +153,17 @@ FAMILIES: dict[str, dict[str, object]] = {
         "value_heads": 2,
         "full_attention_interval": 2,
     },
+    "recurrent_gemma": GROUPED | {"sliding_window": 3, "stop": [2]},
+    "llama4_text": SPARSE | {"expert_hidden": 12, "chunk": 3, "no_rope_interval": 2},
+    "nemotron_h": {key: value for key, value in SPARSE.items() if key != "layers"}
+    | {
+        "expert_hidden": 12,
+        "shared_hidden": 10,
+        "state_size": 3,
+        "ssm_heads": 2,
+        "ssm_head_dim": 4,
+        "ssm_groups": 1,
+    },
     "qwen3_5_text": SPARSE
     | {
         "expert_hidden": 12,
