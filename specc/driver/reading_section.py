@@ -36,9 +36,9 @@ from specc.preprocessing.preprocessing_config import (
     parse_output_record,
 )
 from specc.preprocessing.records import SOUNDS, TEXTS, InputReading, OutputReading, labels_for_rank
-from specc.preprocessing.text_codec import read_vocabulary
 from specc.preprocessing.tokenizer_files import MAX_BYTES, NAME, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 

@@ -10,7 +10,7 @@ from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TextWords
-from specc.preprocessing.text_codec import find_unreachable_words
+from specc.preprocessing.vocabulary import find_unreachable_words
 from specc.syntax import ast
 
 MOST_SHOWN = 8

@@ -1,8 +1,6 @@
-"""Text to token ids and back, for every kind of vocabulary; vocabulary files."""
+"""Text to token ids and back, for every kind of vocabulary."""
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
 from typing import NoReturn, cast
@@ -10,14 +8,11 @@ from typing import NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from specc.diagnostics.diagnostic import Label, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
-from specc.diagnostics.suggest import did_you_mean
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.records import (
-    MAX_TOKEN,
-    MAX_VOCABULARY,
     CtcTranscript,
     TextBytes,
     TextCharacters,
@@ -26,6 +21,7 @@ from specc.preprocessing.records import (
 )
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
 from specc.preprocessing.tokenizer_library import detokenize, tokenize_text, tokenizer_label
+from specc.preprocessing.vocabulary import decode_words, word_ids
 
 REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
 
@@ -184,86 +180,6 @@ def _unknown(text: str, position: int, why: str) -> NoReturn:
     )
 
 
-SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
-"""`<end>` and `[UNK]`: they have an id, and no text is read as them."""
-PIECE = re.compile(r"\S+")
-PART = re.compile(r"\w+(?:['’-]\w+)*|\S")
-NEAR = 100_000
-"""Of a larger vocabulary no word is proposed in place of an unknown one: it would take seconds."""
-
-
-def word_ids(text: str, record: TextWords) -> list[int]:
-    """The id of every word of a text. E0959 for one that has none."""
-    numbers, ids = _word_numbers(record.vocab), []
-    for start, end in _cut(text, record):
-        word = text[start:end]
-        number = numbers.get(_form(word, record), record.unknown)
-        if number is None:
-            _fail_unknown_word(Span(Source("<text>", text), start, end), record)
-        ids.append(number)
-    return ids
-
-
-def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
-    """The words of ids with spaces between them; specials have no text."""
-    parts = [unknown if i == record.unknown else record.vocab[i] for i in ids]
-    return " ".join(part for part in parts if not SPECIAL.fullmatch(part))
-
-
-def find_unreachable_words(record: TextWords) -> list[str]:
-    """Return the words with white space, or with upper case where words are looked up in lower
-    case.
-    """
-    return [
-        word
-        for word in record.vocab
-        if not SPECIAL.fullmatch(word)
-        and (not PIECE.fullmatch(word) or _form(word, record) != word)
-    ]
-
-
-def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
-    """Where each word begins and ends."""
-    known = _word_numbers(record.vocab)
-    for piece in PIECE.finditer(text):
-        # `u.s.` and `n't` are words where the vocabulary says so
-        if _form(piece.group(), record) in known:
-            yield piece.span()
-            continue
-        for part in PART.finditer(text, *piece.span()):
-            yield part.span()
-
-
-def _form(word: str, record: TextWords) -> str:
-    """A word as it is looked for."""
-    return word.lower() if record.lower else word
-
-
-@lru_cache(maxsize=8)
-def _word_numbers(vocab: tuple[str, ...]) -> dict[str, int]:
-    """The number of each word of a vocabulary: the same for text after text."""
-    return {word: i for i, word in enumerate(vocab) if not SPECIAL.fullmatch(word)}
-
-
-def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
-    known, word = _word_numbers(record.vocab), span.text
-    helps = []
-    if _form(word, record).lower() in known:
-        helps = [
-            f"`{escape_text(word.lower())}` is in it: write that, or say `lower=true` in the spec"
-        ]
-    elif len(known) <= NEAR and (near := did_you_mean(_form(word, record), known)):
-        helps = [f"did you mean `{escape_text(near)}`?"]
-    raise_error(
-        "E0959",
-        f"the word `{escape_text(word[:MAX_TOKEN])}` is not in the model's vocabulary",
-        span,
-        "this one",
-        notes=["the spec names no `unknown` word that would stand for it"],
-        helps=[*helps, "leave it out, or write it with words that the model knows"],
-    )
-
-
 def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
     """What the best tokens of the rows say."""
     known = len(record.vocab)
@@ -274,79 +190,3 @@ def decode_ctc(ids: Sequence[int], record: CtcTranscript) -> str:
         record.space if token == record.delimiter else token for token in once if token != blank
     ).strip()
     return text.lower() if record.lower else text
-
-
-def read_vocabulary(source: Source) -> tuple[str, ...]:
-    """The tokens of a vocabulary file. Fails with E0909, which points at the line."""
-    tokens: dict[str, Span] = {}
-    start = 0
-    lines = source.text.split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    for line in lines:
-        span = Span(source, start, start + len(line))
-        start += len(line) + 1
-        token = _token(line.removesuffix("\r"), span)
-        if token in tokens:
-            raise_error(
-                "E0909",
-                "the vocabulary lists a token twice",
-                span,
-                "again here",
-                others=[Label(tokens[token], "first")],
-            )
-        tokens[token] = span
-        if len(tokens) > MAX_VOCABULARY:
-            raise_error("E0909", f"the vocabulary has more than {MAX_VOCABULARY} tokens", span)
-    if not tokens:
-        raise_error(
-            "E0909",
-            f"the vocabulary `{escape_text(source.name)}` is empty",
-            helps=["write one token a line"],
-        )
-    return tuple(tokens)
-
-
-def write_vocabulary(tokens: Iterable[str]) -> str:
-    """The text of a vocabulary file: `read_vocabulary` undone."""
-    return "".join(f"{_line(token)}\n" for token in tokens)
-
-
-def _token(line: str, span: Span) -> str:
-    """The token that a line stands for."""
-    if line.startswith('"'):
-        try:
-            token = json.loads(line)
-        except ValueError:
-            raise_error(
-                "E0909",
-                "this line of the vocabulary begins with a quote and is no JSON string",
-                span,
-                helps=[f"write {json.dumps(line, ensure_ascii=False)} for these very characters"],
-            )
-        if not isinstance(token, str) or any("\ud800" <= c <= "\udfff" for c in token):
-            raise_error("E0909", "this line of the vocabulary is no whole text", span)
-    else:
-        token = line
-        if _line(token) != line:
-            raise_error(
-                "E0909",
-                "this line of the vocabulary is easily lost or changed by an editor",
-                span,
-                notes=[
-                    "empty lines, spaces at an edge and control characters are "
-                    "written as JSON strings"
-                ],
-                helps=[f"write {json.dumps(token, ensure_ascii=False)}"]
-                if token
-                else ["remove the empty line"],
-            )
-    if not token or len(token) > MAX_TOKEN:
-        raise_error("E0909", f"a token has 1 to {MAX_TOKEN} characters", span)
-    return token
-
-
-def _line(token: str) -> str:
-    """A token as a line of a vocabulary file."""
-    plain = token == token.strip() and token.isprintable() and token and not token.startswith('"')
-    return token if plain else json.dumps(token, ensure_ascii=not token.isprintable())

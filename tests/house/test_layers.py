@@ -1,6 +1,7 @@
 """Who may import whom. The table is the architecture; the test keeps it true."""
 
 import ast
+import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -188,3 +189,13 @@ def test_imports_follow_the_table(path: Path) -> None:
 
 def test_the_table_has_no_cycle() -> None:
     TopologicalSorter(MAY_IMPORT).prepare()
+
+
+def test_checking_a_spec_imports_no_numpy() -> None:
+    """It takes as long to import as a check of a small spec."""
+    code = (
+        "import sys\nfrom specc.cli.main import entry\nsys.argv[1:] = ['check', 'gpt2']\n"
+        "try:\n    entry()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -160,6 +160,6 @@ def test_lines_of_a_vocabulary_end_either_way(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specc.diagnostics.source import Source
-    from specc.preprocessing.text_codec import read_vocabulary
+    from specc.preprocessing.vocabulary import read_vocabulary
 
     assert read_vocabulary(Source("v", ends.join(["a", '"\\n"', "b", ""]))) == ("a", "\n", "b")

@@ -16,7 +16,7 @@ from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.derived_graphs import DecodingConfig, SelfDecodingGraph
 from specc.library.spec_files import list_builtin_specs
-from specc.preprocessing.text_codec import read_vocabulary
+from specc.preprocessing.vocabulary import read_vocabulary
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan

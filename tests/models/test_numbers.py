@@ -18,7 +18,8 @@ from specc.cli.main import main
 from specc.driver.reading_section import build_record
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.records import TextCharacters
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, write_vocabulary
+from specc.preprocessing.text_codec import decode_text, encode_text_ids
+from specc.preprocessing.vocabulary import write_vocabulary
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "docs" / "demos" / "numbers"

@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.preprocessing.records import TextBytes, TextCharacters
-from specc.preprocessing.text_codec import (
-    decode_text,
-    encode_text_ids,
-    pad_rows,
-    read_vocabulary,
-    write_vocabulary,
-)
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_rows
+from specc.preprocessing.vocabulary import read_vocabulary, write_vocabulary
 
 LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end=2, start=1)
 characters = st.characters(exclude_categories=["Cs"])

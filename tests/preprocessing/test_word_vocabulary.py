@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.preprocessing.records import TextWords
-from specc.preprocessing.text_codec import (
-    SPECIAL,
-    decode_text,
-    encode_text_ids,
-    find_unreachable_words,
-    token_label,
-    word_ids,
-)
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, token_label
+from specc.preprocessing.vocabulary import SPECIAL, find_unreachable_words, word_ids
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
