@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.object_repr import format_repr, render_html_table
@@ -44,7 +44,6 @@ from specc.frontend.used_specs import (
 )
 from specc.huggingface.hub_download import download_model
 from specc.huggingface.model_family import find_spec_for_checkpoint, graph_for_architecture
-from specc.huggingface.quantization_config import CheckpointQuantization, read_quantization_config
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -59,12 +58,13 @@ from specc.library.spec_files import (
 )
 from specc.syntax import ast
 
+if TYPE_CHECKING:
+    from specc.huggingface.quantization_config import CheckpointQuantization
+
 
 @dataclass
 class OpenedSpec:
-    """An open spec: its program, the library that it was read through, and the reader of its
-    config.
-    """
+    """An open spec: its program, the library it was read through, the reader of its config."""
 
     program: Program
     library: SpecLibrary
@@ -79,7 +79,7 @@ class OpenedSpec:
     """The directory that was given; `checkpoint` may be a subdirectory of it."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Weights of further modules, by the prefix of their tensors."""
-    quantization: CheckpointQuantization | None = None
+    quantization: "CheckpointQuantization | None" = None
     """How the weights of the checkpoint are quantized, by its config."""
 
 
@@ -165,17 +165,16 @@ def _checkpoint_directory(spec: str | Source) -> str:
     """Return the checkpoint directory that is given in place of a spec; empty for any
     other path, and for the name of a built-in spec.
     """
-    if (
-        isinstance(spec, Source)
-        or is_builtin_spec(spec)
-        or not has_config_json(find_encoder_directory(spec))
-    ):
+    if isinstance(spec, Source) or is_builtin_spec(spec):
         return ""
-    return spec
+    return spec if has_config_json(find_encoder_directory(spec)) else ""
 
 
 def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     """Return the spec with the values of a config.json, and warnings on unread keys."""
+    # formats of weights need NumPy, which a spec without a config.json does not
+    from specc.huggingface.quantization_config import read_quantization_config
+
     family = _check_model_type(spec.program, data)
     stored = read_quantization_config(data)
     # only files of a declared model_type have keys that are known to belong to the spec
