@@ -7,13 +7,14 @@ constants in masks, position buckets and caches take effect.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from specc.analysis.local_attention import plan_local_attention
 from specc.analysis.value_ranges import get_viewed_op
 from specc.diagnostics.source import Span
 from specc.ir import ops
-from specc.ir.dim import Dim, DimFunction, mod_dims
+from specc.ir.dim import Dim, DimError, DimFunction, mod_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import (
     ROPE_TABLE,
@@ -200,46 +201,63 @@ MAX_WINDOW_LENGTH = 2**24
 MAX_THRESHOLD = 4096
 """Larger constants are no distances between positions: minus infinity, a RoPE base."""
 
+MAX_STRIDE = 64
+"""Positions of an input for one of a mask, at most."""
+
 _ELEMENTWISE = (ops.Arith, ops.Compare, ops.Pointwise, ops.And, ops.Or, ops.Not)
 
 
 def find_position_constants(graph: Graph) -> dict[str, int]:
-    """Return the largest constant, rounded up, that positions along each symbol are
-    compared or combined with, or that a length of it is clipped by.
+    """Return for each symbol the length from which constants matter that positions along its
+    axes are compared or combined with, or that a length of it is clipped by.
 
     `abs(i - j) < 8` over an axis `n` gives 8 for `n`: shorter sequences do not tell
-    `8` from `9`.
+    `8` from `9`. Over an axis `n // 4` it gives 32.
     """
     found: dict[str, int] = {}
 
-    def add(symbols: frozenset[str], number: float) -> None:
-        size = abs(number)
-        if 1 < size <= MAX_THRESHOLD:
-            for symbol in symbols:
-                found[symbol] = max(found.get(symbol, 0), int(-(-size // 1)))
+    def add(lengths: frozenset[Dim], number: float) -> None:
+        size = int(-(-abs(number) // 1))
+        if 1 < abs(number) <= MAX_THRESHOLD:
+            for length in lengths:
+                for symbol in length.symbols():
+                    reached = _find_reaching_length(length, symbol, size)
+                    found[symbol] = max(found.get(symbol, 0), reached)
 
-    positions: dict[Value, frozenset[str]] = {}
+    positions: dict[Value, frozenset[Dim]] = {}
     for node, results in iterate_nested_nodes(graph):
-        symbols = _find_position_symbols(node, positions)
-        if symbols:
-            positions |= dict.fromkeys(results, symbols)
+        lengths = _find_position_lengths(node, positions)
+        if lengths:
+            positions |= dict.fromkeys(results, lengths)
             for number in _iterate_constants(node):
-                add(symbols, number)
+                add(lengths, number)
         for length in (d for r in results for d in r.type.shape):
             for clipped in _iterate_clip_bounds(length):
-                add(frozenset(length.symbols()), clipped)
+                add(frozenset((length,)), clipped)
     known = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
     return {s: n for s, n in found.items() if s in known}
 
 
-def _find_position_symbols(node: Node, known: dict[Value, frozenset[str]]) -> frozenset[str]:
-    """Return the symbols of the axes whose positions the results of a node count."""
+def _find_reaching_length(length: Dim, symbol: str, number: int) -> int:
+    """Return a multiple of `number` at which a length with this symbol reaches it, the other
+    symbols being small; `number` if it does not.
+    """
+    small = dict.fromkeys(length.symbols(), 2)
+    for factor in range(1, MAX_STRIDE + 1):
+        with suppress(DimError):  # a length that does not divide
+            if length.at({**small, symbol: number * factor}) >= number:
+                return number * factor
+    return number
+
+
+def _find_position_lengths(node: Node, known: dict[Value, frozenset[Dim]]) -> frozenset[Dim]:
+    """Return the lengths of the axes whose positions the results of a node count."""
     match node.op:
         case ops.Range(length=length):
-            return frozenset(length.symbols())
+            return frozenset((length,))
         case ops.Extent(axis=axis):
             x = node.args[0]
-            return frozenset(x.type.shape[axis].symbols()) if x else frozenset()
+            return frozenset((x.type.shape[axis],)) if x else frozenset()
     if node.op.view or isinstance(node.op, (*_ELEMENTWISE, ops.Cast)):
         return frozenset().union(*(known.get(a, frozenset()) for a in node.args if a))
     return frozenset()

@@ -20,6 +20,14 @@ graph g(x: float[batch, n, 8], f: bool[batch, n]) -> (y: float[batch, n, 8], z: 
   return y, z
 }
 """
+STRIDED = """specc 1
+model m
+dims batch >= 1, n >= 4
+graph g(x: float[batch, n, 8]) -> (y: float[batch, _, 8]) {
+  x = conv(x, out=8, kernel=4, stride=4) @ c
+  return attention(x, heads=2, mask=window(6)) @ a
+}
+"""
 SAMPLE, MANY = 20, 60
 """Mutants of a spec, chosen at random."""
 
@@ -32,6 +40,14 @@ def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
     judged, equivalent, missed = survivors(path, 200)
     assert not missed
     assert judged - len(equivalent) >= 40
+
+
+def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
+    """Four positions of the input are one of the mask: its constants need longer inputs."""
+    (tmp_path / "m.specc").write_text(STRIDED)
+    path = tmp_path / "m.onnx"
+    specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
+    assert not survivors(path, 200)[2]
 
 
 @pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])
