@@ -16,6 +16,8 @@ from support.published import assert_published, loaded, randomized
 from support.quantized_checkpoints import PACKERS, quantize_checkpoint
 from transformers import GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Mxfp4Config
 
+import specc
+
 pytestmark = pytest.mark.parity
 
 GIVEN = samples({"input_ids": Ids("seq", 31), "attention_mask": Keep("seq")}, {"seq": (7, 1, 4)})
@@ -42,6 +44,26 @@ def test_llama(name: str, tmp_path: Path) -> None:
         return {"logits": theirs(**x, position_ids=ids).logits}
 
     assert_published(ours, GIVEN, published, {"logits": "seq"}, ("left", "right"))
+
+
+def test_a_package_generates_with_the_codes_of_the_checkpoint(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, eos_token_id=30,
+    )  # fmt: skip
+    theirs = randomized(LlamaForCausalLM(config))
+    theirs.save_pretrained(tmp_path)
+    values = quantize_checkpoint(tmp_path, "gptq")
+    theirs.double()
+    with torch.no_grad():
+        for weight, value in values.items():
+            theirs.get_parameter(weight).copy_(value)
+    ids = torch.tensor([[3, 7, 1, 9, 11]])
+    wanted = theirs.generate(ids, max_new_tokens=8, do_sample=False)[0, 5:].tolist()
+    made = specc.compile(tmp_path, tmp_path / "out", graphs="all")
+    assert "int4 weights: the codes and scales of the checkpoint" in made.remarks
+    steps = specc.load(tmp_path / "out").generate(input_ids=ids.numpy(), max_tokens=8)
+    assert [int(step.tokens[0]) for step in steps] == wanted
 
 
 def test_gpt_oss(tmp_path: Path) -> None:
