@@ -25,13 +25,13 @@ def add_export_arguments(parser: ArgumentParser) -> None:
         type=_count,
         default=64,
         metavar="N",
-        help="maximum batch size of the server",
+        help="maximum batch size of the server; 0: requests are not joined (default: 64)",
     )
     add("--force", action="store_true", help="overwrite files that specc did not write")
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:12]) < 2**31:
+    if not (text.isascii() and text.isdigit()) or not 0 <= int(text[:12]) < 2**31:
         raise ArgumentTypeError(f"{text[:40]!r} is no count")
     return int(text[:12])
 

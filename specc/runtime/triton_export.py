@@ -32,9 +32,10 @@ PIECE = 1 << 22
 def write_triton_repository(
     model: LoadedModel, name: str, repository: Path, most: int, *, force: bool = False
 ) -> list[Path]:
-    """Write the folder of a model, and give its files; `most` rows are computed at once.
+    """Write the folder of a model, and give its files; `most` requests are
+    joined at once.
 
-    E0889 for a graph whose lengths are not fixed, E0833 for a folder of someone else's.
+    E0889 for a graph without a common batch axis, E0833 for a folder of someone else's.
     """
     if not NAME.fullmatch(name):
         raise_error(
@@ -63,32 +64,36 @@ def write_triton_repository(
 
 
 def triton_config(graph: Graph, name: str, most: int) -> str:
-    """The text of `config.pbtxt`. E0889 where a length is not known."""
+    """Return the text of `config.pbtxt`; lengths that are not fixed are -1. With a batch
+    size of 0 the server does not join requests. Raise E0889 where it would join ports that
+    have no common batch axis.
+    """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
     batch = next((t.shape[0] for t in inputs.values() if t.rank), None)
-    for port, type in (*inputs.items(), *outputs.items()):
+    for port, type in (*inputs.items(), *outputs.items()) if most else ():
         joined = type.rank > 0 and type.shape[0] == batch
-        fixed = all(d.number is not None for d in type.shape[1:])
-        if not joined or not fixed or batch is None or batch.number is not None:
+        if not joined or batch is None or batch.number is not None:
             raise_error(
                 "E0889",
-                f"`{escape_text(port)}` is {type}, and a server joins requests of equal shape",
-                notes=["all lengths but that of the batch have to be fixed"],
-                helps=["give it a length in the spec, or serve it from Python"],
+                f"`{escape_text(port)}` is {type}, and the server joins requests along the batch",
+                notes=["the first axis of every input and output has to be the batch"],
+                helps=["write `--max-batch-size 0`: then the server joins no requests"],
             )
-    parts = [*_ports("input", inputs), *_ports("output", outputs), "dynamic_batching { }"]
+    parts = [*_ports("input", inputs, most), *_ports("output", outputs, most)]
+    parts += ["dynamic_batching { }"] if most else []
     head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
     return MARK + "".join(f"{line}\n" for line in (*head, *parts))
 
 
-def _ports(kind: str, types: Mapping[str, Type]) -> Iterator[str]:
-    """The lines of inputs or outputs, without the axis of the batch."""
+def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
+    """Yield the lines of inputs or outputs, without the batch axis if requests are joined."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
-        # one number a row is a row of one to the server
-        dims = ", ".join(map(str, type.shape[1:])) or "1"
-        reshape = "" if type.rank > 1 else " reshape { shape: [ ] }"
+        shape = type.shape[1:] if most else type.shape
+        # a port without further axes is one of length 1 to the server
+        dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
+        reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""
         kind_of = TYPES[type.dtype]
         yield (f'  {{ name: "{name}" data_type: {kind_of} dims: [ {dims} ]{reshape} }}{comma}')

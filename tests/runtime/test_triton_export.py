@@ -12,7 +12,6 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.diagnostics.diagnostic import Failed
 from specc.runtime.triton_export import MARK
 
 SPEC = """specc 1
@@ -79,26 +78,57 @@ def test_someone_elses_configuration_stays(repository: Path) -> None:
     assert main([*words, "--force"]) == 0
 
 
-@pytest.mark.scale
-def test_the_server_s_own_form_reads_it(repository: Path) -> None:
+LENGTHS = """specc 1
+model small
+dims batch, n
+
+graph g(x: float[batch, n, 3], id: int[batch]) -> (y: float[batch, n, 2]) {
+  return (linear(x, out=2) @ w) + insert(embedding(id, size=5, dim=2) @ table, axis=1)
+}
+"""
+NO_BATCH = """specc 1
+model small
+dims n, m
+
+graph g(x: float[n, 3], z: float[m]) -> (y: float[n, m]) {
+  return insert(sum(x, axis=1), axis=1) * insert(z, axis=0)
+}
+"""
+CASES = {
+    "fixed": (SPEC, "8", {"x": [3], "id": [1], "y": [2, 2], "first": [1]}),
+    "lengths": (LENGTHS, "8", {"x": [-1, 3], "id": [1], "y": [-1, 2]}),
+    "not joined": (LENGTHS, "0", {"x": [-1, -1, 3], "id": [-1], "y": [-1, -1, 2]}),
+    "no batch": (NO_BATCH, "0", {"x": [-1, 3], "z": [-1], "y": [-1, -1]}),
+}
+
+
+def exported(spec: str, most: str, folder: Path) -> int:
+    """Compile a spec and export it; the exit status."""
+    (folder / "small.specc").write_text(spec)
+    specc.compile(folder / "small.specc", folder / "m.onnx", init=0)
+    words = ["export", "triton", str(folder / "m.onnx"), "-o", str(folder / "r")]
+    return main([*words, "--max-batch-size", most])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_server_s_own_form_reads_it(name: str, tmp_path: Path) -> None:
+    """Triton parses `config.pbtxt` as its message ModelConfig."""
+    spec, most, wanted = CASES[name]
+    assert exported(spec, most, tmp_path) == 0
+    text = (tmp_path / "r/small/config.pbtxt").read_text()
+    dims = dict(re.findall(r'name: "(\w+)" data_type: \w+ dims: \[ ([-\d, ]+) \]', text))
+    assert {n: [int(d) for d in found.split(",")] for n, found in dims.items()} == wanted
     text_format = pytest.importorskip("google.protobuf.text_format")
     stubs = pytest.importorskip("tritonclient.grpc.model_config_pb2")
-    text = (repository / "config.pbtxt").read_text()
     read = text_format.Parse(text, stubs.ModelConfig())
-    assert [i.name for i in read.input] == ["x", "id"]
-    assert read.max_batch_size == 8
+    assert {p.name: [*p.dims] for p in (*read.input, *read.output)} == wanted
+    assert read.max_batch_size == int(most)
+    assert read.HasField("dynamic_batching") == (most != "0")
 
 
-def test_lengths_that_are_not_fixed(tmp_path: Path) -> None:
-    specc.compile(
-        "bert",
-        tmp_path / "m.onnx",
-        init=0,
-        set={"d": 8, "heads": 2, "layers": 1, "hidden": 8, "vocab": 9},
-    )
-    from specc.runtime.open_model import open_compiled
-    from specc.runtime.triton_export import write_triton_repository
-
-    with pytest.raises(Failed, match="E0889"):
-        write_triton_repository(open_compiled(tmp_path / "m.onnx").whole, "b", tmp_path / "r", 4)
+def test_a_graph_without_a_batch_is_not_joined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(NO_BATCH, "4", tmp_path) == 1
+    assert "`--max-batch-size 0`" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()

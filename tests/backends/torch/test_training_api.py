@@ -170,3 +170,16 @@ def test_what_cannot_be_is_said_with_a_code(call: object, code: str) -> None:
     assert callable(call)
     with pytest.raises(specc.Failed, match=code):
         call()
+
+
+def test_torch_compile_ends(tmp_path: Path) -> None:
+    """The module stays uncompiled: Dynamo traced the interpreter for over 200 s."""
+    spec = tmp_path / "m.specc"
+    spec.write_text(
+        "specc 1\nmodel m\ndims batch, n\n"
+        "graph g(x: float[batch, n, 8]) -> (y: float[batch, n, 8]) {\n"
+        "  return x + (attention(x, heads=2, mask=causal) @ a)\n}\n"
+    )
+    model = specc_torch.module(str(spec))
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(torch.compile(model)(x=x)["y"], model(x=x)["y"])
