@@ -215,7 +215,7 @@ def render_codes_page() -> str:
 API = {
     "specc": {
         "specc/api.py": ("check", "compile", "load", "Model"),
-        "specc/runtime/model_handle.py": ("ModelHandle.close", "ModelHandle.weights"),
+        "specc/runtime/open_model.py": ("OpenedModel.close", "OpenedModel.weights"),
         "specc/runtime/generation.py": ("GenerationStream", "GenerationResult"),
         "specc/diagnostics/diagnostic.py": ("Failed", "Diagnostic"),
     },

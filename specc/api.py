@@ -19,8 +19,7 @@ from specc.decode.generation_settings import GenerationArguments
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import spec_loader as driver
 from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import parse_graph_names
-from specc.driver.compile_report import CompileReport, refuse_uncompiled
+from specc.driver.compile_options import CompileReport, parse_graph_names, refuse_uncompiled
 from specc.driver.python_arguments import (
     check_arguments,
     compile_options,
@@ -29,14 +28,14 @@ from specc.driver.python_arguments import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.runtime.attention_selection import AttentionWeights
+from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generate_each import generate_each
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
-from specc.runtime.model_handle import ModelHandle
-from specc.runtime.open_model import open_compiled, open_stream
+from specc.runtime.model_inputs import ModelInputs
+from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
 from specc.runtime.prompts import encode_chat
 from specc.runtime.streaming import InputStream
 from specc.runtime.task_runner import is_task_input, run_task
@@ -115,12 +114,17 @@ def compile(
     return compile_model(_open(spec, config, set, options.weights, context_length), options)
 
 
-class Model(ModelHandle):
+class Model(OpenedModel):
     """A compiled model or package: `run` computes the full graph, `generate` generates sequences.
 
     `with specc.load(…) as model:` closes it at the end. A model is thread-safe; a
     `GenerationStream` belongs to the thread that iterates it.
     """
+
+    @property
+    def entrance(self) -> ModelInputs:
+        """The inputs of the full graph, else of the graphs that a package has."""
+        return self.scoring.entrance if self.scoring else super().entrance
 
     @overload
     def run(self, batches: Iterable[Mapping[str, object]], /) -> Iterator[Results]: ...
@@ -152,11 +156,11 @@ class Model(ModelHandle):
                 "this model decodes by itself and has no other results",
                 helps=["use `generate`"],
             )
-        if not batches and is_task_input(self.whole, inputs):
-            return run_task(self.whole, inputs)
+        if not batches and is_task_input(self.full, inputs):
+            return run_task(self.full, inputs)
         if batches:
-            return run_batches(self.whole, batches, inputs)
-        return self.whole.run(**inputs)
+            return run_batches(self.full, batches, inputs)
+        return self.full.run(**inputs)
 
     def fixed(self, **lengths: int) -> LoadedModel:
         """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
@@ -165,13 +169,13 @@ class Model(ModelHandle):
         Shape computations are folded, and with the `cuda` provider the run is captured as a
         CUDA graph. Raise E0981 unless every dimension of the inputs is named.
         """
-        return fix_lengths(self.whole, lengths)
+        return fix_lengths(self.full, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
         """Run the model and return the outputs and the weights of every attention by scope:
         [batch, heads, query, key].
         """
-        return self.whole.attention(**inputs)
+        return self.full.attention(**inputs)
 
     def generate(self, *given: object, **settings: object) -> GenerationStream:
         """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
@@ -202,7 +206,7 @@ class Model(ModelHandle):
 
         Raise E0977 for a model without `stream`.
         """
-        return open_stream(self.opened).begin(**once)
+        return open_stream(self).begin(**once)
 
     def map(
         self,
@@ -235,15 +239,15 @@ class Model(ModelHandle):
             max_errors=max_errors,
         )
         job = JobRequest(
-            model=str(self.opened.path),
+            model=str(self.path),
             data=[os.fspath(path) for path in data],
             out=os.fspath(out),
             columns=dict(columns or {}),
             keep=keep_columns,
             settings=dict(settings),
             raw=tuple(raw),
-            graph=self.opened.graph,
-            provider=self.opened.provider,
+            graph=self.graph,
+            provider=self.provider,
             to=output_format,
             workers=workers,
             engine=engine,
@@ -280,9 +284,9 @@ def load(model: str | Path, *, execution_provider: str = "cpu", threads: int = 0
     """
     check_arguments(model=model, execution_provider=execution_provider, threads=threads)
     refuse_uncompiled(model)
-    opened = Model(open_compiled(model, provider=execution_provider, threads=threads))
+    opened = Model(**vars(open_compiled(model, provider=execution_provider, threads=threads)))
     # now, so that what cannot be opened is said here and not at the first use
-    _ = opened.scoring, opened.writer, opened.opened.streamer
+    _ = opened.scoring, opened.writer, opened.streamer
     return opened
 
 

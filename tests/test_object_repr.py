@@ -81,8 +81,8 @@ def public(folder: Path) -> list[object]:
     shut.close()
     checked = specc.check("xor")
     return [
-        package, digits, shut, digits.whole, digits.opened, digits.manifest, digits.entrance,
-        package.opened.package, package.opened.package and package.opened.package.index, package.writer, writing, writing.results()[0][0],
+        package, digits, shut, digits.whole, digits.manifest, digits.entrance,
+        package.package, package.package and package.package.index, package.writer, writing, writing.results()[0][0],
         checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.reading, digits.manifest.graph,
         digits.attention(pixel_values=np.zeros((1, 1, 8, 8), np.float32))[1],
     ]  # fmt: skip
@@ -256,7 +256,7 @@ def test_a_package_is_closed_and_a_text_that_was_begun_ends(folder: Path) -> Non
 def test_a_block_that_fails_is_closed_too(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), specc.load(folder / "digits.onnx") as model:
         _ = 1 / 0
-    assert model.opened.closed
+    assert model.closed
 
 
 # ---- Batches

@@ -4,8 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import fields
 
 from specc.artifact.package_index import is_package_directory
-from specc.cli.standard_input import STDIN, read_spec_from_stdin
-from specc.cli.terminal import print_note
+from specc.cli.terminal import STDIN, print_note, read_spec_from_stdin
 from specc.driver.quantize_section import CACHES, HEADS, MAX_SAMPLES, NONE, QuantizeOptions
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.library.spec_files import format_shadow_note, is_builtin_spec
@@ -101,8 +100,6 @@ def parse_quantize_options(given: Namespace) -> QuantizeOptions:
 
 PROVIDER = "ONNX Runtime execution provider: cpu, cuda, … (default: cpu)"
 """Help of `--execution-provider`."""
-FORCE = "replace a file that specc did not write, too; never one that is read"
-"""What `--force` says wherever something is written."""
 
 
 def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:

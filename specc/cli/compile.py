@@ -4,7 +4,6 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from specc.cli import terminal
 from specc.cli.common_options import (
-    FORCE,
     add_quantize_arguments,
     add_spec_arguments,
     open_spec_from_arguments,
@@ -16,11 +15,10 @@ from specc.cli.generation_options import (
     parse_generation_settings,
     setting_flag,
 )
-from specc.cli.terminal import show_write_progress
+from specc.cli.terminal import FORCE, show_write_progress
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_model import compile_model
-from specc.driver.compile_options import CompileOptions, parse_graph_names
-from specc.driver.compile_report import CompileReport
+from specc.driver.compile_options import CompileOptions, CompileReport, parse_graph_names
 from specc.driver.profiles.export_profile import PROFILES
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadow_note

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
 from specc.cli.terminal import print_done, print_json_result
-from specc.driver.compile_report import refuse_uncompiled
+from specc.driver.compile_options import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import open_compiled
 from specc.runtime.triton_export import write_triton_repository

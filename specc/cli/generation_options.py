@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
-from specc.cli.common_options import FORCE
+from specc.cli.terminal import FORCE
 from specc.decode.setting_table import STRATEGIES
 from specc.io.safe_read import escape_text
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES

@@ -23,7 +23,6 @@ from specc.cli.argument_errors import UsageError, describe_unknown_option
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.object_repr import extract_docstring_summary
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.platform import (
     ProcessTerminated,
@@ -46,15 +45,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "print architecture, shapes, weights and cost, or the contents of a package",
     ),
     "diff": ("specc.cli.diff", "compare two architectures: specs, models, packages"),
-    "fmt": ("specc.cli.fmt", "format specs"),
+    "fmt": ("specc.cli.fmt_convert", "format specs"),
     "convert": (
-        "specc.cli.convert",
+        "specc.cli.fmt_convert",
         "convert .specc to YAML or back, or GloVe vectors to safetensors",
     ),
     "expand": ("specc.cli.expand", "inline base specs and standard library blocks into one spec"),
     "explain": ("specc.cli.explain", "explain a diagnostic code, for example E0302"),
-    "list": ("specc.cli.list", "list built-in specs, blocks, masks, scores and functions"),
-    "doc": ("specc.cli.doc", "document a spec, block or function"),
+    "list": ("specc.cli.list_doc", "list built-in specs, blocks, masks, scores and functions"),
+    "doc": ("specc.cli.list_doc", "document a spec, block or function"),
     "lsp": ("specc.cli.lsp", "language server over stdin and stdout"),
     "completion": ("specc.cli.completion", "print a completion script for bash, zsh or fish"),
 }
@@ -323,10 +322,9 @@ def _stem(name: str) -> str:
 
 def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
     """What a command takes."""
+    summary = COMMANDS[name][1] if name in COMMANDS else ""
     made = ArgumentParser(
-        prog=f"specc {name}",
-        description=extract_docstring_summary(module.__doc__),
-        allow_abbrev=False,
+        prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
     )
     vars(module)[f"add_{_stem(name)}_arguments"](made)
     add_common_options(made)

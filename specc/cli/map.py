@@ -15,7 +15,7 @@ from specc.cli.common_options import PROVIDER
 from specc.cli.generation_options import add_generation_arguments, parse_generation_settings
 from specc.cli.terminal import output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
-from specc.driver.compile_report import refuse_uncompiled
+from specc.driver.compile_options import refuse_uncompiled
 from specc.io.safe_read import escape_text
 
 

@@ -6,8 +6,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.common_options import FORCE
-from specc.cli.terminal import print_done, print_json_result
+from specc.cli.terminal import FORCE, print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
 from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance

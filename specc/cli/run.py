@@ -7,20 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specc.cli.generation_options import add_run_arguments, parse_generation_settings
-from specc.cli.run_input_errors import add_run_example
 from specc.cli.run_inputs import read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
     array_as_json,
     parse_run_outputs,
     print_results,
+    run_for_task,
     text_as_json,
 )
-from specc.cli.run_predictions import run_for_task
-from specc.cli.run_task_inputs import reads_arrays
+from specc.cli.run_task_inputs import add_run_example, reads_arrays
 from specc.cli.terminal import output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.compile_report import refuse_uncompiled
+from specc.driver.compile_options import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.ir.array import Array
@@ -30,7 +29,15 @@ from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays
-from specc.runtime.open_model import OpenedModel, model_task, open_compiled, open_stream
+from specc.runtime.open_model import (
+    OpenedModel,
+    computes_at_once,
+    list_model_files,
+    model_task,
+    open_compiled,
+    open_stream,
+    require_attention_model,
+)
 from specc.runtime.prompts import encode_chat
 
 CHAT = 'write [{"role": "user", "content": "a text"}, …]'
@@ -61,14 +68,14 @@ def _run_opened(
     if task and not reads_arrays(task, given.inputs, [*entrance.graph.inputs]):
         return run_for_task(opened, task, given, settings)
     read = read_arguments(entrance, given.inputs)
-    outputs = parse_run_outputs(given, [*opened.files, *map(Path, read.files)])
+    outputs = parse_run_outputs(given, [*list_model_files(opened), *map(Path, read.files)])
     outputs.check()
     if given.chunk_size or (opened.streamer is not None and opened.scoring is None):
         _stream(opened, read.inputs, outputs, given.chunk_size)
     elif given.chat is not None:
         said = {**read.inputs, entrance.growing: [encode_chat(entrance, _messages(given.chat))]}
         _write(opened, opened.begin(said, settings), outputs)
-    elif opened.computes(read.inputs, settings):
+    elif computes_at_once(opened, read.inputs, settings):
         _compute(opened, read.inputs, outputs)
     else:
         _write(opened, opened.begin(read.inputs, settings), outputs)
@@ -123,7 +130,9 @@ def _stream(
     """
     streamer = open_stream(opened)
     if outputs.attention:
-        opened.looked_at()  # a package that has the whole graph draws it without chunks
+        require_attention_model(
+            opened
+        )  # a package that has the whole graph draws it without chunks
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "what a stream looked at is not drawn", helps=helps)
     results = streamer.run(inputs, rows)
@@ -149,7 +158,7 @@ def _comes_in_pieces(writing: GenerationStream) -> bool:
 def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) -> None:
     """One text as it comes; several texts, or tokens that are none, when all are there."""
     if outputs.attention:
-        opened.looked_at()  # whoever lacks it is told before anything is written
+        require_attention_model(opened)  # whoever lacks it is told before anything is written
     as_it_comes = _comes_in_pieces(writing)
     if as_it_comes:
         _print_pieces(writing)
@@ -163,7 +172,9 @@ def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) 
         print_note(f"cut off after {len(best.tokens)} tokens, {why}")
     seen: dict[str, Array] = {}
     if outputs.attention:
-        looked = attention_of_generation(opened.looked_at(), writing, best, outputs.choice.scope)
+        looked = attention_of_generation(
+            require_attention_model(opened), writing, best, outputs.choice.scope
+        )
         outputs.looked(looked)
         seen = looked.results
     outputs.save({**seen, **results_as_arrays(writing, results)})

@@ -7,9 +7,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.cli.run_input_errors import ENDINGS, SOUND, fail_missing_file, fail_too_many_arguments
-from specc.cli.run_task_inputs import read_lines
-from specc.cli.standard_input import STDIN
+from specc.cli.run_task_inputs import (
+    ENDINGS,
+    SOUND,
+    fail_missing_file,
+    fail_too_many_arguments,
+    read_lines,
+)
+from specc.cli.terminal import STDIN
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json

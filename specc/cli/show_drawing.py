@@ -4,8 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from specc.cli.common_options import FORCE
-from specc.cli.terminal import print_done
+from specc.cli.terminal import FORCE, print_done
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_path

@@ -10,9 +10,8 @@ from specc.cli.terminal import count_lines
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
-from specc.driver.compile_report import refuse_uncompiled
+from specc.driver.compile_options import refuse_uncompiled
 from specc.io.safe_read import escape_text
-from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.open_model import OpenedModel, open_compiled
 from specc.verification.quantization_error import MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
@@ -183,7 +182,7 @@ def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None
     more than it may be.
     """
     full = open_compiled(given.baseline, graph=given.graph, provider=given.execution_provider)
-    compared = QuantizationComparison(_whole(opened), _whole(full))
+    compared = QuantizationComparison(opened.full, full.full)
     compared.run(given.seed, given.rounds)
     for name, off in compared.layers(given.seed) if given.per_layer else ():
         terminal.print_done(f"`{escape_text(name)}` is off by {off:.1e} of its size")
@@ -192,14 +191,3 @@ def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None
     for line in compared.lines():
         terminal.print_done(line)
     compared.check(dict(given.threshold))
-
-
-def _whole(opened: OpenedModel) -> LoadedModel:
-    """The graph that scores. E0832 where a package lacks it."""
-    if opened.scoring is None:
-        raise_error(
-            "E0832",
-            "the package has no `score` graph, by which models are compared",
-            helps=["compile it with `--graphs score,encode,step`"],
-        )
-    return opened.scoring

@@ -8,16 +8,14 @@ import numpy as np
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.stepper_protocol import Bools, Floats, Ints, Stepper, check_logits, check_prompt
 from specc.decode.token_choice import (
+    DecodePosition,
     apply_repetition_penalty,
     initial_seen_tokens,
     log_softmax_f32,
-    top_k_indices,
-)
-from specc.decode.token_rules import (
-    DecodePosition,
     mask_disallowed_tokens,
     prompt_lengths,
     prompt_tokens,
+    top_k_indices,
 )
 
 LEAST = float(np.finfo(np.float32).min)

@@ -16,19 +16,17 @@ from specc.decode.stepper_protocol import (
     check_prompt,
 )
 from specc.decode.token_choice import (
+    DecodePosition,
     apply_repetition_penalty,
     filter_candidates,
     initial_seen_tokens,
     log_softmax_f32,
-    sample_token,
-    sampling_uniforms,
-    sampling_uniforms_at,
-)
-from specc.decode.token_rules import (
-    DecodePosition,
     mask_disallowed_tokens,
     prompt_lengths,
     prompt_tokens,
+    sample_token,
+    sampling_uniforms,
+    sampling_uniforms_at,
 )
 
 

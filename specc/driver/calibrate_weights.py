@@ -24,8 +24,7 @@ from specc.calibration.gram_matrices import (
     quantize_calibrated,
 )
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.compile_job import reopen_job
-from specc.driver.lowering_job import LoweringJob, plan_lowering
+from specc.driver.compile_job import LoweringJob, plan_lowering, reopen_job
 from specc.driver.model_writer import write_package
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.quantize_section import NONE, CalibrationSource, QuantizeOptions

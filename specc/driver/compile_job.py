@@ -1,6 +1,6 @@
-"""The opened spec of one compile: its sized model, its weights, and the chosen target."""
+"""The state of one compile: opened spec, weights and target; then the graph to lower."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -8,22 +8,66 @@ from typing import Any
 
 from specc import backend
 from specc.backend import CompilerBackend, How
+from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision
 from specc.driver import reading_section as readings
 from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
-from specc.driver.spec_loader import OpenedSpec, elaborate_spec
-from specc.driver.taps import add_taps
+from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weight_sources import WeightSources, keep_stored_order, load_parameter_values
 from specc.huggingface.adapter_config import adapter_config_files, adapter_language
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import with_task
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.derived_graphs import DerivedGraphs, ModelSource
 from specc.ir.graph import Graph
 from specc.ir.model import ModelDefinition
+from specc.ir.quantization_format import NormFold
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.weights.parameter_values import CheckpointBinding, SeededValues
+from specc.transforms.fold_norms import find_norm_folds
+from specc.transforms.quantization_plan import QuantizationDecision
+from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
+from specc.weights.parameter_names import NamePattern
+from specc.weights.parameter_values import (
+    CheckpointBinding,
+    ParameterValues,
+    SeededValues,
+    find_ties,
+)
+from specc.weights.quantized_values import QuantizedValues, ValuesWithScales
+from specc.weights.stored_codes import find_stored_codes, read_stored_scales
+
+
+def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
+    """Return the graph with extra outputs for every value that a pattern matches.
+
+    Example: `encoder.layers.*.self_attn:weights`. Raise E0408 if a pattern matches nothing.
+    """
+    outputs = dict(graph.outputs)
+    for pattern in patterns:
+        # scope names are case-sensitive on every operating system
+        hits = [name for name in graph.names if NamePattern(pattern).matches(name)]
+        if not hits:
+            some = ", ".join(list(graph.names)[:8])
+            raise_error(
+                "E0408",
+                f"`{escape_text(pattern)}` matches no value of the model",
+                helps=[f"values are {some} …"],
+            )
+        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
+    return Graph(**{**graph.__dict__, "outputs": outputs})
+
+
+def _output_name(name: str, taken: Mapping[str, object]) -> str:
+    """Return a free output name for a tap: `:` becomes `.`, as ONNX reads `:0` as a port."""
+    free = name.replace(":", ".")
+    while free in taken:
+        free += "_"
+    return free
+
 
 HOW: Mapping[str, How] = {"": "auto", "auto": "auto", "link": "link", "inline": "inline"}
 """How weights are stored, by value of `weights_as`."""
@@ -151,3 +195,97 @@ def job_input_files(job: CompileJob) -> list[Path]:
     if job.quantize.by.data:
         files.append(Path(job.quantize.by.data))
     return sorted(set(files))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoweringJob(CompileJob):
+    """A compile that is ready to lower.
+
+    `simplified` is the graph that targets lower, not yet quantized. `decision` says which
+    weights are quantized, `folds` which norms are folded into linear layers first. `full` are
+    the parameters before quantization, `quantized` those of the decision (None if there are
+    none), `narrow` the parameters stored with more bits than they are computed with.
+    Calibration adds `recipe`, how int4 weights were quantized, and `scales`, those of the KV
+    cache by parameter name.
+    """
+
+    simplified: Graph
+    decision: QuantizationDecision
+    folds: tuple[NormFold, ...]
+    full: ParameterValues
+    quantized: QuantizedValues | None
+    narrow: Mapping[str, NarrowDtype]
+    recipe: str = ""
+    scales: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> ParameterValues:
+        """The parameters as stored: quantized if requested, and KV cache scales. Values
+        computed in 16 bits are checked to be in range.
+        """
+        values: ParameterValues = self.quantized or self.full
+        if self.scales:
+            values = ValuesWithScales(values, self.scales)
+        changed = self.full.changed if isinstance(self.full, FoldedValues) else ()
+        return RangeCheckedValues(values, self.narrow, changed) if self.narrow else values
+
+    @property
+    def documented(self) -> Graph:
+        """The full graph for the manifest: that of the spec, or the lowered one if that has
+        casts to 16 bits, whose place depends on how loops were split.
+        """
+        converted = self.convert_dtype(self.simplified)
+        return self.graph if converted is self.simplified else converted
+
+    def convert_dtype(self, graph: Graph) -> Graph:
+        """Return the graph in the compute dtype of the target."""
+        return precision.convert_graph_dtype(graph, self.options.dtype, self.target)
+
+    def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
+        """Return derived graphs in the compute dtype of the target."""
+        return precision.convert_derived_dtype(derived, self.options.dtype, self.target)
+
+    def quantize_source(self, source: ModelSource) -> ModelSource:
+        """Return the source of a model with the weights of the decision quantized."""
+        return precision.quantize_source(source, self.decision.plan)
+
+
+STORED_RECIPE = "int4 weights: the codes and scales of the checkpoint"
+
+
+def plan_lowering(job: CompileJob) -> LoweringJob:
+    """Simplify the graph and decide how its weights are stored and computed with.
+
+    Raise E0850 to E0853 and E0963 for quantization that is not possible.
+    """
+    wish = job.quantize.wish
+    # runtimes of the standard operators decide themselves to round activations too
+    keeps = wish is None and not job.quantize.dequantizes and job.target.rounded
+    stored = find_stored_codes(job.values) if keeps else {}
+    graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
+    ties = find_ties(job.values)
+    if stored:
+        decision = precision.plan_stored_codes(graph, ties, stored)
+    else:
+        decision = precision.plan_quantization(
+            graph,
+            job.quantize,
+            job.target,
+            job.opset,
+            ties,
+            lambda: elaborate_other_graphs(job.spec, job.graph.name),
+        )
+    plan = decision.plan
+    scales = read_stored_scales(job.values) if plan and stored else None
+    folds = find_norm_folds(graph, ties, plan) if job.quantize.fold else ()
+    full = FoldedValues(job.values, folds) if folds else job.values
+    return LoweringJob(
+        **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
+        simplified=graph,
+        decision=decision,
+        folds=folds,
+        full=full,
+        quantized=QuantizedValues(full, plan, stored=scales) if plan else None,
+        recipe=STORED_RECIPE if scales is not None else "",
+        narrow=precision.half_precision_parameters(graph, plan, job.options.dtype, job.target),
+    )

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from specc.artifact.manifest import DOC, KEY, Manifest
 from specc.backend import EmittedModel, Texts
 from specc.driver import precision
+from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import decode_settings_of, spec_signature
-from specc.driver.lowering_job import LoweringJob
 from specc.driver.weight_sources import weight_source_facts
 from specc.ir.derived_graphs import SelfDecodingGraph
 from specc.ir.graph import Graph

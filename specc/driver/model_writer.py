@@ -6,9 +6,8 @@ from dataclasses import replace
 from specc.backend import ExtraFile, PackageMetadata, WrittenModel
 from specc.driver import precision
 from specc.driver import reading_section as readings
-from specc.driver.compile_job import job_input_files
-from specc.driver.compile_report import CompileReport
-from specc.driver.lowering_job import LoweringJob
+from specc.driver.compile_job import LoweringJob, job_input_files
+from specc.driver.compile_options import CompileReport
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.package_graphs import build_generator, build_package_graphs
 from specc.driver.weight_sources import check_memory, count_values

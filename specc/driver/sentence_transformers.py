@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -22,11 +22,36 @@ from specc.huggingface.processor_files import (
     read_json_object,
     read_optional_object,
 )
-from specc.huggingface.settings_notes import READ_OF_ENCODER, READ_OF_SETTINGS, unread_settings
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
+
+READ_OF_ENCODER: Mapping[str, Sequence[object]] = dict.fromkeys(
+    (
+        "max_seq_length",
+        "do_lower_case",
+        "transformer_task",
+        "modality_config",
+        "module_output_name",
+    ),
+    (),
+)
+READ_OF_SETTINGS: Mapping[str, Sequence[object]] = {
+    **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
+    "similarity_fn_name": (None, "cosine"),
+    "model_type": (None, "SentenceTransformer"),
+}
+"""Keys that are followed, or change no vector, with the only values where not all are."""
+
+
+def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
+    """A note for each key of a file that nothing follows."""
+    for key, value in read_optional_object(path).items():
+        values = known.get(key, (None, {}, False))
+        if values and value not in values:
+            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(path))}`"
+
 
 CONFIG = "config.json"
 LARGEST = 2**20

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specc import backend
+from specc.diagnostics.object_repr import format_repr, render_html_table
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
@@ -252,3 +253,16 @@ def _collecting(
         body=replace(body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}),
         until=-1,
     ), tuple(taps)
+
+
+class AttentionWeights(dict[str, Array]):
+    """[batch, heads, query, key] by the scope of the attention, in the model's order."""
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{scope} {list(x.shape)}" for scope, x in self.items())
+        return format_repr(f"attention of {len(self)} scopes: {first}")
+
+    def _repr_html_(self) -> str:
+        """Scopes and shapes, for a notebook."""
+        shapes = [(scope, str(list(x.shape))) for scope, x in self.items()]
+        return render_html_table("attention: batch, heads, query, key", shapes)

@@ -10,8 +10,13 @@ from specc.decode.decode_loop import choose_next_tokens, token_log_probs
 from specc.decode.detokenizer import BatchDetokenizer
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.stepper_protocol import Bools, Floats, Ints, fail_no_logits
-from specc.decode.token_choice import initial_seen_tokens, sampling_uniforms_at
-from specc.decode.token_rules import DecodePosition, prompt_lengths, prompt_tokens
+from specc.decode.token_choice import (
+    DecodePosition,
+    initial_seen_tokens,
+    prompt_lengths,
+    prompt_tokens,
+    sampling_uniforms_at,
+)
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.batch_slots import merge_stepper_rows, prepend_spare_columns, spare_columns
 from specc.runtime.generation import GenerationResult, GenerationStream, decode_tokens

@@ -27,7 +27,7 @@ from specc.io.atomic_write import FileDigest
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.ir.derived_graphs import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
-from specc.runtime.step_inputs import BufferedStep
+from specc.runtime.steppers import BufferedStep
 
 USUAL = ("score", "generate")
 """The graphs that are meant where none is named, the first that there is."""

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.artifact.generation_facts import is_stream
-from specc.artifact.manifest import RandomWeights
+from specc.artifact.manifest import Manifest, RandomWeights
 from specc.artifact.package_index import NAME, read_index
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.object_repr import format_repr, render_html_table
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.io.safe_read import escape_text
+from specc.io.safe_read import Closeable, escape_text
+from specc.ir.array import Array
 from specc.preprocessing.task_kinds import Task
 from specc.runtime.generation import GenerationStream
 from specc.runtime.generator import Generator, open_generator, standalone_generator_of
@@ -23,12 +24,12 @@ from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.streaming import StreamingModel, open_streamer
 
 
-@dataclass(kw_only=True)
-class OpenedModel:
-    """What lies at `path`, on an execution provider. `graph` is the one of a package's
-    graphs that is asked for, once and alone; empty: whatever suits.
+@dataclass(kw_only=True, eq=False)
+class OpenedModel(Closeable):
+    """A compiled model or package at `path`, on an execution provider, until it is closed.
 
-    With `contents` every byte has been compared with what was written.
+    `graph` names the only graph of a package to use; empty: whichever fits the call. With
+    `contents` every byte has been compared with what was written.
     """
 
     path: Path
@@ -40,7 +41,28 @@ class OpenedModel:
     closed: bool = False
 
     def __repr__(self) -> str:
-        return format_repr(f"opened {self.path}, {self.provider}")
+        return format_repr(f"model {self._signed}, {self.provider}")
+
+    def _repr_html_(self) -> str:
+        """What it takes and gives, for a notebook."""
+        return render_html_table(
+            f"specc model {self.path}",
+            [
+                ("graph", self._signed),
+                ("writes", self.writer.generation.name if not self.closed and self.writer else ""),
+                ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
+                ("provider", self.provider),
+            ],
+        )
+
+    @property
+    def _signed(self) -> str:
+        """Its name, what it takes and what it gives."""
+        if self.closed:
+            return f"at {self.path}, closed"
+        if self.scoring is None:
+            return self.entrance.graph.signed()
+        return f"{self.manifest.name}, {self.manifest.graph.signed()}"
 
     @property
     def steps(self) -> bool:
@@ -50,29 +72,51 @@ class OpenedModel:
     @cached_property
     def streamer(self) -> StreamingModel | None:
         """How it is given rows as they come; None for what is not streamed."""
-        return _streamer(self)
+        if self.package is None or not _drives(self.package, self.graph, rows_come=True):
+            return None
+        self.check_open()
+        return open_streamer(self.package, provider=self.provider, threads=self.threads)
 
     @cached_property
     def whole(self) -> LoadedModel:
         """The graph that computes all at once. E0832 where it is open which is meant."""
-        return self._load(self.package.role(self.graph) if self.package else "")
+        role = self.package.role(self.graph) if self.package else ""
+        # the same graph is not opened twice: it may fill the memory of a device
+        return self.scoring if role == "score" and self.scoring else self._load(role)
 
     @cached_property
     def scoring(self) -> LoadedModel | None:
         """The graph that scores whole texts; None where a package lacks it."""
         if self.package is None:
             return self.whole
-        if "score" not in self.package.roles:
-            return None
-        # the same graph is not opened twice: it may fill the memory of a device
-        same = not self.steps and self.package.role(self.graph) == "score"
-        return self.whole if same else self._load("score")
+        return self._load("score") if "score" in self.package.roles else None
+
+    @property
+    def full(self) -> LoadedModel:
+        """The graph that scores whole texts. E0832 where a package lacks it."""
+        if self.scoring is None:
+            raise_error(
+                "E0832",
+                "this package has no `score` graph",
+                helps=["compile it with `--graphs score,encode,step`"],
+            )
+        return self.scoring
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the full graph says about itself."""
+        return self.full.manifest
+
+    def weights(self) -> dict[str, Array]:
+        """Return the parameters by name, in the layout that the graph reads.
+
+        Matrices that the checkpoint stores as [in, out] may have that layout.
+        """
+        return self.full.weights()
 
     @cached_property
     def writer(self) -> Generator | None:
-        """How it writes; None for what computes only, and for one graph of a package
-        that is run once.
-        """
+        """The generator; None for a model without one, and for one graph of a package."""
         self.check_open()
         package = self.package
         if package is not None and self.steps:
@@ -93,43 +137,13 @@ class OpenedModel:
     @property
     def chance(self) -> RandomWeights | None:
         """Which weights are random, where there are any."""
-        # Of a package that steps, the index tells the seed: no graph of it has all the
-        # weights.
+        # in a package with steps no graph has all the weights: the index has the seed
         fed = self.writer if self.steps else self.streamer
         if self.steps or fed is not None:
             return fed.chance if fed else None
         manifest = self.whole.manifest
         random = bool(manifest.graph.parameters) or manifest.decodes is not None
         return manifest.chance if random else None
-
-    @property
-    def files(self) -> list[Path]:
-        """The files that it consists of: what is written must be none of them."""
-        if self.package is not None:
-            index = read_index(self.path)
-            return [self.path / n for n in (NAME, *index.files, *index.linked)]
-        model = self.whole
-        # A single model has no index; what it reads is told by its tensors.
-        weights = [name for name, _ in model.file.outside()]
-        tokenizers = [f.name for f in model.manifest.reading.files if f.name]
-        folder = model.path.parent
-        return [self.path, *(folder / name for name in (*weights, *tokenizers))]
-
-    def computes(self, given: Collection[str], settings: Mapping[str, object]) -> bool:
-        """Whether all is computed at once for these inputs, and nothing written. E0701
-        for settings of writing where nothing can be.
-
-        A model of one graph whose growing input is given shows its results: nobody has
-        said that it should go on.
-        """
-        if self.steps:
-            return False
-        if self.writer is None and settings:
-            _nothing_to_set(self)
-        scores = self.writer is not None and self.writer.itself is None
-        # A file that decodes by itself has no other results, so it always writes.
-        asked = scores and self.entrance.growing in given and not settings
-        return self.writer is None or asked
 
     def begin(
         self, given: Mapping[str, object], settings: Mapping[str, object]
@@ -139,17 +153,9 @@ class OpenedModel:
             _nothing_to_set(self)
         return self.writer.generate(**given, **settings)
 
-    def looked_at(self) -> LoadedModel:
-        """The whole graph, whose attention can be seen. E0931 where it is not there."""
-        if self.scoring is None:
-            _no_attention("in the whole graph, which this package lacks")
-        if self.scoring.manifest.decodes is not None:
-            _no_attention("in no model that decodes by itself: they are inside its loop")
-        return self.scoring
-
     def close(self) -> None:
-        """Let go of what the runtime holds: its graphs, and the memory of their weights.
-        A text that is being written keeps what it is written with.
+        """Release the runtime sessions; later calls raise E0949. A `with` block closes the
+        model. A text that is being written keeps what it is written with.
         """
         self.closed = True
         for name in ("whole", "scoring", "writer", "streamer"):
@@ -170,6 +176,47 @@ class OpenedModel:
         )
 
 
+def list_model_files(opened: OpenedModel) -> list[Path]:
+    """Return the files that a model consists of: what is written must be none of them."""
+    if opened.package is not None:
+        index = read_index(opened.path)
+        return [opened.path / n for n in (NAME, *index.files, *index.linked)]
+    model = opened.whole
+    # A single model has no index; what it reads is told by its tensors.
+    weights = [name for name, _ in model.file.outside()]
+    tokenizers = [f.name for f in model.manifest.reading.files if f.name]
+    folder = model.path.parent
+    return [opened.path, *(folder / name for name in (*weights, *tokenizers))]
+
+
+def computes_at_once(
+    opened: OpenedModel, given: Collection[str], settings: Mapping[str, object]
+) -> bool:
+    """Return whether all is computed at once for these inputs, and nothing written. E0701
+    for settings of writing where nothing can be.
+
+    A model of one graph whose growing input is given shows its results: nobody has
+    said that it should go on.
+    """
+    if opened.steps:
+        return False
+    if opened.writer is None and settings:
+        _nothing_to_set(opened)
+    scores = opened.writer is not None and opened.writer.itself is None
+    # A file that decodes by itself has no other results, so it always writes.
+    asked = scores and opened.entrance.growing in given and not settings
+    return opened.writer is None or asked
+
+
+def require_attention_model(opened: OpenedModel) -> LoadedModel:
+    """Return the full graph, whose attention can be seen. E0931 where it is not there."""
+    if opened.scoring is None:
+        _no_attention("in the whole graph, which this package lacks")
+    if opened.scoring.manifest.decodes is not None:
+        _no_attention("in no model that decodes by itself: they are inside its loop")
+    return opened.scoring
+
+
 def model_task(opened: OpenedModel) -> Task | None:
     """Return the task of the graph that computes all at once; None where it has none."""
     alone = opened.streamer is not None and opened.scoring is None
@@ -183,15 +230,6 @@ def has_batch_shared_scales(opened: OpenedModel) -> bool:
     package = opened.package
     files = package.models.values() if package else [opened.whole.file]
     return any(file.shares_scales() for file in files)
-
-
-def _streamer(opened: OpenedModel) -> StreamingModel | None:
-    """How a package is given rows as they come."""
-    package, provider, threads = opened.package, opened.provider, opened.threads
-    if package is None or not _drives(package, opened.graph, rows_come=True):
-        return None
-    opened.check_open()
-    return open_streamer(package, provider=provider, threads=threads)
 
 
 def open_stream(opened: OpenedModel) -> StreamingModel:

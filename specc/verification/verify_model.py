@@ -21,8 +21,15 @@ from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
-from specc.runtime.random_inputs import USUAL, Draw, random_inputs, sizes_for
-from specc.runtime.step_inputs import StepInputs, sample_step_inputs, states_by_name
+from specc.runtime.random_inputs import (
+    USUAL,
+    Draw,
+    StepInputs,
+    random_inputs,
+    sample_step_inputs,
+    sizes_for,
+    states_by_name,
+)
 from specc.verification.quantization_error import reference_cache_values
 from specc.verification.quantized_products import QuantizedProducts
 from specc.verification.rounding_errors import EXPLAINED as HALF_EXPLAINED

@@ -11,9 +11,8 @@ from support.sums import factors
 import specc
 from specc.calibration import calibration_stages
 from specc.calibration.activation_taps import find_weight_readers
-from specc.driver.compile_job import open_job
+from specc.driver.compile_job import open_job, plan_lowering
 from specc.driver.compile_options import CompileOptions
-from specc.driver.lowering_job import plan_lowering
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array

@@ -8,7 +8,7 @@ import pytest
 from specc.decode.beam_search import search_beams
 from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_rules import (
+from specc.decode.token_choice import (
     DecodePosition,
     mask_disallowed_tokens,
     prompt_lengths,

@@ -13,9 +13,9 @@ from support.verify_lines import verify_package
 import specc
 from specc.backend import PackageGraph, PackageMetadata
 from specc.driver import reading_section as readings
+from specc.driver.compile_job import add_taps
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.taps import add_taps
 from specc.runtime.model_package import open_package
 from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc_onnx import get_target, write_package
@@ -124,7 +124,7 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
     (said,) = [remark for remark in made.remarks if "not exported: " in remark]
     named = said.partition("not exported: ")[2].partition(";")[0].split(", ")
     assert sorted([*named, *wanted]) == sorted({*PACKAGE_GRAPHS} & {*named, *wanted})
-    assert specc.load(tmp_path / "p").opened.package
+    assert specc.load(tmp_path / "p").package
     with pytest.raises(specc.Failed):
         specc.compile(name, tmp_path / "q", init=1, set=config, graphs=["generate", "score"])
     assert not (tmp_path / "q").exists()

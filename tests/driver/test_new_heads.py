@@ -88,7 +88,7 @@ def test_in_a_package_too(tmp_path: Path) -> None:
     saved(tmp_path, tensors)
     out = tmp_path / "package"
     specc.compile(tmp_path, out, graph=_first(found), init_missing=3, graphs="step")
-    assert specc.load(out).opened.chance == RandomWeights(3, 1)
+    assert specc.load(out).chance == RandomWeights(3, 1)
 
 
 def _first(found: Any) -> str:

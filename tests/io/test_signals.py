@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specc.cli import list as list_command
+from specc.cli import list_doc as list_command
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Failed
 from specc.io import platform
@@ -32,8 +32,8 @@ def stays(given):
         (folder / "sums").write_bytes(b"x")
         out.entry("m.onnx", chunks())
 
-import specc.cli.list
-specc.cli.list.run_list = stays
+import specc.cli.list_doc
+specc.cli.list_doc.run_list = stays
 sys.argv = ["specc", "list"]
 main.entry()
 """

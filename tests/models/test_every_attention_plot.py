@@ -11,8 +11,7 @@ from support.pages import data_of, page_is_sound
 from support.small import SMALL
 
 import specc
-from specc.runtime.attention_selection import AttentionSelection
-from specc.runtime.attention_views import render_attention, run_with_attention
+from specc.runtime.attention_views import AttentionSelection, render_attention, run_with_attention
 from specc.runtime.attention_weights import find_attentions
 from specc.runtime.random_inputs import random_inputs, sizes_for
 

@@ -5,7 +5,7 @@ import pytest
 from support.looks import attention
 
 from specc.diagnostics.diagnostic import Failed
-from specc.runtime.attention_selection import AttentionSelection, parse_number_list, select_maps
+from specc.runtime.attention_views import AttentionSelection, parse_number_list, select_maps
 
 MAPS = tuple(
     attention(np.ones((4, 2, 2)), scope=scope)

@@ -128,7 +128,7 @@ def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
     specc.compile(path, tmp_path / "out", init=2, graphs=["step"])
     one = specc.load(tmp_path / "out")
     assert one.entrance.growing == "x"
-    streamer = one.opened.streamer
+    streamer = one.streamer
     assert streamer is not None
     all_ = given(12)
     whole, pieces = streamer.run(all_), streamer.run(all_, 4)

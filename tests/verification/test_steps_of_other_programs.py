@@ -13,8 +13,7 @@ from specc import backend
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import random_inputs
-from specc.runtime.step_inputs import sample_step_inputs, states_by_name
+from specc.runtime.random_inputs import random_inputs, sample_step_inputs, states_by_name
 
 
 @pytest.mark.parametrize(

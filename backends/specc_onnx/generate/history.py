@@ -1,4 +1,4 @@
-"""Rules over the tokens of each sequence so far, as ONNX nodes; `specc.decode.token_rules` in
+"""Rules over the tokens of each sequence so far, as ONNX nodes; `specc.decode.token_choice` in
 Python.
 
 A history is i64[rows, n]: the tokens of the prompt without its padding, then those that

@@ -5,8 +5,11 @@ may go over to a decoder.
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.driver.profiles.encoder_boundary import find_cross_attention, find_encoder_output
-from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
+from specc.driver.profiles.hf_encoder_decoder import (
+    build_encoder_decoder,
+    find_cross_attention,
+    find_encoder_output,
+)
 from specc.ir import ops
 from specc.ir.derived_graphs import DecodeState, DerivedGraphs
 from specc.ir.dim import Dim

@@ -1,0 +1,182 @@
+"""Rewrite specs: `specc fmt` and `specc convert`, which also converts GloVe word vectors."""
+
+import difflib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from specc.cli.terminal import (
+    FORCE,
+    STDIN,
+    output_style,
+    print_done,
+    print_json_result,
+    read_spec_from_stdin,
+)
+from specc.diagnostics.codes import compute_exit_status
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.machine_formats import diagnostic_to_json
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import (
+    SPEC_OUTPUT,
+    VOCABULARY_OUTPUT,
+    WEIGHTS_OUTPUT,
+    resolve_output_path,
+)
+from specc.io.safe_read import escape_text
+from specc.library.spec_files import read_spec_file
+from specc.syntax.dsl.dsl_printer import print_dsl
+from specc.syntax.parse import detect_syntax, parse_spec
+from specc.syntax.yaml.yaml_printer import print_yaml
+
+
+def add_fmt_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="SPEC",
+        help="spec files, .specc or .yaml; - formats the standard input",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if a file would change"
+    )
+    parser.add_argument("--diff", action="store_true", help="change nothing; print the differences")
+
+
+def print_difference(called: str, old: str, new: str) -> None:
+    """Print what formatting would change in a file, as a unified diff."""
+    lines = (old.splitlines(True), new.splitlines(True))
+    sys.stdout.writelines(difflib.unified_diff(*lines, called, called))
+
+
+def run_fmt(given: Namespace) -> int:
+    """Format each file; say which changed. What came by stdin goes out by stdout."""
+    changed, text = [], None
+    written = not (given.check or given.diff)
+    for name in given.files:
+        old, new = _formatted(name)
+        if name == STDIN and written:
+            text = new
+        elif new != old:
+            changed.append(name)
+            _tell(name, old, new, given)
+    faults = list(map(_uneven, changed)) if given.check else []
+    told = {
+        "changed": changed,
+        "written": written,
+        "text": text,
+        "faults": [diagnostic_to_json(fault) for fault in faults],
+    }
+    if print_json_result("fmt", told):
+        return compute_exit_status(fault.code for fault in faults)
+    if faults:
+        raise Failed(*faults)
+    if text is not None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _uneven(name: str) -> Diagnostic:
+    """What `--check` says of a file that would change: E0984."""
+    called = escape_text(name)
+    mend = f"run `specc fmt {called}`"
+    return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(mend,))
+
+
+def _formatted(name: str) -> tuple[str, str]:
+    """The text of a file, and its canonical form."""
+    tree = parse_spec(read_spec_from_stdin()) if name == STDIN else read_spec_file(Path(name), name)
+    assert tree.span is not None
+    source = tree.span.source
+    is_dsl = detect_syntax(source) == "specc"
+    return source.text, print_dsl(tree) if is_dsl else print_yaml(tree)
+
+
+def _tell(name: str, old: str, new: str, given: Namespace) -> None:
+    """Write a file anew, or show how it would be."""
+    called = escape_text(name)
+    if given.diff and not output_style().for_programs:
+        print_difference(called, old, new)
+    elif not (given.check or given.diff):
+        write_file_atomically(Path(name), [new.encode()])
+        print_done(f"{called} reformatted", aside=True)
+
+
+def add_convert_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a spec, - for the standard input, or word vectors in GloVe's text format (.txt)",
+    )
+    parser.add_argument(
+        "-o", "--output", default="", metavar="FILE", help="output file (default: standard output)"
+    )
+    parser.add_argument("--force", action="store_true", help=FORCE)
+
+
+def run_convert(given: Namespace) -> int:
+    """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
+    if given.file.endswith(".txt"):
+        return convert_glove_vectors(given.file, given.output, force=given.force)
+    from_stdin = given.file == STDIN
+    tree = (
+        parse_spec(read_spec_from_stdin())
+        if from_stdin
+        else read_spec_file(Path(given.file), given.file)
+    )
+    assert tree.span is not None
+    is_dsl = detect_syntax(tree.span.source) == "specc"
+    target = given.output or ("x.yaml" if is_dsl else "x.specc")
+    text = print_dsl(tree) if target.endswith(".specc") else print_yaml(tree)
+    if given.output:
+        inputs = () if from_stdin else (given.file,)
+        _write_spec(text.encode(), given.output, inputs, force=given.force)
+    files = [given.output] if given.output else []
+    told = {"files": files, "text": None if files else text}
+    if not print_json_result("convert", told) and not files:
+        print(text, end="")
+    return 0
+
+
+def _write_spec(made: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
+    """Leave a spec where it is wanted; never over the one that it is made of."""
+    path = resolve_output_path(output, SPEC_OUTPUT, inputs=inputs, force=force, content=made)
+    write_file_atomically(path, [made])
+
+
+def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
+    """Write the tensor `embedding.weight`, and beside it the words, one a line, in the
+    order of its rows.
+    """
+    # imported here: formatting a spec needs no arrays
+    from specc.weights.formats.glove import TENSOR, read_glove
+    from specc.weights.formats.safetensors import write_safetensors
+
+    if Path(target).suffix != ".safetensors":
+        helps = [
+            f"specc convert {escape_text(source)} -o {escape_text(Path(source).stem)}.safetensors"
+        ]
+        raise_error(
+            "E0816",
+            "word vectors become a safetensors file, so they need a name for one",
+            helps=helps,
+        )
+    found = read_glove(source)
+    words = Path(target).with_suffix(".vocab")
+    said = "".join(f"{word}\n" for word in found.words).encode()
+    resolve_output_path(target, WEIGHTS_OUTPUT, inputs=[source], force=force)
+    list_of_words = resolve_output_path(
+        words, VOCABULARY_OUTPUT, inputs=[source], force=force, content=said
+    )
+    write_file_atomically(list_of_words, [said])
+    write_safetensors(target, {TENSOR: found.array}, force=force)
+    shape = list(found.array.shape)
+    if not print_json_result("convert", {"files": [target, str(words)], "text": None}):
+        print_done(
+            f"{escape_text(target)}: `{TENSOR}` {shape}; {escape_text(str(words))}: "
+            f"the word of each row"
+        )
+    return 0
