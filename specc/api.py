@@ -20,12 +20,8 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import spec_loader as driver
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileReport, parse_graph_names, refuse_uncompiled
-from specc.driver.python_arguments import (
-    check_arguments,
-    compile_options,
-    errors_in_spec_syntax,
-    open_spec_argument,
-)
+from specc.driver.option_table import build_compile_options, check_arguments
+from specc.driver.python_arguments import errors_in_spec_syntax, open_spec_argument
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.runtime.attention_weights import AttentionWeights
@@ -108,9 +104,8 @@ def compile(
     """
     given = dict(locals())  # all of them, before anything else has a name
     check_arguments(**given)
-    chosen = parse_graph_names(graphs)
-    _check_generation_config(generation_config, chosen)
-    options = compile_options(given, chosen)
+    _check_generation_config(generation_config, parse_graph_names(graphs))
+    options = build_compile_options({**given, "generation_config": generation_config or {}})
     return compile_model(_open(spec, config, set, options.weights, context_length), options)
 
 

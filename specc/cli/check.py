@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.cli import terminal
-from specc.cli.common_options import add_spec_arguments, open_spec_from_arguments
+from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
+from specc.diagnostics.object_repr import group_thousands
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
 from specc.driver.tied_weights import count_own_parameters, mark_ties
 from specc.ir.model import ModelDefinition
@@ -81,7 +82,7 @@ def _tried(spec: OpenedSpec, found: CheckedSpec) -> list[str]:
     tried = _trials(found)
     lines = ["shapes are valid for all sizes" + (f" (tried {', '.join(tried)})" if tried else "")]
     if (count := _parameters(spec, found)) is not None:
-        lines.append(f"with this config: {count:,} parameters".replace(",", " "))
+        lines.append(f"with this config: {group_thousands(count)} parameters")
     for missing in found.missing:
         lines.append(f"not checked with numbers: {missing.title}")
     return lines

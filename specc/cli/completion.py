@@ -61,7 +61,7 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
 
 
 def _choice(action: Action) -> CompletionChoice:
-    words = tuple(str(word) for word in action.choices or ())
+    words = tuple(map(str, action.choices or ()))
     asked = ASKED.get(action.dest, "")
     return CompletionChoice(words, asked, files=not words and asked in ("", "specs"))
 

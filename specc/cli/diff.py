@@ -3,10 +3,10 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.artifact.manifest import Manifest
-from specc.cli.common_options import is_compiled, print_shadow_note
+from specc.cli.options import is_compiled, print_shadow_note, read_compiled_manifest
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
+from specc.driver.option_table import SPEC_OPTIONS, add_options
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.io.safe_read import escape_text
 from specc.visualize.architecture_diff import (
@@ -16,6 +16,11 @@ from specc.visualize.architecture_diff import (
     format_difference,
 )
 
+OPTIONS = {
+    "set": "set a config value of B, which is a spec",
+    "config": "read config values of B from a config.json",
+    "graph": "select a graph",
+}
 DIFFERENT = 4
 """The exit status where there is a difference, as of `verify`."""
 
@@ -26,20 +31,8 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
     what = "a spec, a checkpoint directory, a compiled model or a package"
     parser.add_argument("a", metavar="A", help=what)
     parser.add_argument("b", metavar="B", help="the other one")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set a config value of B, which is a spec",
-    )
-    parser.add_argument(
-        "--config",
-        default="",
-        metavar="FILE|DIR",
-        help="read config values of B from a config.json",
-    )
-    parser.add_argument("--graph", default="", metavar="NAME", help="select a graph")
+    for name, help in OPTIONS.items():
+        add_options(parser, {name: SPEC_OPTIONS[name]._replace(help=help)})
 
 
 def run_diff(given: Namespace) -> int:
@@ -48,7 +41,7 @@ def run_diff(given: Namespace) -> int:
     b = _side(given.b, given.graph, given.config, given.set)
     found = diff_architectures(a, b)
     if not print_json_result("diff", _told(a, b, found)):
-        print("\n".join(escape_text(line) for line in format_difference(a, b, found)))
+        print("\n".join(map(escape_text, format_difference(a, b, found))))
     return 0 if found.same else DIFFERENT
 
 
@@ -59,7 +52,7 @@ def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, 
         "b": b.name,
         "same": found.same,
         "unlike": found.unlike,
-        "changes": [vars(change) for change in found.changes],
+        "changes": [*map(vars, found.changes)],
     }
 
 
@@ -75,7 +68,7 @@ def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None
                 f"`{escape_text(path)}` is compiled: its config values stand in it",
                 helps=["leave out --set and --config, or compare with its spec"],
             )
-        manifest = _manifest(path, graph)
+        manifest = read_compiled_manifest(path, graph)
         if manifest.decodes is not None:
             raise_error(
                 "E0956",
@@ -86,15 +79,3 @@ def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None
     print_shadow_note(path)
     model = elaborate_spec(open_spec(path, config=config, sets=sets or []), graph)
     return DiffSide(name=name, graph=model.graph, config=model.config)
-
-
-def _manifest(path: str, graph: str) -> Manifest:
-    """What a compiled model says of itself; nothing is run."""
-    if path.endswith(".onnx"):
-        from specc.runtime.loaded_model import read_manifest
-
-        return read_manifest(path)
-    from specc.runtime.model_package import open_package
-
-    package = open_package(path)
-    return package.manifest(package.role(graph))

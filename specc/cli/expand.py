@@ -3,10 +3,11 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
-from specc.cli.common_options import add_spec_arguments, open_spec_from_arguments
-from specc.cli.terminal import FORCE, print_json_result, print_note
+from specc.cli.options import FORCED, add_spec_arguments, open_spec_from_arguments
+from specc.cli.terminal import print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
+from specc.driver.option_table import add_options
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
 from specc.frontend.standalone_spec import (
     build_renamed_standalone_spec,
@@ -57,7 +58,7 @@ def _graphs_as_text(spec: OpenedSpec) -> list[str]:
     values are missing. Raise the errors of `check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
-        return [as_text(graph) for graph in graphs]
+        return [*map(as_text, graphs)]
     trials = check_spec_symbolically(spec.program, spec.library, "")
     return [_outline_graph(trial.model.graph) for trial in trials]
 
@@ -88,7 +89,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="output file, .specc or .yaml (default: standard output as .specc)",
     )
-    parser.add_argument("--force", action="store_true", help=FORCE)
+    add_options(parser, FORCED)
 
 
 def run_expand(given: Namespace) -> int:
@@ -104,7 +105,7 @@ def run_expand(given: Namespace) -> int:
             print(text, end="")
         return 0
     made = text.encode()
-    named = [str(path) for path in spec.library.modules]
+    named = [*map(str, spec.library.modules)]
     target = resolve_output_path(
         given.output, SPEC_OUTPUT, inputs=named, force=given.force, content=made
     )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specc.cli.terminal import (
-    FORCE,
     STDIN,
     output_style,
     print_done,
@@ -19,6 +18,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import (
+    FORCE,
     SPEC_OUTPUT,
     VOCABULARY_OUTPUT,
     WEIGHTS_OUTPUT,
@@ -67,7 +67,7 @@ def run_fmt(given: Namespace) -> int:
         "changed": changed,
         "written": written,
         "text": text,
-        "faults": [diagnostic_to_json(fault) for fault in faults],
+        "faults": [*map(diagnostic_to_json, faults)],
     }
     if print_json_result("fmt", told):
         return compute_exit_status(fault.code for fault in faults)

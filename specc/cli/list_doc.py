@@ -113,7 +113,7 @@ def run_doc(given: Namespace) -> int:
         found = [_of_spec(given.name)]
     else:
         found = find_meanings(given.name, library, source=given.source)
-    items = [vars(one) for one in found]
+    items = [*map(vars, found)]
     if not print_json_result("doc", {"name": given.name, "meanings": items}):
         print("\n\n".join(one.said() for one in found))
     return 0

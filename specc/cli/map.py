@@ -4,121 +4,82 @@ A run that was broken off is gone on with by the same command.
 """
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from specc.batch_inference.job import ENGINES, ERRORS, JobReport, run_job
 from specc.batch_inference.plan import FORMATS, BatchLimits, JobPlan
 from specc.batch_inference.planning import ROWS, JobRequest
-from specc.cli.common_options import PROVIDER
-from specc.cli.generation_options import add_generation_arguments, parse_generation_settings
+from specc.cli.options import (
+    CHOICE,
+    COUNT,
+    FLOAT,
+    PROVIDER,
+    add_generation_arguments,
+    add_sampling_arguments,
+    parse_generation_settings,
+)
 from specc.cli.terminal import output_style, print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import group_thousands
 from specc.driver.compile_options import refuse_uncompiled
+from specc.driver.option_table import TEXT, TEXTS, Option, add_options, one_of, parse_bounded_int
 from specc.io.safe_read import escape_text
+
+LIMITS = BatchLimits()
+OPTIONS: Mapping[str, Option] = {
+    "column": Option(TEXTS, "COLUMN=INPUT", "map a column to an input"),
+    "keep_columns": Option(
+        TEXT, "NAMES", "columns to copy to the output, comma-separated (default: all)", more=CHOICE
+    ),
+    "raw": Option(TEXTS, "NAME", "write this output as numbers, in addition to its display form"),
+    "output_format": Option(
+        one_of(FORMATS), "", "format of the parts (default: that of the input)"
+    ),
+    "graph": Option(TEXT, "ROLE", "select a graph of a package"),
+    "execution_provider": PROVIDER,
+}
+EXECUTION: Mapping[str, Option] = {
+    "workers": Option(COUNT, "N", "number of processes (default: all cores)", more={"default": 0}),
+    "engine": Option(one_of(ENGINES, "local"), "", "execution engine"),
+    "address": Option(TEXT, "ADDRESS", "with --engine ray: address of the cluster"),
+    "gpus": Option(FLOAT, "N", "with --engine ray: GPUs per worker", more={"default": 0}),
+    "rows_per_part": Option(COUNT, "N", "rows per block and output part", more={"default": ROWS}),
+    "batch_size": Option(COUNT, "N", "maximum rows per batch", more={"default": LIMITS.cap}),
+    "max_batch_tokens": Option(
+        COUNT, "N", "maximum tokens per batch, including padding", more={"default": LIMITS.tokens}
+    ),
+    "max_batch_memory": Option(
+        COUNT,
+        "MB",
+        "maximum memory for the activations of a batch",
+        more={"default": LIMITS.memory >> 20},
+    ),
+    "max_errors": Option(
+        COUNT,
+        "N",
+        "stop when more than N rows have failed (default: never)",
+        more={"type": parse_bounded_int(0, 2**31 - 1, "a count")},
+    ),
+}
 
 
 def add_map_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a compiled model, or a package")
-    add(
+    parser.add_argument("model", metavar="MODEL", help="a compiled model, or a package")
+    parser.add_argument(
         "data",
         nargs="+",
         metavar="DATA",
         help="tables (.parquet, .jsonl, .csv, .txt), or directories of tables or images",
     )
-    add("-o", "--output", required=True, metavar="DIR", help="output directory of the parts")
-    add(
-        "--column",
-        action="append",
-        default=[],
-        metavar="COLUMN=INPUT",
-        help="map a column to an input",
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="output directory of the parts"
     )
-    add(
-        "--keep-columns",
-        metavar="NAMES",
-        help="columns to copy to the output, comma-separated (default: all)",
-    )
-    add(
-        "--raw",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="write this output as numbers, in addition to its display form",
-    )
-    add("--output-format", choices=FORMATS, help="format of the parts (default: that of the input)")
-    add("--graph", default="", metavar="ROLE", help="select a graph of a package")
-    add("--execution-provider", default="cpu", metavar="NAME", help=PROVIDER)
-    _how(parser)
+    add_options(parser, OPTIONS)
+    add_sampling_arguments(parser, "execution (docs/batch-inference.md)", EXECUTION)
     add_generation_arguments(parser)
-
-
-PART = f"rows per output file, the unit of work (default: {ROWS})"
-
-
-def _how(parser: ArgumentParser) -> None:
-    """Options of how the work is done."""
-    group = parser.add_argument_group("execution (docs/batch-inference.md)")
-    add = group.add_argument
-    add(
-        "--workers",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="number of processes (default: all cores)",
-    )
-    add("--engine", choices=ENGINES, default="local", help="execution engine")
-    add(
-        "--address", default="", metavar="ADDRESS", help="with --engine ray: address of the cluster"
-    )
-    add("--gpus", type=float, default=0, metavar="N", help="with --engine ray: GPUs per worker")
-    add(
-        "--rows-per-part",
-        type=_count,
-        default=ROWS,
-        metavar="N",
-        help="rows per block and output part",
-    )
-    _limits(add)
-    add(
-        "--max-errors",
-        type=_none_or_some,
-        metavar="N",
-        help="stop when more than N rows have failed (default: never)",
-    )
-
-
-def _limits(add: Callable[..., object]) -> None:
-    """Options of how much is computed at once."""
-    limits = BatchLimits()
-    add("--batch-size", type=_count, default=limits.cap, metavar="N", help="maximum rows per batch")
-    add(
-        "--max-batch-tokens",
-        type=_count,
-        default=limits.tokens,
-        metavar="N",
-        help="maximum tokens per batch, including padding",
-    )
-    add(
-        "--max-batch-memory",
-        type=_count,
-        default=limits.memory >> 20,
-        metavar="MB",
-        help="maximum memory for the activations of a batch",
-    )
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:12]) < 2**31:
-        raise ArgumentTypeError(f"{text[:40]!r} is no count")
-    return int(text[:12])
-
-
-def _none_or_some(text: str) -> int:
-    return 0 if text == "0" else _count(text)
 
 
 def run_map(given: Namespace) -> int:
@@ -131,14 +92,12 @@ def run_map(given: Namespace) -> int:
         columns=_columns(given.column),
         keep=None
         if given.keep_columns is None
-        else given.keep_columns.split(",")
-        if given.keep_columns
-        else [],
+        else list(filter(None, given.keep_columns.split(","))),
         settings=parse_generation_settings(given),
         raw=given.raw,
         graph=given.graph,
         provider=given.execution_provider,
-        to=given.output_format or "",
+        to=given.output_format,
         rows=given.rows_per_part,
         limits=BatchLimits(
             cap=given.batch_size, tokens=given.max_batch_tokens, memory=given.max_batch_memory << 20
@@ -165,17 +124,13 @@ def run_map(given: Namespace) -> int:
     return 0
 
 
-def _split_names(text: str) -> list[str]:
-    return text.split(",") if text else []
-
-
 def report_as_json(report: JobReport) -> dict[str, object]:
     """What came of it, as plain values."""
     return {
         "folder": str(report.out),
         "rows": report.rows,
         "before": report.before,
-        "parts": [report.plan.part(n) for n in range(len(report.plan.blocks))],
+        "parts": [*map(report.plan.part, range(len(report.plan.blocks)))],
         "errors": report.errors,
         "errors_file": str(report.out / ERRORS) if report.errors else None,
         "seconds": report.seconds,
@@ -254,8 +209,8 @@ def format_progress(report: JobReport) -> str:
     total = report.plan.rows
     left = (total - report.rows) / report.rate if report.rate > 0 else 0
     parts = [
-        f"{report.rows:,} of {total:,} rows".replace(",", " "),
-        f"{report.rate:,.0f} a second".replace(",", " "),
+        f"{group_thousands(report.rows)} of {group_thousands(total)} rows",
+        f"{group_thousands(round(report.rate))} a second",
         f"{report.waste:.0%} padding".replace("%", " %"),
     ]
     if report.errors:
@@ -272,7 +227,7 @@ def format_times(report: JobReport) -> str:
     work = max(report.seconds - report.start_up, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.start_up:.1f} to begin, {work:.1f} of work",
-        f"{report.rate:,.0f} rows a second".replace(",", " "),
+        f"{group_thousands(round(report.rate))} rows a second",
         f"{report.waste:.0%} padding".replace("%", " %"),
     ]
     computed = f"{report.computing:.1f} s were computed"

@@ -6,12 +6,12 @@ import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from specc.cli.terminal import FORCE, print_done, print_json_result
+from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
 from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance
 from specc.io.atomic_write import write_file_atomically
-from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
+from specc.io.output_paths import FORCE, NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import get_specs_directory
 from specc.syntax import ast

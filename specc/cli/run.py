@@ -2,11 +2,19 @@
 text.
 """
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from specc.cli.generation_options import add_run_arguments, parse_generation_settings
+from specc.cli.options import (
+    CHOICE,
+    COUNT,
+    FORCED,
+    PROVIDER,
+    add_generation_arguments,
+    add_sampling_arguments,
+    parse_generation_settings,
+)
 from specc.cli.run_inputs import read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
@@ -20,13 +28,15 @@ from specc.cli.run_task_inputs import add_run_example, reads_arrays
 from specc.cli.terminal import output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_options import refuse_uncompiled
+from specc.driver.option_table import BOOLEAN, TEXT, Option, add_options, one_of
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
 from specc.preprocessing.chat_template import MOST_TEXT
+from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
-from specc.preprocessing.task_kinds import Task
+from specc.preprocessing.task_kinds import FUNCTIONS, Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays
 from specc.runtime.open_model import (
@@ -41,7 +51,73 @@ from specc.runtime.open_model import (
 from specc.runtime.prompts import encode_chat
 
 CHAT = 'write [{"role": "user", "content": "a text"}, …]'
-__all__ = ["add_run_arguments", "run_run"]
+TASK: Mapping[str, Option] = {
+    "aggregation_strategy": Option(
+        one_of(AGGREGATION_STRATEGIES),
+        "",
+        "token classification: how tokens are grouped into spans (default: simple)",
+        more=CHOICE,
+    ),
+    "function_to_apply": Option(
+        one_of(FUNCTIONS),
+        "",
+        "text classification: activation of the logits (default: from config.json)",
+        more=CHOICE,
+    ),
+    "hypothesis_template": Option(
+        TEXT,
+        "TEXT",
+        "zero-shot image classification: template around a label, with {} as placeholder",
+    ),
+    "prompt_name": Option(
+        TEXT, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
+    ),
+    "similarity": Option(BOOLEAN, "", "embeddings: print pairwise cosine similarities"),
+}
+"""Options of models with a task (docs/tasks.md)."""
+RUN: Mapping[str, Option] = {
+    "chat": Option(
+        TEXT,
+        "TEXT|@FILE",
+        "generate with the chat template: a user message, or a JSON file of messages",
+        more=CHOICE,
+    ),
+    "chunk_size": Option(
+        COUNT,
+        "N",
+        "split the streamed input into chunks of N positions (docs/streaming-inference.md)",
+        more={"default": 0},
+    ),
+    "graph": Option(TEXT, "NAME", "run this graph of a package once"),
+    "execution_provider": PROVIDER,
+    "attention": Option(
+        TEXT, "OUT.html|.svg|.png", "plot attention weights: an interactive page, or a figure"
+    ),
+    "scope": Option(
+        TEXT, "PATTERN", "attentions with this scope (default: the last one; on a page all)"
+    ),
+    "layers": Option(TEXT, "0,2-5", "attentions of these layers"),
+    "heads": Option(TEXT, "0,2-5", "these heads"),
+    "log_scale": Option(BOOLEAN, "", "logarithmic color scale"),
+    "output": Option(TEXT, "OUT.npz", "also write the outputs as arrays", "-o --output"),
+    **FORCED,
+}
+
+
+def add_run_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help="a text, @FILE (one text per line), - (standard input), [[1, 2]] (token ids), or "
+        "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT names the input; "
+        "several inputs form a batch (docs/inputs.md)",
+    )
+    add_sampling_arguments(parser, "labels, spans, answers and vectors", TASK)
+    add_options(parser, RUN)
+    add_generation_arguments(parser)
 
 
 def run_run(given: Namespace) -> int:
@@ -86,12 +162,10 @@ def _messages(given: str) -> object:
     """A chat of the command line: a text, or the messages in a file. E0802 and E0425."""
     if not given.startswith("@"):
         return given
+    what = f"the chat `{escape_text(given[1:])}`"
     try:
-        text = read_regular_file(Path(given[1:]), MOST_TEXT).decode("utf-8-sig")
+        text = read_required_file(given[1:], MOST_TEXT, what).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
-    except UnreadableFile as error:
-        what = f"the chat `{escape_text(given[1:])}` cannot be read: {error.reason}"
-        raise_error("E0802", what, helps=["check the path"])
     except ValueError as error:
         # no UTF-8, no JSON, a name given twice
         raise_error("E0425", f"this is no chat: {escape_text(str(error))[:200]}", helps=[CHAT])
@@ -163,7 +237,7 @@ def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) 
     if as_it_comes:
         _print_pieces(writing)
     results = writing.results()
-    told = {"texts": [[text_as_json(each) for each in row] for row in results]}
+    told = {"texts": [[*map(text_as_json, row)] for row in results]}
     if not print_json_result("run", told) and not as_it_comes:
         print_results(results)
     # one is drawn and remarked on: the best of the first prompt

@@ -12,12 +12,13 @@ from specc.cli.run_task_inputs import (
     SOUND,
     fail_missing_file,
     fail_too_many_arguments,
+    parse_json_items,
     read_lines,
 )
 from specc.cli.terminal import STDIN
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
-from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
+from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
@@ -132,14 +133,14 @@ class _Words:
         """`-`, `@file` (a text a line), a JSON list of ids or of texts, or the text itself."""
         if word == STDIN or word.startswith("@"):
             return _Rows([encode_text_ids(line, record) for line in self._lines(word)])
-        listed = _list(word)
+        listed = parse_json_items(word, ("[",))
         if listed is None:
             return _Rows([encode_text_ids(word, record)])
         return _Rows(_rows(listed, record, escape_text(word)[:60]))
 
     def _pictures(self, name: str, word: str, record: ImageRecord) -> "Piece":
         """A picture by its path, or a JSON list of paths: those of one text."""
-        listed = _list(word) if _several(self.model, name) else None
+        listed = parse_json_items(word, ("[",)) if _several(self.model, name) else None
         told = [word] if listed is None else listed
         paths = [path for path in told if isinstance(path, str)]
         if not paths or len(paths) < len(told):
@@ -271,17 +272,6 @@ def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
         f"what is given for `{name}` makes no batch: its parts have different shapes",
         notes=[f"they are {shown_shapes} behind the batch"],
     )
-
-
-def _list(word: str) -> list[Json] | None:
-    """A JSON list, or None for anything else."""
-    if not word.startswith("["):
-        return None
-    try:
-        found = parse_strict_json(word, NO_LIMITS)
-    except ValueError:
-        return None
-    return found if isinstance(found, list) else None
 
 
 def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:

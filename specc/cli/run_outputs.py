@@ -13,6 +13,7 @@ import numpy as np
 from specc.cli.run_task_inputs import read_task_words
 from specc.cli.terminal import print_done, print_json_result, print_note
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import align_columns
 from specc.drawing.png import require_pillow
 from specc.io.atomic_write import write_file_atomically
 from specc.io.file_signatures import PRODUCER_NAME
@@ -58,7 +59,7 @@ def text_as_json(result: GenerationResult) -> dict[str, object]:
     """A text that was written, or its tokens where the model has none."""
     return {
         "text": result.text,
-        "tokens": [int(token) for token in result.tokens],
+        "tokens": [*map(int, result.tokens)],
         "score": None if result.score is None else float(result.score),
         "complete": result.complete,
     }
@@ -240,21 +241,13 @@ def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
             lead = " " * len(lead)
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns of one width; the last one is left as it is."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    for row in rows:
-        cells = [f"{c:<{w}}" for c, w in zip(row[:-1], widths, strict=True)]
-        yield "  ".join([*cells, row[-1]]).rstrip()
-
-
 def _score(value: float) -> str:
     """A probability in percent; a value outside 0 to 1 as a number."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
 def _label_lines(ranked: Sequence[Facts]) -> Iterator[str]:
-    yield from _columns([(escape_text(r["label"]), _score(r["score"])) for r in ranked])
+    yield from align_columns([(escape_text(r["label"]), _score(r["score"])) for r in ranked])
 
 
 def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
@@ -267,7 +260,7 @@ def _span_lines(spans: Sequence[Facts]) -> Iterator[str]:
         )
         for s in spans
     ]
-    yield from _columns(rows) if rows else ()
+    yield from align_columns(rows)
 
 
 def _answer_lines(found: Facts) -> Iterator[str]:
@@ -275,13 +268,13 @@ def _answer_lines(found: Facts) -> Iterator[str]:
     rows = [
         (_score(a["score"]), f"{a['start']}-{a['end']}", escape_text(a["answer"])) for a in answers
     ]
-    yield from _columns(rows) if rows else ()
+    yield from align_columns(rows)
 
 
 def _candidate_lines(found: Sequence[Facts]) -> Iterator[str]:
     each = found if found and isinstance(found[0], list) else [found]
     for some in each:
-        yield from _columns(
+        yield from align_columns(
             [
                 (escape_text(c["token_str"]), _score(c["score"]), escape_text(c["sequence"]))
                 for c in some

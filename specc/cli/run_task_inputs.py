@@ -88,7 +88,7 @@ def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> boo
         name, equals, _ = word.partition("=")
         if (equals and name in inputs) or word.lower().endswith(ARRAYS):
             return True
-        if _holds_numbers(_json(word)):
+        if _holds_numbers(parse_json_items(word)):
             return True
     return not words
 
@@ -141,13 +141,13 @@ def _values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
         listed = load_strict_json(read_bytes(word, MAX_TEXT_BYTES), word)
         yield from listed if isinstance(listed, list) else [listed]
     else:
-        listed = _json(word)
+        listed = parse_json_items(word)
         yield from [word] if listed is None else listed
 
 
-def _json(word: str) -> list[Value] | None:
-    """A JSON list or object as a list of items; None for any other word."""
-    if not word.startswith(("[", "{")):
+def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
+    """Return a JSON list or object as a list of items; None for any other word."""
+    if not word.startswith(opening):
         return None
     try:
         found = parse_strict_json(word, NO_LIMITS)

@@ -1,7 +1,7 @@
 """Print an architecture as a tree with shapes, parameters and cost."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.analysis.cost import (
@@ -15,11 +15,19 @@ from specc.analysis.cost import (
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summary
 from specc.artifact.manifest import TOLD
-from specc.cli.common_options import add_spec_arguments, is_compiled, open_spec_from_arguments
-from specc.cli.show_drawing import add_drawing_arguments, check_drawing_options, write_drawings
+from specc.cli.options import (
+    FORCED,
+    add_spec_arguments,
+    is_compiled,
+    open_spec_from_arguments,
+    read_compiled_manifest,
+)
+from specc.cli.show_drawing import check_drawing_options, write_drawings
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.object_repr import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
+from specc.driver.option_table import BOOLEAN, TEXT, Option, add_options
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
 from specc.io.safe_read import escape_text
@@ -79,26 +87,27 @@ BEAM = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
 """Settings that only a search over beams has."""
 
 
+OPTIONS: Mapping[str, Option] = {
+    "dims": Option(TEXT, "batch=8,seq=4096", "substitute numbers for symbolic dimensions"),
+    "ir": Option(BOOLEAN, "", "print the graph in text form, one line per node"),
+    "print_after": Option(
+        TEXT,
+        "PASS",
+        "the graph after this pass of compile: "
+        + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
+    ),
+    "html": Option(
+        TEXT, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
+    ),
+    "svg": Option(TEXT, "OUT.svg", "write an architecture diagram"),
+    **FORCED,
+}
+
+
 def add_show_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
     add_spec_arguments(parser, "a compiled model or a package, which tells what it holds, ")
-    parser.add_argument(
-        "--dims",
-        default="",
-        metavar="batch=8,seq=4096",
-        help="substitute numbers for symbolic dimensions",
-    )
-    parser.add_argument(
-        "--ir", action="store_true", help="print the graph in text form, one line per node"
-    )
-    parser.add_argument(
-        "--print-after",
-        default="",
-        metavar="PASS",
-        help="the graph after this pass of compile: "
-        + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
-    )
-    add_drawing_arguments(parser)
+    add_options(parser, OPTIONS)
 
 
 def run_show(given: Namespace) -> int:
@@ -130,7 +139,7 @@ def run_show(given: Namespace) -> int:
 def _draw(given: Namespace) -> int:
     """The drawings that were asked for."""
     write_drawings(given, _architecture(given))
-    written = [path for path in (given.html, given.svg) if path]
+    written = [*filter(None, (given.html, given.svg))]
     print_json_result("show", {"written": written})
     return 0
 
@@ -246,21 +255,11 @@ def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
     if not tree.all_spared().terms:
         rows = [(*row[:4], "") for row in rows]
     lines = [f"input   {n}: {format_type_at(v.type, at)}" for n, v in graph.inputs.items()]
-    lines += _table(rows)
+    lines += align_columns(rows)
     lines += [f"result  {n}: {format_type_at(v.type, at)}" for n, v in graph.outputs.items()]
     done = evaluate_dim_at(tree.all_work() - tree.all_spared(), at).number
     # in letters only where it is a number: a formula stands in the tree
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    """Rows with every column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def _row(graph: Graph, depth: int, part: SummaryNode, at: Mapping[str, int]) -> Row:
@@ -301,14 +300,7 @@ def _manifest_of(given: Namespace) -> "Manifest | None":
     """
     if not is_compiled(given.spec):
         return None
-    if given.spec.endswith(".onnx"):
-        from specc.runtime.loaded_model import read_manifest
-
-        return read_manifest(given.spec)
-    from specc.runtime.model_package import open_package
-
-    package = open_package(given.spec)
-    return package.manifest(package.role(given.graph))
+    return read_compiled_manifest(given.spec, given.graph)
 
 
 def _itself(manifest: "Manifest") -> list[str]:

@@ -1,10 +1,10 @@
 """Write an architecture as HTML or SVG (`specc show --html`, `--svg`)."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from specc.cli.terminal import FORCE, print_done
+from specc.cli.terminal import print_done
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_path
@@ -14,20 +14,6 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-
-
-def add_drawing_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument(
-        "--html",
-        default="",
-        metavar="OUT.html",
-        help="write an interactive page: blocks, formulas, source lines, cost",
-    )
-    parser.add_argument(
-        "--svg", default="", metavar="OUT.svg", help="write an architecture diagram"
-    )
-    parser.add_argument("--force", action="store_true", help=FORCE)
 
 
 def check_drawing_options(given: Namespace) -> bool:

@@ -54,8 +54,6 @@ def read_spec_from_stdin() -> Source:
         raise_error("E0112", "the standard input is not UTF-8 text")
 
 
-FORCE = "replace a file that specc did not write, too; never one that is read"
-"""The help of `--force`."""
 PROGRAMS = ("json", "sarif")
 """Forms that programs read: they go to stdout, and nothing else does."""
 

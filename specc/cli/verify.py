@@ -2,65 +2,30 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specc.cli import terminal
-from specc.cli.common_options import parse_rounds, parse_seed
+from specc.cli.options import COUNT, PROVIDER
 from specc.cli.terminal import count_lines
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.compile_options import refuse_uncompiled
+from specc.driver.option_table import (
+    BOOLEAN,
+    SEED,
+    TEXT,
+    TEXTS,
+    Option,
+    add_options,
+    parse_bounded_int,
+)
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled
 from specc.verification.quantization_error import MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
 from specc.verification.verify_model import iterate_opened_rounds
-
-
-def add_verify_arguments(parser: ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
-    parser.add_argument(
-        "--graph", default="", metavar="NAME", help="verify only this graph of a package"
-    )
-    parser.add_argument(
-        "--execution-provider",
-        default="cpu",
-        help="cpu, cuda, … (an execution provider of ONNX Runtime)",
-    )
-    parser.add_argument("--seed", type=parse_seed, default=0, help="seed of the random inputs")
-    parser.add_argument(
-        "--rounds",
-        type=parse_rounds,
-        default=3,
-        metavar="N",
-        help="number of rounds with different sizes",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="exit status 5 if a graph was not compared, or a branch or loop body not executed",
-    )
-    parser.add_argument(
-        "--baseline",
-        default="",
-        metavar="MODEL.onnx|DIR",
-        help="the same model without quantization: measure the quantization error",
-    )
-    parser.add_argument(
-        "--per-layer",
-        action="store_true",
-        help="with --baseline: also for each block with quantized weights",
-    )
-    parser.add_argument(
-        "--threshold",
-        action="append",
-        default=[],
-        type=parse_bound,
-        metavar="MEASURE=NUMBER",
-        help=f"maximum loss (exit status 4 above it): {', '.join(MEASURES)}",
-    )
 
 
 def parse_bound(text: str) -> tuple[str, float]:
@@ -75,6 +40,42 @@ def parse_bound(text: str) -> tuple[str, float]:
     if not 0 <= value < math.inf:
         raise ArgumentTypeError(f"`{escape_text(number)[:40]}` is no number from 0 on")
     return name, value
+
+
+OPTIONS: Mapping[str, Option] = {
+    "graph": Option(TEXT, "NAME", "verify only this graph of a package"),
+    "execution_provider": PROVIDER,
+    "seed": Option(SEED, "SEED", "seed of the random inputs", more={"default": 0}),
+    "rounds": Option(
+        COUNT,
+        "N",
+        "number of rounds with different sizes",
+        more={"type": parse_bounded_int(1, 1000, "a number of rounds"), "default": 3},
+    ),
+    "strict": Option(
+        BOOLEAN,
+        "",
+        "exit status 5 if a graph was not compared, or a branch or loop body not executed",
+    ),
+    "baseline": Option(
+        TEXT,
+        "MODEL.onnx|DIR",
+        "the same model without quantization: measure the quantization error",
+    ),
+    "per_layer": Option(BOOLEAN, "", "with --baseline: also for each block with quantized weights"),
+    "threshold": Option(
+        TEXTS,
+        "MEASURE=NUMBER",
+        f"maximum loss (exit status 4 above it): {', '.join(MEASURES)}",
+        more={"type": parse_bound},
+    ),
+}
+
+
+def add_verify_arguments(parser: ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("model", metavar="MODEL.onnx|DIR", help="a compiled model, or a package")
+    add_options(parser, OPTIONS)
 
 
 def run_verify(given: Namespace) -> int:
@@ -124,7 +125,7 @@ class VerifyResults:
             "rounds": [one.told() for one in self.rounds],
             "parts": [{"part": name, "off": off} for name, off in self.parts],
             "lost": self.lost,
-            "faults": [diagnostic_to_json(d) for d in failed.diagnostics] if failed else [],
+            "faults": [*map(diagnostic_to_json, failed.diagnostics)] if failed else [],
         }
 
 

@@ -81,7 +81,7 @@ def search_beams(
     check_prompt(prompt)
     if not len(prompt):
         return []
-    searches = [_Search(row) for row in range(len(prompt))]
+    searches = [*map(_Search, range(len(prompt)))]
     live = searches
     logits = check_logits(stepper.step(prompt), np.ones(len(prompt), np.bool_))
     seen = initial_seen_tokens(prompt, logits.shape[1], settings.repetition_penalty, keep)

@@ -63,7 +63,7 @@ def is_finite_number(value: object) -> TypeGuard[float]:
 
 
 def _texts(value: object) -> bool:
-    return _text(value) or (isinstance(value, list | tuple) and all(_text(v) for v in value))
+    return _text(value) or (isinstance(value, list | tuple) and all(map(_text, value)))
 
 
 def _text(value: object) -> bool:

@@ -152,7 +152,7 @@ def check_spec_settings(
             found += _strategy_faults(value, at)
         elif value is not None:
             found.append(fail_bad_value(BESIDE[word], word, value, at.get(word)))
-    return [d for d in found if d is not None]
+    return [*filter(None, found)]
 
 
 def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagnostic | None]:

@@ -34,9 +34,9 @@ def prompt_lengths(prompt: Ints, keep: Bools | None) -> Ints:
 def prompt_tokens(prompt: Ints, keep: Bools | None) -> list[list[int]]:
     """The tokens of each prompt that are no padding."""
     if keep is None:
-        return [[int(t) for t in row] for row in prompt]
+        return [[*map(int, row)] for row in prompt]
     exist = np.asarray(keep, np.bool_)
-    return [[int(t) for t in row[there]] for row, there in zip(prompt, exist, strict=True)]
+    return [[*map(int, row[there])] for row, there in zip(prompt, exist, strict=True)]
 
 
 def mask_disallowed_tokens(

@@ -2,7 +2,7 @@
 Text from files is escaped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from specc.diagnostics.render import escape_control_characters
@@ -41,6 +41,13 @@ def format_port_types(types: Mapping[str, object]) -> str:
 def group_thousands(count: int) -> str:
     """A number with its thousands apart, as `85 798 656`."""
     return f"{count:,}".replace(",", " ")
+
+
+def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines with every column as wide as its widest cell."""
+    rows = [*rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _escape_html_cell(text: str) -> str:

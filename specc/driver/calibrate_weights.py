@@ -114,10 +114,10 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     options = job.options
     if job.model.generation is None:
         return "only a generative model has one"
-    if "step" not in options.parts:
+    if "step" not in options.graphs:
         return "only a step graph has one: add `--graphs step`"
-    if options.names != "specc":
-        return f"`--io-names {options.names}` has no such states"
+    if options.io_names != "specc":
+        return f"`--io-names {options.io_names}` has no such states"
     # the CUDA kernel takes no mask together with int8 keys
     if "f32" not in job.target.in_place:
         return f"`{job.target.name}` has no attention kernel for it"
@@ -215,11 +215,11 @@ def _write_generator(job: LoweringJob, folder: Path) -> Path:
     options = replace(
         job.options,
         output=str(path),
-        parts=("encode", "step"),
-        names="specc",
+        graphs=("encode", "step"),
+        io_names="specc",
         dtype="",
         taps=(),
-        settings={},
+        generation_config={},
         target="ort-cpu",
         opset=0,
         weights_as="",
@@ -295,6 +295,6 @@ def _calibration_inputs(job: LoweringJob) -> ModelInputs:
     return model_inputs_of(
         job.graph,
         job.reading,
-        None if job.options.defaults_inside else job.model.defaults,
+        None if job.options.inline_defaults else job.model.defaults,
         generation.growing if generation else "",
     )

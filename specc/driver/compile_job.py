@@ -125,7 +125,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     configured = apply_generation_config(elaborate_spec(spec, options.graph), folders)
     model = configured.model
     graph = add_taps(model.graph, options.taps)
-    if options.defaults_inside and model.defaults:
+    if options.inline_defaults and model.defaults:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
     sources = WeightSources(

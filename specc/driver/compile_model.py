@@ -25,9 +25,9 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
     `generate`, nor has a model whose generation settings cannot be exported, or a target
     that cannot run loops.
     """
-    model, parts = job.model, job.options.parts
+    model, parts = job.model, job.options.graphs
     # generation settings given as options need the `generate` graph
-    if parts != PACKAGE_GRAPHS or job.options.settings:
+    if parts != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:
         parts = tuple(part for part in parts if part == "score")
@@ -39,9 +39,9 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
     elif not (why := _explain_no_generate_graph(job)):
         return job, ()
     parts = tuple(part for part in parts if part != "generate")
-    left = [part for part in job.options.parts if part not in parts]
+    left = [part for part in job.options.graphs if part not in parts]
     remark = f"not exported: {', '.join(left)}; {why}"
-    return replace(job, options=replace(job.options, parts=parts)), (remark,)
+    return replace(job, options=replace(job.options, graphs=parts)), (remark,)
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
@@ -56,7 +56,7 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
 
 def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
     """Compile a spec to `options.output`: an ONNX file, or a package directory if
-    `options.parts` names graphs.
+    `options.graphs` names graphs.
 
     1. Elaborate the spec with its config, and open its weights.
     2. Leave out graphs that the model or the target does not support.
@@ -66,7 +66,7 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
     Raise Failed with the diagnostics of the first stage that fails; then nothing is written.
     """
-    check_profile(options.names)
+    check_profile(options.io_names)
     with open_job(spec, options) as opened:
         job, skipped = drop_unavailable_parts(opened)
         _check_decodes(job)
@@ -79,9 +79,9 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
 
 def _check_decodes(job: CompileJob) -> None:
     """Raise E0934: such a target computes wrong results without an error."""
-    if "generate" not in job.options.parts or job.target.decodes:
+    if "generate" not in job.options.graphs or job.target.decodes:
         return
-    others = [part for part in job.options.parts if part != "generate"] or ["step"]
+    others = [part for part in job.options.graphs if part != "generate"] or ["step"]
     raise_error(
         "E0934",
         f"`{job.target.name}` cannot run a generation loop inside a graph",

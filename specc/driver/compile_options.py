@@ -19,6 +19,10 @@ PACKAGE_GRAPHS = ("score", "encode", "step", "generate")
 """
 
 
+PROFILES = ("specc", "hf", "genai")
+"""`specc`: works for every model; `hf`: Optimum and transformers.js; `genai`: onnxruntime-genai."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """Options of `compile`.
@@ -27,8 +31,8 @@ class CompileOptions:
     head is initialized from the seed `init_missing`, and the `adapter` directory is merged.
     `dtype` is the storage type of float32 matrices, `f16`, `bf16` or `f32`; empty keeps
     that of the checkpoint. `weights_as` is `link`, `copy`, `inline`, or empty for the best.
-    `parts` are the graphs of a package (`PACKAGE_GRAPHS`), none for a single model file;
-    `names` is the export profile (`specc.driver.profiles`), `settings` the generation settings
+    `graphs` are those of a package (`PACKAGE_GRAPHS`), none for a single model file;
+    `io_names` is the export profile (`specc.driver.profiles`), `generation_config` the settings
     of `generate` (`specc.decode.generation_settings`). `precision` overrides the spec's
     `quantize` section; `for_quantizers` prepares the model for external quantizers.
     """
@@ -42,27 +46,27 @@ class CompileOptions:
     opset: int = 0
     graph: str = ""
     taps: tuple[str, ...] = ()
-    defaults_inside: bool = False
+    inline_defaults: bool = False
     weights_as: str = ""
     dtype: str = ""
-    parts: tuple[str, ...] = ()
-    names: str = "specc"
-    settings: Mapping[str, object] = field(default_factory=dict)
+    graphs: tuple[str, ...] = ()
+    io_names: str = "specc"
+    generation_config: Mapping[str, object] = field(default_factory=dict)
     precision: QuantizeOptions = field(default_factory=QuantizeOptions)
     for_quantizers: bool = False
-    hash_full: bool = False
+    hash: str = "header"
     force: bool = False
-    try_load: bool = True
+    no_load: bool = False
 
     @property
     def is_generator_file(self) -> bool:
         """Whether the output is a single file that holds the generation loop."""
-        return self.parts == ("generate",) and self.output.endswith(".onnx")
+        return self.graphs == ("generate",) and self.output.endswith(".onnx")
 
     @property
     def is_package(self) -> bool:
         """Whether the output is a package directory."""
-        return bool(self.parts) and not self.is_generator_file
+        return bool(self.graphs) and not self.is_generator_file
 
 
 def parse_graph_names(said: object) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
 from specc.driver.tied_weights import mark_ties
 from specc.driver.weight_sources import WeightSources, load_parameter_values
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.json_nodes import JsonObject, JsonScalar
+from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import elaborate_model
-from specc.frontend.used_specs import MODEL_TYPE_KEY, choose_used_specs
+from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
     graph_for_architecture,
+    read_model_type,
     supported_model_types,
 )
 from specc.io.safe_read import escape_text
@@ -60,7 +61,7 @@ def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -
     """
     data = load_config_json(folder)
     names = _list_tensor_names(folder)
-    kind = _read_model_type(data)
+    kind = read_model_type(data)
     base = supported_model_types().get(kind, "")
     spec, model = (
         _elaborate_with_config(base, data)[:2] if base else _find_nearest_spec(folder, data, names)
@@ -82,15 +83,6 @@ def draft_spec(folder: str, name: str, sign: str, above: tuple[str, ...] = ()) -
         certain=bool(base),
         unplaced=tuple(unplaced),
     )
-
-
-def _read_model_type(data: JsonObject) -> str:
-    """Return the `model_type` of a config.json; empty if it has none."""
-    member = data.given(MODEL_TYPE_KEY)
-    if member is None or not isinstance(member.value, JsonScalar):
-        return ""
-    value = member.value.value
-    return value if isinstance(value, str) else ""
 
 
 def _list_tensor_names(folder: str) -> frozenset[str]:
@@ -148,7 +140,7 @@ def _find_nearest_spec(
             "E0948",
             f"no built-in spec is similar to the model in `{escape_text(folder)}`",
             notes=[
-                f"its config.json has the `model_type` `{escape_text(_read_model_type(data))[:60]}`"
+                f"its config.json has the `model_type` `{escape_text(read_model_type(data))[:60]}`"
             ],
             helps=[
                 "start from the most similar spec: specc new bert my.yaml",
@@ -241,7 +233,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
             return json.dumps(value) if _is_text(kind) else value
         case list():
             items = [_format_literal(item, kind) for item in value]
-            known = [item for item in items if item is not None]
+            known = [*filter(None, items)]
             return f"[{', '.join(known)}]" if len(known) == len(items) else None
         case {"theta": float(theta), **rest} if rest == {"kind": "default"}:
             return f"rope(theta={theta!r})"

@@ -1,7 +1,7 @@
 """Encoder and step graphs of a generative model, their metadata, and batching support."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
@@ -148,7 +148,18 @@ def generation_facts(
 
     `graph` is the graph that `derived` comes from, `in_place` the states that are buffers.
     """
-    generation = require_generation(job.model)
+    return replace(
+        step_facts(job, graph, derived, require_generation(job.model)),
+        first=derived.first,
+        in_place=in_place,
+        apart=can_batch_unequal_lengths(job.model, derived),
+    )
+
+
+def step_facts(
+    job: CompileJob, graph: Graph, derived: DerivedGraphs, generation: GenerateSection
+) -> GenerationFacts:
+    """Return the metadata that generation and streaming share."""
     limit = position_limit(job, graph)
     return GenerationFacts(
         generation=generation,
@@ -158,14 +169,11 @@ def generation_facts(
         states=derived.states,
         handed=derived.handed,
         whole=derived.whole,
-        first=derived.first,
         context=limit.most if limit else None,
         table=limit.table if limit else "",
         # the seed of random weights also seeds sampling
         chance=random_weights_of(job),
-        in_place=in_place,
         bounds=fixed_lengths(job, graph),
-        apart=can_batch_unequal_lengths(job.model, derived),
     )
 
 
@@ -226,7 +234,7 @@ def build_generator_source(
         derived = derive_graphs(whole, generation, defaults=job.model.defaults)
     chosen = choose_settings(job)
     check_standalone(chosen)
-    _check_token_settings(whole, generation, job.options.settings)
+    _check_token_settings(whole, generation, job.options.generation_config)
     decoding = DecodingConfig(
         source=generation.source,
         strategy=chosen.strategy,
@@ -253,7 +261,7 @@ def build_generator_source(
 
 def choose_settings(job: CompileJob) -> GenerationSettings:
     """Return the spec's settings, overridden by those of the options."""
-    return merge_settings(require_generation(job.model).settings, **job.options.settings)
+    return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
 
 ALONE = ("typical_p", "epsilon_cutoff", "eta_cutoff")

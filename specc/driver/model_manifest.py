@@ -57,7 +57,7 @@ def build_manifest(
     model, described = job.model, scoring or graph
     job.forms.extend(precision.describe_attention_forms(graph.name, emitted))
     # a generator computes its defaults in any case, and does not list them
-    inside = job.options.defaults_inside and decodes is None
+    inside = job.options.inline_defaults and decodes is None
     return Manifest(
         name=model.name,
         doc=model.doc,
@@ -69,7 +69,7 @@ def build_manifest(
         streaming=model.streaming if whole else None,
         sources=sources or {},
         weights=weight_source_facts(
-            job.values, job.options.init, emitted.beside, contents=job.options.hash_full
+            job.values, job.options.init, emitted.beside, contents=job.options.hash == "full"
         ),
         stored=_find_initializers(job, described, emitted),
         precision=_quantization_facts(job, described, emitted),

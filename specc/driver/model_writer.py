@@ -49,7 +49,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         weights_as=job.weights_as,
         dtype=options.dtype,
         metadata=metadata,
-        load=options.try_load,
+        load=not options.no_load,
         beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
     )
     return build_report(job, written)
@@ -64,7 +64,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
     # programs that read other profiles load companion files by their usual names
     taken = [extra.name for extra in (*texts, *contents.extras)]
-    companions = tuple(read_companions(options.names, job.folders, taken))
+    companions = tuple(read_companions(options.io_names, job.folders, taken))
     written = job.compiler.write_package(
         {
             role: replace(part, graph=job.quantize_source(part.graph))
@@ -78,12 +78,12 @@ def write_package(job: LoweringJob) -> CompileReport:
         weights_as=job.weights_as,
         dtype=options.dtype,
         extras=[*texts, *contents.extras, *companions],
-        load=options.try_load,
+        load=not options.no_load,
         inputs=[*job_input_files(job), *(find_companion_paths(job.folders) if companions else ())],
         force=options.force,
-        every_load=options.hash_full,
+        every_load=options.hash == "full",
     )
-    return build_report(job, written, *companion_notes(options.names, job.folders))
+    return build_report(job, written, *companion_notes(options.io_names, job.folders))
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
@@ -97,7 +97,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
         *job.quantize.remarks,
         *([job.recipe] if job.recipe else []),
         *precision.quantization_notes(job.decision, job.folds, job.quantize),
-        *precision.standalone_quantization_notes(plan, job.target, job.options.parts),
+        *precision.standalone_quantization_notes(plan, job.target, job.options.graphs),
         *_unapplied_settings(job),
         *remarks,
         *_storage_remarks(job, written),
@@ -116,7 +116,7 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
 def _unapplied_settings(job: LoweringJob) -> Iterator[str]:
     """Yield remarks on generation settings that a graph of token ids cannot follow."""
     generation = job.model.generation
-    if "generate" not in job.options.parts or generation is None:
+    if "generate" not in job.options.graphs or generation is None:
         return
     if generation.settings.get("stop_strings"):
         yield "`generate` does not apply the stop strings: it has tokens, not text"

@@ -1,7 +1,7 @@
 """The graphs of a package, each derived from the simplified graph of one spec."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.time_dataflow import trace_time_dataflow
@@ -12,12 +12,9 @@ from specc.driver.compile_job import LoweringJob
 from specc.driver.generation_graphs import (
     build_generator_source,
     derive_graphs,
-    fixed_lengths,
     generation_facts,
-    position_limit,
-    random_weights_of,
     require_generation,
-    spec_signature,
+    step_facts,
     writes_tokens,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
@@ -62,19 +59,9 @@ def derive_streaming_graphs(job: LoweringJob, streaming: StreamSection) -> Strea
 def streaming_facts(job: LoweringJob, stream: StreamGraphs) -> GenerationFacts:
     """Return the metadata that the streaming runtime needs."""
     growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
-    limit = position_limit(job, graph)
-    return GenerationFacts(
-        generation=GenerateSection(job.model.name, growing, stream.streaming.sources[0]),
-        signature=spec_signature(job, graph),
-        defaults=job.model.defaults,
-        reading=job.reading,
-        states=derived.states,
-        handed=derived.handed,
-        whole=derived.whole,
-        context=limit.most if limit else None,
-        table=limit.table if limit else "",
-        chance=random_weights_of(job),
-        bounds=fixed_lengths(job, graph),
+    generation = GenerateSection(job.model.name, growing, stream.streaming.sources[0])
+    return replace(
+        step_facts(job, graph, derived, generation),
         chunks=StreamChunks(
             stream.chunk,
             _output_lengths(graph, growing, derived.step),
@@ -130,7 +117,7 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     Raise E0701 if the spec does not generate, E0711 to E0718 if it is not causal, E0977 for
     generation options of a streaming model.
     """
-    wanted = job.options.parts
+    wanted = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
     if "score" in wanted:
         about = describe_graph(job, job.documented, whole=True)
@@ -153,12 +140,12 @@ def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> S
 
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
     """Add the graphs of a generative model."""
-    wanted, ours = job.options.parts, job.options.names == "specc"
+    wanted, ours = job.options.graphs, job.options.io_names == "specc"
     generation = require_generation(job.model)
     derived = derive_graphs(
         job.simplified,
         generation,
-        ROWS[job.options.names],
+        ROWS[job.options.io_names],
         bounded=ours,
         defaults=job.model.defaults,
         begins=ours,
@@ -167,7 +154,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     buffers: tuple[str, ...] = ()
     if {"encode", "step"} & set(wanted):
         converted = job.convert_derived_dtype(derived)
-        exported = apply_profile(job.options.names, job.model, converted)
+        exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived(job, stem, g) for stem, g in exported.graphs.items()}
         extras = tuple(ExtraFile.of_data(n, data) for n, data in exported.files.items())
         # only our runtime feeds preallocated buffers; others get caches that grow
@@ -199,8 +186,8 @@ def _add_streaming_graphs(
     """Add the graphs of a streaming model, which only our runtime can feed. Raise E0977 for
     options that apply to generation alone.
     """
-    other = job.options.names if job.options.names != "specc" else ""
-    if other or "generate" in job.options.parts:
+    other = job.options.io_names if job.options.io_names != "specc" else ""
+    if other or "generate" in job.options.graphs:
         asked = f"--io-names {other}" if other else "--graphs generate"
         raise_error(
             "E0977",

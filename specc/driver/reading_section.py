@@ -27,7 +27,7 @@ from specc.huggingface.processor_files import (
 from specc.huggingface.repository_files import chat_template_files, read_chat_template
 from specc.huggingface.tokenizer_settings import describe_ignored_settings, read_tokenizer_settings
 from specc.io.json_io import RaiseFieldError, to_json_value
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import (
     Files,
@@ -178,16 +178,16 @@ def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> I
 def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path]) -> list[Path]:
     """Return the files that readings use: vocabularies, tokenizers, preprocessor settings."""
     folders = {m.path: m.folder for m in program.chain}
-    found = [find_tokenizer_file(given), find_preprocessor_config(given)] if given else []
-    if found and found[0] is not None:
+    found = [find_tokenizer_file(given), find_preprocessor_config(given)]
+    if found[0] is not None:
         found += chat_template_files(found[0].parent)
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
-        found += audio_reading_files(data.get("kind", ""), given) if given else ()
+        found += audio_reading_files(data.get("kind", ""), given)
         found += [read_word_vocabulary(given)] if _needs_given_file(data, "words") else []
         names = [name for call in _iterate_calls(data) for name in _list_named_files(call)]
         found += [folders[data["home"]] / name for name in names]
-    return [path for path in found if path is not None]
+    return [*filter(None, found)]
 
 
 def _list_named_files(call: Mapping[str, Any]) -> list[str]:
@@ -281,7 +281,7 @@ def _check_labels(given: object, kind: str, span: Span | None) -> list[str]:
     if not isinstance(given, list):
         helps = [f'write `{kind}(["cat", "dog"])`, or name a config list']
         raise_error("E0203", f"the labels of `{kind}` must be a list", span, helps=helps)
-    return [str(label) for label in given]
+    return [*map(str, given)]
 
 
 def _resolve_text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, Any]:
@@ -304,8 +304,11 @@ def _resolve_vocabulary(given: object, place: _Place) -> list[str]:
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
     """Return the tokens of a vocabulary file; `name` is its name in messages."""
+    # imported here: `specc check` of other specs needs no arrays
+    from specc.preprocessing.text_codec import read_vocabulary
+
     what = f"the vocabulary `{escape_text(name)}`"
-    data = _read_content(path, LARGEST_VOCABULARY, what, span)
+    data = read_required_file(path, LARGEST_VOCABULARY, what, span)
     return list(read_vocabulary(decode_spec(data, name)))
 
 
@@ -348,7 +351,7 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
         return {"absent": _ABSENT}
     name = args[0] if args else str(path)
     file = check_tokenizer_file(
-        _read_content(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", place.span),
+        read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", place.span),
         name,
         place.span,
     )
@@ -381,10 +384,3 @@ def _resolve_path(given: str, place: _Place) -> Path:
             helps=helps,
         )
     return path
-
-
-def _read_content(path: Path, most: int, what: str, span: Span | None) -> bytes:
-    try:
-        return read_regular_file(path, most)
-    except UnreadableFile as error:
-        raise_error("E0802", f"{what} cannot be read: {error.reason}", span)

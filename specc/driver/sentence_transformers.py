@@ -23,7 +23,7 @@ from specc.huggingface.processor_files import (
     read_optional_object,
 )
 from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
@@ -371,10 +371,8 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
     path = root / MODULES
     try:
         value = parse_strict_json(
-            decode_spec(read_regular_file(path, LARGEST), str(path)).text, NO_LIMITS
+            decode_spec(read_required_file(path, LARGEST), str(path)).text, NO_LIMITS
         )
-    except UnreadableFile as error:
-        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
     except ValueError as error:
         _fail_unsupported(path, escape_text(str(error))[:200])
     if not isinstance(value, list):

@@ -271,7 +271,7 @@ class _Reader:
 
     def _all(self, e: ast.Call) -> tuple[t.Expr, ...]:
         items = e.args[0].items if isinstance(e.args[0], ast.ListLiteral) else e.args
-        return tuple(self.read(i) for i in items)
+        return tuple(map(self.read, items))
 
     def _static(self, e: ast.Call, name: str) -> Any:
         for option in e.options:

@@ -30,7 +30,7 @@ def mark_ties(
     A tie rule whose weights are not in this graph is ignored: it applies to another graph.
     """
     every = [program, *(part for part in _iterate_used_programs(program))]
-    if not any(_has_tie_rules(one) for one in every):
+    if not any(map(_has_tie_rules, every)):
         return model
     context = create_context(library)
     env = Env(module=program.module, config=evaluate_and_check_config(context, program, reader))

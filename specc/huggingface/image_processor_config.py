@@ -1,6 +1,7 @@
 """Read the image part of preprocessor_config.json: resize, crop, normalization."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ _KINDS: Mapping[str, _Kind] = {
         size=(2560, 1920), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], page=True
     ),
 }  # fmt: skip
-_ENDS = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
+_ENDS = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _FOLLOWED = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
@@ -161,7 +162,7 @@ def _file(folders: Sequence[Path]) -> JsonObject | None:
 
 
 def _of_pictures(data: JsonObject) -> bool:
-    return any(data.given(key) for key in ("image_mean", "size", "do_resize", "crop_size"))
+    return any(map(data.given, ("image_mean", "size", "do_resize", "crop_size")))
 
 
 class _Reader:
@@ -196,8 +197,7 @@ class _Reader:
         # what lies in a frame is padded whatever is said, and a page is no frame without
         padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
-            member = self.file.given(key)
-            if member is not None and member.value.plain() not in due:
+            if self.plain(key, due[0]) not in due:
                 self.refuse(key, "this is not followed")
 
     def _numbers(self) -> dict[str, object]:
@@ -217,17 +217,18 @@ class _Reader:
         when such files were written.
         """
         for key in ("image_processor_type", "feature_extractor_type"):
-            member = self.file.given(key)
-            if member is None:
+            if self.file.given(key) is None:
                 continue
-            name = str(member.value.plain())
-            end = next((end for end in _ENDS if name.endswith(end)), "")
-            kind = _KINDS.get(name.removesuffix(end))
-            if kind is None:
-                followed = ", ".join(_KINDS)
-                self.refuse(key, f"those of {followed} are followed")
-            return kind
+            kind = re.sub(_ENDS, "", str(self.plain(key, "")))
+            if kind not in _KINDS:
+                self.refuse(key, f"those of {', '.join(_KINDS)} are followed")
+            return _KINDS[kind]
         return _KINDS["ViT"]
+
+    def plain(self, key: str, usual: object) -> object:
+        """The value of a key; `usual` where it is absent or null."""
+        member = self.file.given(key)
+        return usual if member is None else member.value.plain()
 
     def _sizes(self) -> tuple[list[int] | None, list[int] | None]:
         """What pictures become, and what they are resized to before their middle is cut
@@ -251,10 +252,9 @@ class _Reader:
 
     def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
         """Rows and columns, or the one number of a shorter side."""
-        member = self.file.given(key)
-        if member is None:
-            return list(usual)
-        match member.value.plain():
+        match self.plain(key, None):
+            case None:
+                return list(usual)
             case bool():
                 pass
             case int(number) if number > 0:
@@ -266,12 +266,14 @@ class _Reader:
         self.refuse(key, "this is no size that is followed")
 
     def _filter(self) -> str:
-        member = self.file.given("resample")
-        number = self.kind.filter if member is None else member.value.plain()
-        if isinstance(number, bool) or number not in range(len(FILTERS)):
-            self.refuse("resample", "there is no such filter")
-        assert isinstance(number, int)
-        return FILTERS[number]
+        number = self.plain("resample", self.kind.filter)
+        if (
+            isinstance(number, int)
+            and number in range(len(FILTERS))
+            and not isinstance(number, bool)
+        ):
+            return FILTERS[number]
+        self.refuse("resample", "there is no such filter")
 
     def _by_channel(self, key: str) -> list[float]:
         member = self.file.given(key)
@@ -333,10 +335,9 @@ def _fitted(reader: _Reader) -> list[int] | None:
     """
     if not reader.flag("do_resize", True):
         reader.refuse("do_resize", "pictures of any size are not followed")
-    member, longest = reader.file.given("size"), reader.file.given("max_size")
-    most = longest.value.plain() if longest else reader.kind.size[1]
+    most = reader.plain("max_size", reader.kind.size[1])
     found: list[int] = []
-    match member.value.plain() if member else {}:
+    match reader.plain("size", {}):
         case {"shortest_edge": int(short), "longest_edge": int(long), **rest}:
             found = [] if any(rest.values()) else [short, long]
         case {"height": int(), "width": int()}:
@@ -368,8 +369,7 @@ def _page(reader: _Reader) -> list[int]:
     ):  # fmt: skip
         if reader.flag(key, due) is not due:
             reader.refuse(key, "pages are resized to their frame, and not cut")
-    member = reader.file.given("size")
-    match member.value.plain() if member else None:
+    match reader.plain("size", None):
         # columns before rows, as files had it before 2023
         case [int(columns), int(rows)] if columns > 0 and rows > 0:
             return [rows, columns]

@@ -31,10 +31,9 @@ def find_spec_for_checkpoint(folder: str) -> str:
     Fails with E0419 where it names none, or one that no spec reads.
     """
     data = load_config_json(folder)
-    member = data.given(MODEL_TYPE_KEY)
-    value = member.value.value if member and isinstance(member.value, JsonScalar) else 0
+    member, value = data.given(MODEL_TYPE_KEY), read_model_type(data)
     where = escape_text(str(Path(folder) / CONFIG_FILE_NAME))
-    if not isinstance(value, str):
+    if not value:
         raise_error(
             "E0419",
             f"`{where}` does not say what kind of model it is",
@@ -56,6 +55,14 @@ def find_spec_for_checkpoint(folder: str) -> str:
             ],
         )
     return found
+
+
+def read_model_type(data: JsonObject) -> str:
+    """Return the `model_type` of a config.json; empty if it has none, or no text."""
+    match data.given(MODEL_TYPE_KEY):
+        case JsonMember(value=JsonScalar(value=str(text))):
+            return text
+    return ""
 
 
 def supported_model_types() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec
 
 LARGEST = 16 * 2**20
@@ -112,7 +112,7 @@ def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED)
     found = [find_repository_file(folders, name) for name in names]
-    return [path for path in found if path is not None]
+    return [*filter(None, found)]
 
 
 def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, ...]:
@@ -302,10 +302,7 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """The JSON object in a file. Fails with E0802 and E0846."""
-    try:
-        data = read_regular_file(path, LARGEST)
-    except UnreadableFile as error:
-        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
+    data = read_required_file(path, LARGEST)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
     except ValueError as error:

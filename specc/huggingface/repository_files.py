@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.huggingface.processor_files import find_repository_file
 from specc.io.json_io import NO_LIMITS, parse_strict_json
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import escape_text, read_required_file
 from specc.preprocessing.chat_template import MOST_TEMPLATE, MOST_TOKENS, ChatTemplate
 
 TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
@@ -93,9 +93,7 @@ def _object(path: Path, span: Span | None) -> dict[str, object]:
 
 def _text(path: Path, span: Span | None) -> str:
     try:
-        return read_regular_file(path, LARGEST_TEMPLATE).decode("utf-8-sig")
-    except UnreadableFile as error:
-        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}", span)
+        return read_required_file(path, LARGEST_TEMPLATE, span=span).decode("utf-8-sig")
     except UnicodeDecodeError:
         _unusable(path, "it is not UTF-8 text", span)
 
@@ -140,7 +138,7 @@ GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
 def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
     """The files there are, each from the first folder that has it."""
     found = (find_repository_file(folders, name) for name in NAMES)
-    return [path for path in found if path is not None]
+    return [*filter(None, found)]
 
 
 def read_companions(
@@ -157,16 +155,9 @@ def read_companions(
     for path in find_companion_paths(folders):
         if path.name not in names:
             names.add(path.name)
-            yield ExtraFile(path.name, _content(path))
+            yield ExtraFile(path.name, read_required_file(path, LARGEST_COMPANION))
     if TOKENIZER in names and TOKENIZER_CONFIG not in names:
         yield ExtraFile.of_data(TOKENIZER_CONFIG, GENERAL)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular_file(path, LARGEST_COMPANION)
-    except UnreadableFile as error:
-        raise_error("E0802", f"`{escape_text(str(path))}` cannot be read: {error.reason}")
 
 
 def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:

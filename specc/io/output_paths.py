@@ -18,6 +18,9 @@ NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
+FORCE = "replace a file that specc did not write, too; never one that is read"
+"""The help of `--force`."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputKind:

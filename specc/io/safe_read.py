@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.source import Span
 from specc.io.platform import get_read_flags
 
 
@@ -110,6 +111,19 @@ def describe_os_error(error: OSError | ValueError | RuntimeError) -> str:
 MAX_TEXT_BYTES = 64 << 20
 MAX_ARRAY_BYTES = 2 << 30
 MAX_IMAGE_BYTES = 512 << 20
+
+
+def read_required_file(
+    path: str | os.PathLike[str], most: int, what: str = "", span: Span | None = None
+) -> bytes:
+    """Read a regular file of at most `most` bytes. Raise E0802 if that is not possible; `what`
+    describes the file in the message.
+    """
+    try:
+        return read_regular_file(path, most)
+    except UnreadableFile as error:
+        what = what or f"`{escape_text(str(path))}`"
+        raise_error("E0802", f"{what} cannot be read: {error.reason}", span)
 
 
 def read_bytes(path: str, most: int) -> bytes:

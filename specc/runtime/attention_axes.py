@@ -36,7 +36,7 @@ class AttendedInputs:
             self._text(length, count)
             or self._sound(count)
             or self._patches(count)
-            or MapAxis(role="rows", labels=tuple(str(n) for n in range(count)))
+            or MapAxis(role="rows", labels=tuple(map(str, range(count))))
         )
 
     def axes(
@@ -66,7 +66,7 @@ class AttendedInputs:
     def said(self) -> str:
         """The input in words: its text, or what it is."""
         words = [self._said(n, a) for n, a in self.arrays.items()]
-        return "   ".join(word for word in words if word)
+        return "   ".join(filter(None, words))
 
     def _said(self, name: str, array: Array) -> str:
         record = self.model.manifest.reading.of_input(name)

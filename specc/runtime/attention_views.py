@@ -42,7 +42,7 @@ def parse_number_list(text: str, option: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         ends = [first, last if dash else first]
-        if not all(_is_number(end) for end in ends) or int(ends[0]) > int(ends[1]):
+        if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
             raise_error(
                 "E0954",
                 f"`{option} {escape_text(text)[:60]}` is no list of numbers",

@@ -103,7 +103,7 @@ class _Joint:
     @staticmethod
     def of(first: KVCacheStepper, parts: Sequence[BatchPart]) -> "_Joint":
         """As many columns as the oldest text has, and the margin."""
-        oldest = max((_oldest(part) for part in parts), default=0)
+        oldest = max((map(_oldest, parts)), default=0)
         return _Joint(first, tuple(parts), oldest + spare_columns(first.facts.states))
 
     def states(self) -> dict[str, DeviceTensor]:
@@ -144,7 +144,7 @@ class _Joint:
         kept = int(min(state.most, self.columns))
         length = _room(kept) if buffered else head + kept
         axes, first = (state.batch, state.rows), made[0]
-        count = sum(len(m) for m in made)
+        count = sum(map(len, made))
         # as the step has its axes, so that the runtime need not copy it
         sizes = np.moveaxis(first, (0, 1), axes).shape
         sizes = _with(sizes, {state.batch: count, state.rows: length})
@@ -190,7 +190,7 @@ class _Joint:
         grown: dict[str, Array] = {}
         for name in self.first.rows.given:
             given = [part.stepper.rows.given[name][part.rows] for part in self.parts]
-            grown[name] = np.concatenate([self._aligned(value) for value in given])
+            grown[name] = np.concatenate([*map(self._aligned, given)])
         tokens = [self._aligned(p.stepper.rows.tokens[p.rows]) for p in self.parts]
         return grown, np.concatenate(tokens)
 
@@ -251,7 +251,7 @@ def stack_padded(arrays: Sequence[Array], batch: int | None, left: Sequence[int]
     """Arrays as one batch. Shorter ones are padded with zeros, along the axes `left` in
     front; what has no batch is that of the longest.
     """
-    sizes = [max(lengths) for lengths in zip(*(a.shape for a in arrays), strict=True)]
+    sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     if batch is None:
         return max(arrays, key=lambda a: a.size)
     made = []

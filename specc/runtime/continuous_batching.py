@@ -312,5 +312,5 @@ def _tokens(
     scores: list[float | None] = [None] * len(lanes)
     if settings.log_probs:
         none_over = np.zeros(len(lanes), np.bool_)
-        scores = [float(x) for x in token_log_probs(logits, chosen, none_over)]
+        scores = [*map(float, token_log_probs(logits, chosen, none_over))]
     yield from zip(lanes, map(int, chosen), scores, strict=True)

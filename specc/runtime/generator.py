@@ -13,6 +13,7 @@ from specc.artifact.generation_facts import (
 )
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.manifest import TOLD
+from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import OPTIONS
 from specc.decode.settings_errors import NEVER
@@ -216,14 +217,24 @@ def _no_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
     raise AssertionError("a model that decodes by itself has no steps")
 
 
-def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int = 0) -> Generator:
-    """How a package writes. E0831 or E0832 where it holds no step, E0921 and E0922 for
+@dataclass(frozen=True, kw_only=True)
+class StepGraphs:
+    """The step of a package with its encoder, ready to run, and what may be given to them."""
+
+    facts: GenerationFacts
+    entrance: ModelInputs
+    encode: Session | None
+    step: Session
+    graph: Graph
+
+
+def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
+    """Open the step of a package. E0831 or E0832 where it holds none, E0921 and E0922 for
     the provider.
     """
     role, where = package.role("step"), str(package.path)
     graph = package.manifest(role).graph
     facts = load_facts(package.index.about, graph, where)
-    reading = facts.reading.opened(Path(package.path))
     step = package.session(role, provider=provider, threads=threads)
     encode = None
     if "encode" in package.roles:
@@ -231,22 +242,27 @@ def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int
         check_encoder_outputs(facts, encode.inputs, encode.outputs, where)
     else:
         check_encoder_outputs(facts, (), (), where)
-    entrance = replace(generator_inputs(facts, graph, package), reading=reading)
+    entrance = generator_inputs(facts, graph, package)
+    return StepGraphs(facts=facts, entrance=entrance, encode=encode, step=step, graph=graph)
+
+
+def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int = 0) -> Generator:
+    """Return the generator of a package, with the errors of `open_step_graphs`."""
+    opened = open_step_graphs(package, provider, threads)
+    facts, entrance = opened.facts, opened.entrance
 
     def stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
-        return KVCacheStepper(
-            facts=facts, entrance=entrance, encode=encode, step=step, graph=graph, prepared=prepared
-        )
+        return KVCacheStepper(**vars(opened), prepared=prepared)
 
     return Generator(
         entrance=entrance,
         generation=facts.generation,
-        reading=reading,
+        reading=entrance.reading,
         context=facts.context,
         table=facts.table,
         chance=facts.chance,
         stepper=stepper,
-        drawn=sampled_vocabulary_size(graph, facts.generation),
+        drawn=sampled_vocabulary_size(opened.graph, facts.generation),
         begins=bool(facts.first),
         apart=facts if facts.apart else None,
     )
@@ -268,7 +284,7 @@ def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage)
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,
-        reading=facts.reading,
+        reading=facts.reading.opened(Path(package.path)),
         defaults=facts.defaults,
         growing=growing,
         bounds={**{n: LengthBound(v) for n, v in signature.least.items()}, **facts.bounds},

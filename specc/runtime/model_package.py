@@ -1,7 +1,7 @@
 """Open a package directory and describe what it holds."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -21,7 +21,7 @@ from specc.artifact.weight_files import (
 )
 from specc.backend import ModelFile, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.object_repr import format_repr
+from specc.diagnostics.object_repr import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
@@ -210,19 +210,17 @@ def _mixed(folder: Path, name: str, why: str) -> NoReturn:
 
 def format_package_overview(package: ModelPackage) -> list[str]:
     """What a package holds, a line a graph and one for each further file."""
-    cells = [
-        (escape_text(role), escape_text(name), f"{size:,} bytes".replace(",", " "))
-        for role, name, size in _files(package.index)
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = _files(package.index)
+    sizes = [f"{group_thousands(size)} bytes" for _, _, size in rows]
+    width = max(map(len, sizes))
+    files = align_columns(
+        (escape_text(role), escape_text(name), size.rjust(width))
+        for (role, name, _), size in zip(rows, sizes, strict=True)
+    )
     graphs = package.index.graphs
     count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
-    files = [
-        f"  {role.ljust(widths[0])}  {name.ljust(widths[1])}  {size.rjust(widths[2])}"
-        for role, name, size in cells
-    ]
     title = f"package of `{escape_text(package.index.model)}`, {count}"
-    return [title, *files, *_between_steps(package)]
+    return [title, *(f"  {line}" for line in files), *_between_steps(package)]
 
 
 def _files(index: PackageIndex) -> list[tuple[str, str, int]]:
@@ -247,7 +245,8 @@ def _between_steps(package: ModelPackage) -> list[str]:
     for state in facts.states:
         name = state.name.removeprefix("past.")
         rows.append(("kept", name, str(state.type), _growth(state, facts)))
-    return ["between steps", *_columns([tuple(map(escape_text, row)) for row in rows])]
+    lines = align_columns([*map(escape_text, row)] for row in rows)
+    return ["between steps", *(f"  {line}" for line in lines)]
 
 
 def _growth(state: DecodeState, facts: GenerationFacts) -> str:
@@ -257,11 +256,3 @@ def _growth(state: DecodeState, facts: GenerationFacts) -> str:
     if state.most < inf:
         return f"at most {int(state.most)} rows"
     return "a buffer, in place" if state.name in facts.in_place else "grows"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows of four cells, the last of which needs no room behind it."""
-    widths = [max(len(row[n]) for row in rows) for n in range(3)] if rows else []
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)]
-        yield f"  {'  '.join(cells).rstrip()}"

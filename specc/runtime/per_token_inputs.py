@@ -92,7 +92,7 @@ class PerTokenInputs:
         they were, whatever a default would make of them now.
         """
         old, count = self.given[name], tokens.shape[1]
-        before = tuple(slice(size) for size in old.shape)
+        before = tuple(map(slice, old.shape))
         # An input of which nothing is known for rows that are written: they exist.
         if name not in self._following:
             sizes = [n + count if axis in axes else n for axis, n in enumerate(old.shape)]

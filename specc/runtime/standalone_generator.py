@@ -186,7 +186,7 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
 
 def _listed(value: object) -> object:
     """Tuples as lists, as JSON has them."""
-    return [_listed(v) for v in value] if isinstance(value, tuple) else value
+    return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 
 def _settled(name: str, known: object, said: object) -> NoReturn:

@@ -80,11 +80,7 @@ class KVCacheStepper:
             }
             made = encode.tensors(given)
         env = infer_lengths(entrance.graph, prepared)
-        self.handed = {n: made[n] if n in made else step.tensor(prepared[n]) for n in facts.handed}
-        self.states = {
-            s.name: made[s.initial] if s.initial else step.tensor(initial_state(s, env))
-            for s in facts.states
-        }
+        self.handed, self.states = first_states(facts, step, made, prepared, env)
         self.first = _newest(made[facts.first].numpy()) if facts.first else None
         self.results: dict[str, Array] = {}
         self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
@@ -198,6 +194,22 @@ class KVCacheStepper:
         if value.shape()[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
             return value
         return self.run.rows_of(value, axis, rows)
+
+
+def first_states(
+    facts: GenerationFacts,
+    step: Session,
+    made: Mapping[str, DeviceTensor],
+    given: Mapping[str, Array],
+    lengths: Mapping[str, int],
+) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
+    """Return what every step reads of `encode` (`made`) or the caller, and the first states."""
+    handed = {n: made[n] if n in made else step.tensor(given[n]) for n in facts.handed}
+    states = {
+        s.name: made[s.initial] if s.initial else step.tensor(initial_state(s, lengths))
+        for s in facts.states
+    }
+    return handed, states
 
 
 def _newest(logits: Array) -> Floats:

@@ -1,21 +1,14 @@
 """Streaming inference: the rows of an input are fed as they arrive."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import (
-    GenerationFacts,
-    StreamChunks,
-    check_encoder_outputs,
-    max_context_length,
-)
-from specc.artifact.generation_facts import parse_generation_facts as load_facts
+from specc.artifact.generation_facts import GenerationFacts, StreamChunks, max_context_length
 from specc.artifact.manifest import RandomWeights
 from specc.backend import DeviceTensor, Session
 from specc.diagnostics.diagnostic import raise_error
@@ -24,10 +17,10 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.python_values import convert_to_array
-from specc.runtime.generator import generator_inputs
-from specc.runtime.model_inputs import NUMPY, ModelInputs, initial_state
+from specc.runtime.generator import open_step_graphs
+from specc.runtime.model_inputs import NUMPY, ModelInputs
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.steppers import infer_lengths
+from specc.runtime.steppers import first_states, infer_lengths
 
 Arrays: TypeAlias = dict[str, Array]
 Lengths: TypeAlias = dict[str, int]
@@ -105,14 +98,7 @@ class StreamingModel:
             made = self.encode.tensors(
                 {n: _rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
             )
-        handed = {
-            n: made[n] if n in made else self.step.tensor(given[n]) for n in self.facts.handed
-        }
-        states = {
-            s.name: made[s.initial] if s.initial else self.step.tensor(initial_state(s, known))
-            for s in self.facts.states
-        }
-        return handed, states
+        return first_states(self.facts, self.step, made, given, known)
 
     def nothing(self, known: Lengths) -> Arrays:
         """Results without rows, of a last piece that fills no chunk."""
@@ -349,24 +335,7 @@ def _wrong_time(name: str, when: str, mend: str) -> NoReturn:
 def open_streamer(
     package: ModelPackage, *, provider: str = "cpu", threads: int = 0
 ) -> StreamingModel:
-    """How a package is streamed. E0831 or E0832 where it cannot, E0921 and E0922 for the
-    provider.
-    """
-    where, graph = str(package.path), package.manifest("step").graph
-    facts = load_facts(package.index.about, graph, where)
-    assert facts.chunks is not None, "the index says that it is a stream"
-    step = package.session("step", provider=provider, threads=threads)
-    encode = None
-    if "encode" in package.roles:
-        encode = package.session("encode", provider=provider, threads=threads)
-    takes = encode.inputs if encode else ()
-    check_encoder_outputs(facts, takes, encode.outputs if encode else (), where)
-    reading = facts.reading.opened(Path(package.path))
-    return StreamingModel(
-        facts=facts,
-        chunks=facts.chunks,
-        entrance=replace(generator_inputs(facts, graph, package), reading=reading),
-        encode=encode,
-        step=step,
-        graph=graph,
-    )
+    """Return the streaming model of a package, with the errors of `open_step_graphs`."""
+    opened = open_step_graphs(package, provider, threads)
+    assert opened.facts.chunks is not None, "the index says that it is a stream"
+    return StreamingModel(**vars(opened), chunks=opened.facts.chunks)

@@ -191,7 +191,7 @@ def _listed(name: str, value: object) -> list[str]:
     for item in found:
         if not isinstance(item, str):
             _no_texts(name, item)
-    return [str(item) for item in found]
+    return [*map(str, found)]
 
 
 def _no_texts(name: str, value: object) -> NoReturn:

@@ -64,9 +64,7 @@ def accepted(spec: OpenedSpec) -> bool:
 def compiles(spec: OpenedSpec, folder: Path) -> list[str]:
     """The codes of what `compile` finds wrong, missing files apart."""
     try:
-        compile_model(
-            spec, CompileOptions(output=str(folder / "model.onnx"), init=0, try_load=False)
-        )
+        compile_model(spec, CompileOptions(output=str(folder / "model.onnx"), init=0, no_load=True))
     except Failed as failed:
         return [d.code for d in failed.diagnostics if d.code not in OF_FILES]
     return []

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from specc.analysis.length_limits import find_length_limits
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
+from specc.driver.compile_options import PROFILES
 from specc.driver.profiles.graph_replay import ProfiledGraphs
 from specc.driver.profiles.hf_decoder import IDS, LOGITS, MASK, POSITIONS, build_decoder
 from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
@@ -125,9 +126,6 @@ def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
         made["early_stopping"] = search["early_stopping"] is True
     return made
 
-
-PROFILES = ("specc", "hf", "genai")
-"""`specc`: works for every model; `hf`: Optimum and transformers.js; `genai`: onnxruntime-genai."""
 
 ROWS: Mapping[str, Literal["newest", "new"]] = {"specc": "newest", "hf": "new", "genai": "newest"}
 """Logits that the step graph returns: the newest token's, or all new tokens' (`hf` readers)."""

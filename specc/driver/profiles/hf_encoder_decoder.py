@@ -58,7 +58,7 @@ def find_encoder_output(encode: Graph, source: Value, handed: Iterable[Value]) -
         return found
 
     for node, results in encode.nodes:
-        if (up := nearest(a for a in node.args if a)) is not None:
+        if (up := nearest(filter(None, node.args))) is not None:
             for result in results:
                 above[result], depth[result] = up, depth[up] + 1
     at = nearest(handed)
@@ -189,7 +189,7 @@ def depends_on_source(parts: EncoderDecoderParts, name: str) -> bool:
             return True
         if value not in seen and value.node:
             seen.add(value)
-            todo += [a for a in value.node.args if a]
+            todo += [*filter(None, value.node.args)]
     return False
 
 

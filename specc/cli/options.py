@@ -1,0 +1,146 @@
+"""Options that several commands share: the spec, and generation settings."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specc.artifact.package_index import is_package_directory
+from specc.cli.terminal import STDIN, print_note, read_spec_from_stdin
+from specc.decode.setting_table import STRATEGIES
+from specc.driver.option_table import (
+    BOOLEAN,
+    OPTIONAL_INTEGER,
+    SPEC_OPTIONS,
+    TEXT,
+    TEXTS,
+    Option,
+    add_options,
+    one_of,
+    parse_bounded_int,
+)
+from specc.driver.spec_loader import OpenedSpec, open_spec
+from specc.io.output_paths import FORCE
+from specc.library.spec_files import format_shadow_note, is_builtin_spec
+
+if TYPE_CHECKING:
+    from specc.artifact.manifest import Manifest
+
+
+parse_count = parse_bounded_int(1, 2**31 - 1, "a count")
+INTEGER = OPTIONAL_INTEGER._replace(declaration={"type": parse_bounded_int(0, 2**64 - 1, "it")})
+FLOAT = OPTIONAL_INTEGER._replace(declaration={"type": float})
+COUNT = OPTIONAL_INTEGER._replace(declaration={"type": parse_count})
+CHOICE: Mapping[str, Any] = {"default": None}
+PROVIDER = Option(
+    TEXT,
+    "NAME",
+    "ONNX Runtime execution provider: cpu, cuda, … (default: cpu)",
+    more={"default": "cpu"},
+)
+FORCED = {"force": Option(BOOLEAN, "", FORCE)}
+
+SAMPLING: Mapping[str, Option] = {
+    "strategy": Option(
+        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=CHOICE
+    ),
+    "max_tokens": Option(
+        INTEGER, "N", "maximum number of generated tokens (default: the spec's, or 256)"
+    ),
+    "min_tokens": Option(
+        INTEGER, "N", "minimum number of generated tokens before a stop token is allowed"
+    ),
+    "no_repeat_ngram_size": Option(INTEGER, "N", "do not repeat any n-gram of this size"),
+    "temperature": Option(
+        FLOAT, "T", "sample; divide the logits by T (below 1: more deterministic)"
+    ),
+    "top_k": Option(INTEGER, "K", "sample from the K most probable tokens"),
+    "top_p": Option(
+        FLOAT, "P", "nucleus sampling: sample from the smallest set with total probability P"
+    ),
+    "min_p": Option(FLOAT, "P", "sample from tokens of at least P times the highest probability"),
+    "repetition_penalty": Option(FLOAT, "R", "above 1: make tokens that already occur less likely"),
+    "num_beams": Option(INTEGER, "N", "beam search with N beams"),
+    "length_penalty": Option(FLOAT, "A", "beam search: divide scores by length ** A"),
+    "num_return_sequences": Option(INTEGER, "N", "beam search: return the N best sequences"),
+    "seed": Option(INTEGER, "SEED", "random seed of sampling"),
+}
+"""Generation settings that choose tokens. None has a default: the spec's apply."""
+GENERATION: Mapping[str, Option] = {
+    **SAMPLING,
+    "stop_strings": Option(
+        TEXTS, "TEXT", "stop before this string; may be repeated", "--stop", more=CHOICE
+    ),
+    "log_probs": Option(
+        BOOLEAN, "", "with -o: also write the log-probability of each token", more=CHOICE
+    ),
+}
+
+
+def add_sampling_arguments(
+    parser: ArgumentParser, title: str, options: Mapping[str, Option] = SAMPLING
+) -> None:
+    """Declare options in a group of their own."""
+    add_options(parser.add_argument_group(title), options)
+
+
+def add_generation_arguments(parser: ArgumentParser) -> None:
+    """Declare all generation options."""
+    add_sampling_arguments(parser, "generation (docs/generation.md)", GENERATION)
+
+
+def parse_generation_settings(given: Namespace) -> dict[str, Any]:
+    """Return the given options, named as in `specc.decode.generation_settings`."""
+    found = vars(given)
+    return {name: found[name] for name in GENERATION if found.get(name) is not None}
+
+
+def setting_flag(name: str) -> str:
+    """Return the flag of a generation setting: `top_k` is `--top-k`."""
+    return GENERATION[name].flag or f"--{name.replace('_', '-')}"
+
+
+def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
+    """Declare SPEC and the options of `SPEC_OPTIONS`; `more` is what else SPEC may be."""
+    parser.add_argument(
+        "spec",
+        metavar="SPEC",
+        help="the name of a built-in spec (see `specc list specs`), a spec file, a checkpoint "
+        f"directory with a config.json, {more}or - for the standard input",
+    )
+    add_options(parser, SPEC_OPTIONS)
+
+
+def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:
+    """Open the spec that these options name; `weights` is the checkpoint to load."""
+    print_shadow_note(arguments.spec)
+    return open_spec(
+        read_spec_from_stdin() if arguments.spec == STDIN else arguments.spec,
+        config=arguments.config,
+        sets=arguments.set,
+        weights=weights,
+        own=arguments.own,
+        longest=arguments.context_length,
+    )
+
+
+def print_shadow_note(spec: str) -> None:
+    """Print a note where a file or directory has the name of the built-in spec."""
+    if note := format_shadow_note(spec):
+        print_note(note)
+
+
+def is_compiled(path: str) -> bool:
+    """Return whether a MODEL or SPEC argument is a compiled model or a package."""
+    return path.endswith(".onnx") or (is_package_directory(path) and not is_builtin_spec(path))
+
+
+def read_compiled_manifest(path: str, graph: str) -> "Manifest":
+    """Return the manifest of a compiled model, or of a graph of a package; nothing is run."""
+    # imported here: a spec needs nothing that runs models
+    from specc.runtime.loaded_model import read_manifest
+    from specc.runtime.model_package import open_package
+
+    if path.endswith(".onnx"):
+        return read_manifest(path)
+    package = open_package(path)
+    return package.manifest(package.role(graph))
