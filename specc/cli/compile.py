@@ -56,7 +56,7 @@ def run_compile(given: Namespace) -> int:
         if remark != format_shadow_note(given.spec):  # printed when the spec was opened
             terminal.print_note(remark)
     for path, size in made.files:
-        terminal.print_done(f"{escape_text(str(path))}  {format_size(size)}")
+        terminal.print_done(f"{escape_text(path)}  {format_size(size)}")
     return 0
 
 

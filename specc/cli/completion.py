@@ -15,9 +15,7 @@ ASKED = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """What may stand at a place: these `words`, or what `specc _complete` says; files too
-    where `files`.
-    """
+    """Candidates at a place: `words`, those that `specc _complete` prints, and files."""
 
     words: tuple[str, ...] = ()
     asked: str = ""
@@ -26,9 +24,7 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """What a command takes: options with what each is and what may follow, or None for one
-    without a value; and what its arguments may be.
-    """
+    """Options of a command with help and candidates (None: no value), and its arguments."""
 
     about: str
     options: Mapping[str, tuple[str, CompletionChoice | None]]

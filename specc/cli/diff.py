@@ -57,9 +57,7 @@ def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, 
 
 
 def _side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
-    """What is compared. E0956 for a model that shows no graph, E0957 for config values
-    of what is compiled.
-    """
+    """Return what is compared. Raise E0956 for a standalone generator, E0957 for config values."""
     name = Path(path).name or path
     if is_compiled(path):
         if config or sets:

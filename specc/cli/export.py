@@ -42,5 +42,5 @@ def run_export(given: Namespace) -> int:
     files = list(write_triton_repository(model, name, folder, most, force=given.force))
     if not print_json_result("export", {"files": [*map(str, files)]}):
         for path in files:
-            print_done(escape_text(str(path)))
+            print_done(escape_text(path))
     return 0

@@ -148,9 +148,7 @@ def _write_spec(made: bytes, output: str, inputs: Sequence[str], *, force: bool)
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Write the tensor `embedding.weight`, and beside it the words, one a line, in the
-    order of its rows.
-    """
+    """Write the tensor `embedding.weight`, and its words to a .vocab file, one per line."""
     # imported here: formatting a spec needs no arrays
     from specc.weights.formats.glove import TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
@@ -176,7 +174,6 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     shape = list(found.array.shape)
     if not print_json_result("convert", {"files": [target, str(words)], "text": None}):
         print_done(
-            f"{escape_text(target)}: `{TENSOR}` {shape}; {escape_text(str(words))}: "
-            f"the word of each row"
+            f"{escape_text(target)}: `{TENSOR}` {shape}; {escape_text(words)}: the word of each row"
         )
     return 0

@@ -144,9 +144,7 @@ def _of_spec(name: str) -> NameDocumentation:
 
 
 def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
-    """What a spec can call by this name: a word may be a normalizer too, where one is
-    due. E0204 for a name of nothing.
-    """
+    """Return everything that a spec can call by this name. Raise E0204 if there is nothing."""
     word, found = BUILTINS.get(name), library.standard(name)
     made = [NameDocumentation(kind="word", text=word.shown(), doc=word.doc)] if word else []
     if found is not None:

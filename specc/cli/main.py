@@ -162,9 +162,7 @@ def add_common_options(made: argparse.ArgumentParser) -> None:
 
 
 def entry() -> NoReturn:
-    """The `specc` command. Names that the terminal cannot show are escaped, not a
-    reason to stop.
-    """
+    """Run the `specc` command; names that the terminal cannot show are escaped."""
     # closed by whoever started us; what is said to it is lost
     if sys.stdout is None or sys.stderr is None:
         nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -234,9 +232,7 @@ def _misused(wrong: UsageError, words: Sequence[str]) -> int:
 
 
 def _form_asked(words: Sequence[str]) -> str:
-    """`--format` of a command line that could not be parsed: a program that made it
-    reads what it asked for, whatever else is wrong.
-    """
+    """Return `--format` of a command line that could not be parsed."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=FORMS, default=FORMS[0])
     # what stands behind `--` is no option
@@ -276,9 +272,7 @@ def _verify_passes() -> None:
 
 
 def _drop_output() -> None:
-    """What stands in the buffer cannot be written; without this Python would try again
-    at its end, and complain.
-    """
+    """Discard buffered output that cannot be written, else Python retries at exit and complains."""
     with suppress(OSError):  # an output that is no file of the system
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -288,7 +282,7 @@ def _environment(error: OSError | MemoryError) -> Diagnostic:
     if isinstance(error, MemoryError):
         helps = ("make the sizes smaller, or use a machine with more memory",)
         return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
-    what = f" `{escape_text(str(error.filename))}`" if error.filename else ""
+    what = f" `{escape_text(error.filename)}`" if error.filename else ""
     words = error.strerror or str(error)
     return Diagnostic("E0805", f"the system refuses{what}: {words[:1].lower()}{words[1:]}")
 
@@ -341,7 +335,5 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:
-    """The exit status that the worst of some messages calls for; `specc.diagnostics.codes` says
-    which.
-    """
+    """Return the exit status of the worst of some diagnostics."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

@@ -162,9 +162,7 @@ def _columns(words: list[str]) -> dict[str, str]:
 
 @dataclass
 class _Line:
-    """One line on a terminal that says how far the work is; nothing elsewhere. `begun`
-    says that something was said.
-    """
+    """A progress line on a terminal. `begun` says that notes were printed."""
 
     terminal: bool
     width: int = 0
@@ -188,9 +186,7 @@ class _Line:
 
 
 def _notes(plan: JobPlan) -> Iterator[str]:
-    """That texts are written in batches, and why; and that a batch is one text more or
-    less to its rows.
-    """
+    """Yield why generation runs in fixed batches, and that batch elements affect each other."""
     if plan.waits:
         yield (
             f"every batch ends with its longest text: {plan.waits}; rows of like length "
@@ -221,9 +217,7 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_times(report: JobReport) -> str:
-    """How long it took: until somebody began, then; what models computed of it, and what
-    the cost formulas make of the first block.
-    """
+    """Format the run time: startup, work, computation, and what the cost formulas predicted."""
     work = max(report.seconds - report.start_up, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.start_up:.1f} to begin, {work:.1f} of work",
@@ -241,7 +235,7 @@ def _tell(report: JobReport) -> None:
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"
     before = f", {report.before} of them by a former run" if report.before else ""
-    print(f"{report.rows} rows in {parts} in {escape_text(str(report.out))}{before}")
+    print(f"{report.rows} rows in {parts} in {escape_text(report.out)}{before}")
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{rows} no result: see {escape_text(str(report.out / ERRORS))}")
+        print(f"{rows} no result: see {escape_text(report.out / ERRORS)}")

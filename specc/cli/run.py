@@ -168,7 +168,7 @@ def _messages(given: str) -> object:
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         # no UTF-8, no JSON, a name given twice
-        raise_error("E0425", f"this is no chat: {escape_text(str(error))[:200]}", helps=[CHAT])
+        raise_error("E0425", f"this is no chat: {escape_text(error)[:200]}", helps=[CHAT])
 
 
 def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:
@@ -199,9 +199,7 @@ def _show(reading: PreprocessingConfig, results: Mapping[str, Array], outputs: R
 def _stream(
     opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs, rows: int
 ) -> None:
-    """Rows in pieces, as a stream would bring them: results as their readings show them.
-    E0977 for a model that is not streamed, or has no attention to be drawn.
-    """
+    """Run on chunks of `rows` time steps. Raise E0977 for other models, and for `--attention`."""
     streamer = open_stream(opened)
     if outputs.attention:
         require_attention_model(
@@ -221,9 +219,7 @@ def _print_pieces(writing: GenerationStream) -> None:
 
 
 def _comes_in_pieces(writing: GenerationStream) -> bool:
-    """Whether a text is shown while it is written: one alone, of words and not of
-    numbers, for people. A program reads one object, when all is there.
-    """
+    """Return whether to print text during generation: one sequence, for people."""
     at_once = writing.settings.num_return_sequences == 1 and len(writing.prompt) == 1
     is_text = writing.writer.decode is not None
     return at_once and is_text and not output_style().for_programs

@@ -51,9 +51,7 @@ Piece = Array | _Rows
 
 @dataclass
 class _Words:
-    """The words taken in so far: by input its pieces, which become one batch; every
-    file that was read.
-    """
+    """Command-line inputs parsed so far: pieces of a batch by input, and the files read."""
 
     model: ModelInputs
     pieces: dict[str, list["Piece"]] = field(default_factory=dict)
@@ -87,9 +85,7 @@ class _Words:
         self.pieces.setdefault(name, []).append(piece)
 
     def _arrays(self, name: str, word: str) -> None:
-        """The arrays in a file: those under names of inputs for these, the only one for
-        the input that is meant.
-        """
+        """Add the arrays of a file: named ones to their inputs, an unnamed one to `name`."""
         self.files.append(word)
         try:
             found = dict(_values(word))
@@ -170,9 +166,7 @@ def _sound(word: str, record: Sound) -> "Piece":
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
-    """Words as arrays: `name=word`, or in the order of the inputs that are asked for.
-    Several for one are a batch.
-    """
+    """Parse `name=word`, or words in the order of the inputs; several for one form a batch."""
     names = [s.name for s in model.specs]
     taken = _Words(model)
     named = [_named(word, names) for word in arguments]
@@ -202,9 +196,7 @@ def _fits(model: ModelInputs, target: str, word: str) -> bool:
 
 
 def _batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
-    """One array an input. What is given for an input goes before what another's rows
-    say of it: a keep input that is given stays.
-    """
+    """Return an array per input; a given mask takes precedence over one from padding."""
     found: dict[str, Array] = {}
     for name, parts in pieces.items():
         for key, array in _batch(model, name, parts).items():
@@ -214,9 +206,7 @@ def _batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[
 
 
 def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
-    """The input that a word names before `=`, if it does, and the rest. E0910 for a
-    slip in a name.
-    """
+    """Split `name=word`. Raise E0910 for a misspelled input name."""
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
@@ -285,9 +275,7 @@ def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Arr
 
 
 def _values(path: str) -> Mapping[str, object]:
-    """What a file holds by name: arrays, or the values of JSON as they are; "" is the
-    name of an only one.
-    """
+    """Return arrays or JSON values of a file by name; "" names a single one."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)

@@ -172,9 +172,7 @@ VECTORS = "sentence_embedding"
 def run_for_task(
     opened: OpenedModel, task: Task, given: Namespace, settings: Mapping[str, object]
 ) -> int:
-    """Run the model for its task on the words of the command line and print what it
-    predicts. E0753 for an option that belongs to another task.
-    """
+    """Run the model for its task and print predictions. Raise E0753 for other tasks' options."""
     read, files = read_task_words(task, given.inputs)
     outputs = parse_run_outputs(given, [*list_model_files(opened), *files])
     outputs.check()
@@ -229,9 +227,7 @@ def _print(made: Predictions, *, compare: bool) -> None:
 
 
 def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
-    """Predictions for people: a block of lines for each text, numbered where there are
-    several.
-    """
+    """Yield predictions as text: a block of lines for each input, numbered if several."""
     write: Callable[[Facts], Iterator[str]] = LINES.get(task, _label_lines)
     width = len(str(len(predictions) - 1))
     for number, one in enumerate(predictions):

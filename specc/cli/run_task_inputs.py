@@ -28,9 +28,7 @@ def fail_too_many_arguments(word: str, asked: Sequence[str], *, many: bool) -> N
 
 
 def fail_missing_file(word: str) -> NoReturn:
-    """E0802 for a word that names a file which cannot be read, with what to do if it
-    was meant as text.
-    """
+    """Raise E0802 for a file that cannot be read, with advice if it was meant as text."""
     path = word.removeprefix("@")
     kinds = (
         "a word that begins with `@`"
@@ -54,9 +52,7 @@ MOST_TEXT = 2**20
 
 
 def read_lines(word: str) -> list[str]:
-    """The lines of the standard input (`-`) or of a file (`@FILE`). E0802 for a file that
-    is not there, E0112 for one that is not UTF-8.
-    """
+    """Return the lines of standard input or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
     if word == STDIN:
         data = read_standard_input(MOST_TEXT)
     else:
@@ -179,7 +175,7 @@ def _by_name(
     else:
         raise_error(
             "E0906",
-            f"`{escape_text(str(value))[:60]}` is no text for `{slot.name}`",
+            f"`{escape_text(value)[:60]}` is no text for `{slot.name}`",
             helps=[
                 'give a text, a list of texts, ["one", "two"] for a pair, '
                 f"or an object with {', '.join(names)}"

@@ -1,7 +1,8 @@
-"""Print an architecture as a tree with shapes, parameters and cost."""
+"""Print an architecture as a tree with shapes, parameters and cost, or draw it as HTML or SVG."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specc.analysis.cost import (
@@ -22,22 +23,65 @@ from specc.cli.options import (
     open_spec_from_arguments,
     read_compiled_manifest,
 )
-from specc.cli.show_drawing import check_drawing_options, write_drawings
-from specc.cli.terminal import print_json_result
+from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_table import BOOLEAN, TEXT, Option, add_options
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
+from specc.io.atomic_write import write_file_atomically
+from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
 from specc.ir.ir_printer import format_ir
 from specc.ir.types import Type
 from specc.transforms import pass_pipeline
-from specc.visualize.architecture_page import ArchitectureView
+from specc.visualize.architecture_page import (
+    ArchitectureView,
+    render_architecture_page,
+    render_architecture_svg,
+)
 from specc.visualize.block_tree import WHOLE, list_model_graphs
+
+
+def check_drawing_options(given: Namespace) -> bool:
+    """Whether a drawing is asked for, and may be written. E0955 where a text is, too."""
+    if not given.html and not given.svg:
+        return False
+    if given.ir or given.print_after:
+        option = "--ir" if given.ir else "--print-after"
+        raise_error(
+            "E0955",
+            f"`{option}` prints a graph as text, and a drawing is asked for",
+            helps=[f"leave out `{option}`, or `--html` and `--svg`"],
+        )
+    for path, kind in ((given.html, HTML_OUTPUT), (given.svg, DRAWING_OUTPUT)):
+        if path:
+            resolve_output_path(path, kind, inputs=_inputs(given), force=given.force)
+    return True
+
+
+def write_drawings(given: Namespace, architecture: ArchitectureView) -> None:
+    """The files that are asked for."""
+    makers = (
+        (given.html, HTML_OUTPUT, render_architecture_page),
+        (given.svg, DRAWING_OUTPUT, render_architecture_svg),
+    )
+    for path, kind, make in makers:
+        if not path:
+            continue
+        content = make(architecture).encode("utf-8")
+        at = resolve_output_path(path, kind, inputs=_inputs(given), force=given.force)
+        write_file_atomically(at, [content])
+        print_done(f"{escape_text(path)} written", aside=True)
+
+
+def _inputs(given: Namespace) -> Sequence[Path]:
+    """Files that are read: none of them is written over."""
+    return [Path(p) for p in (given.spec, given.own, given.config) if p]
+
 
 if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
@@ -204,9 +248,7 @@ def _manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _behind(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """The graphs behind the pass that is asked for; as they were elaborated, or are
-    stored, where none is.
-    """
+    """Return the graphs after the requested pass, or as elaborated or stored."""
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if given.print_after and given.print_after not in names:
         listed = f"there are {', '.join(names)}"
@@ -295,18 +337,14 @@ def _is_whole_package(given: Namespace) -> bool:
 
 
 def _manifest_of(given: Namespace) -> "Manifest | None":
-    """The manifest of what is compiled; None for a spec, for which nothing that runs
-    models is imported.
-    """
+    """Return the manifest of a compiled model; None for a spec."""
     if not is_compiled(given.spec):
         return None
     return read_compiled_manifest(given.spec, given.graph)
 
 
 def _itself(manifest: "Manifest") -> list[str]:
-    """What a model that decodes by itself says: it shows no graph, its step is that of
-    a package.
-    """
+    """Describe a standalone generator, which has no graph to show."""
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in TOLD.items() if key in settings}

@@ -27,9 +27,7 @@ MOST_SPEC = 2**20
 
 
 def read_standard_input(most: int) -> bytes:
-    """All of it, at most `most` bytes. E0802 where it is closed or cannot be read, E0904
-    where there is more.
-    """
+    """Return standard input. Raise E0802 if it cannot be read, E0904 above `most` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise_error(
@@ -106,9 +104,7 @@ def print_note(text: str) -> None:
 
 
 def print_done(text: str, *, aside: bool = False) -> None:
-    """What a command has done: for people who did not ask it to be quiet. On stderr where
-    stdout has a result besides.
-    """
+    """Print what a command has done, unless quiet; to stderr if stdout has a result."""
     if not output_style().quiet and not output_style().for_programs:
         print(text, file=sys.stderr if aside else sys.stdout)
 
@@ -125,9 +121,7 @@ def print_json_result(command: str, found: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Whether to color: `--color`, then NO_COLOR, FORCE_COLOR, then whether stderr is a
-    terminal.
-    """
+    """Return whether to color: `--color`, NO_COLOR, FORCE_COLOR, else if stderr is a terminal."""
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -206,9 +200,7 @@ def show_write_progress(what: str) -> Iterator[None]:
 
 
 def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
-    """Lines, or what becomes one, as they come; a terminal says between them how many
-    there are.
-    """
+    """Yield items as they come; a terminal shows between them how many there are."""
     if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
         yield from lines
         return

@@ -179,9 +179,7 @@ def _check_covered(found: VerifyResults) -> None:
 
 
 def _beside(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
-    """What was lost beside another model, a line a part and a result. E0856 where it is
-    more than it may be.
-    """
+    """Print the quantization error by layer and output. Raise E0856 above a threshold."""
     full = open_compiled(given.baseline, graph=given.graph, provider=given.execution_provider)
     compared = QuantizationComparison(opened.full, full.full)
     compared.run(given.seed, given.rounds)

@@ -52,9 +52,7 @@ class _Beam:
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one text: `beams` go on, `found` are finished, best first, at most
-    as many as beams.
-    """
+    """Beam search of one prompt: live `beams`, and `found` finished hypotheses, best first."""
 
     row: int
     """Of the prompt."""
@@ -120,9 +118,7 @@ def _newest(searches: Sequence[_Search]) -> Ints:
 
 
 def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
-    """What each beam has written, bool[beams vocab]: what the one it continues had, and
-    its newest token.
-    """
+    """Return the tokens of each continued beam, bool[beams vocab], with its newest token."""
     if seen is None:
         return None
     now = seen[rows]
@@ -144,9 +140,7 @@ def _advance(
     place: DecodePosition,
     ends: Ends | None,
 ) -> list[list[int]]:
-    """One step of every search; for each the row of `logits` f32[beams of all, vocab]
-    that each new beam continues.
-    """
+    """Advance every search; return the row of `logits` that each new beam continues."""
     raw = log_softmax_f32(logits)
     scores = (
         raw if seen is None else apply_repetition_penalty(raw, seen, settings.repetition_penalty)
@@ -219,9 +213,7 @@ def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHyp
 
 
 def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
-    """`score / length ** length_penalty`, rounded once to float32; the least there is
-    where it leaves that range.
-    """
+    """Return `score / length ** length_penalty` as float32, at least `LEAST`."""
     # what is no number, of a power beyond all numbers, does not come first here
     with np.errstate(all="ignore"):
         return max(LEAST, float(np.float32(score / np.float64(length) ** settings.length_penalty)))

@@ -77,9 +77,7 @@ class Detokenizer:
 
 
 def find_stop(text: str, stops: Iterable[str]) -> int | None:
-    """Where the stop string begins that is complete first; of those that are complete
-    at once, the longest's.
-    """
+    """Return where the first complete stop string begins, the longest of several."""
     ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 
@@ -109,9 +107,7 @@ def make_stop_check(decode: Decode, stops: Iterable[str]) -> Callable[[Sequence[
 
 
 class BatchDetokenizer:
-    """The texts of a batch, fed by `take`, which `specc.decode.decode_loop.decode_steps`
-    accepts as its `watch`.
-    """
+    """Detokenize a batch; `take` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
 
     def __init__(self, decode: Decode, rows: int, stops: Iterable[str] = ()) -> None:
         wanted = tuple(stops)

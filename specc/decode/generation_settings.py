@@ -120,9 +120,7 @@ class GenerationSettings:
 
     @property
     def filler(self) -> int:
-        """The token that stands behind the end of a text in a batch: the pad, else the
-        first stop, else 0.
-        """
+        """The token after the end of a sequence in a batch: pad, else the first stop, else 0."""
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
@@ -157,9 +155,7 @@ def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
 
 
 def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, Any]:
-    """Every setting that someone names, by its name in Python; each value is in its
-    range already, which no type can tell.
-    """
+    """Merge the settings of spec and caller by Python name; values are checked already."""
     kind, inside = parse_strategy(said.get("strategy") or "greedy")
     strategy = wanted.get("strategy") or _meant(wanted) or kind
     values: dict[str, Any] = _named(BESIDE, said)

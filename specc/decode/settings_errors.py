@@ -35,9 +35,7 @@ def fail_bad_value(
 def fail_unknown_setting(
     word: str, known: Sequence[str], what: str, span: Span | None = None
 ) -> Diagnostic:
-    """E0731: a name that generation does not have; `what` says of what it should be a
-    name, and reads on from "no".
-    """
+    """Return E0731 for an unknown name; `what` completes "there is no …"."""
     # the name that another program has for it says more than one that looks alike
     foreign = next((name for name in known if word in _foreign(name)), None)
     meant = foreign or did_you_mean(word, known)
@@ -47,9 +45,7 @@ def fail_unknown_setting(
 
 
 def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
-    """Where an option belongs that is asked for in the wrong place; `inside` a strategy
-    it may be that of another one.
-    """
+    """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
     owners = [strategy for strategy in STRATEGIES if _has(strategy, word)]
     if owners and not inside:
         return (f"`{word}` is said inside the strategy: {owners[0]}({word}=…)",)
@@ -92,9 +88,7 @@ DRAWN = ("stop", "begin", "forced_eos_token_id", *NEVER)
 
 @dataclass(frozen=True, slots=True)
 class VocabularySizes:
-    """How many tokens there are: those that the growing input takes, and those that are
-    drawn; None if unknown.
-    """
+    """Number of tokens that the input takes and that are generated; None if unknown."""
 
     taken: int | None = None
     drawn: int | None = None
@@ -116,9 +110,7 @@ class VocabularySizes:
         return Diagnostic("E0732", title, _label(span), helps=helps)
 
     def _most(self, word: str) -> int | None:
-        """How many tokens a setting chooses from: of those that are read, or those that
-        are written; None of a setting that names no token.
-        """
+        """Return the number of tokens that a setting chooses from; None if it names no token."""
         if word in ("start", "pad"):
             return self.taken
         return self.drawn if word in DRAWN else None
@@ -190,9 +182,7 @@ def _option_fault(
 
 
 def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
-    """The strategy's name and what stands in its parentheses, of `"greedy"` or
-    `{"kind": "beam", "num_beams": 4}`.
-    """
+    """Return name and options of `"greedy"` or `{"kind": "beam", "num_beams": 4}`."""
     if isinstance(said, Mapping):
         return said.get("kind"), {str(k): v for k, v in said.items() if k != "kind"}
     return said, {}

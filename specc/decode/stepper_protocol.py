@@ -25,9 +25,7 @@ class Stepper(Protocol):
         ...
 
     def reorder(self, rows: Ints) -> None:
-        """From now on row r continues what row `rows[r]` was; i64[m], m more or fewer
-        than the rows before.
-        """
+        """Make row r continue what row `rows[r]` was; i64[m], more or fewer rows than before."""
         ...
 
 
@@ -49,9 +47,7 @@ class DecodeObserver(Protocol):
     """An observer that may end sequences: stop strings, a user who has seen enough."""
 
     def __call__(self, tokens: Ints, ended: Bools) -> Bools:
-        """i64[rows] new tokens and bool[rows] which rows have ended with them or before
-        → bool[rows] which end now.
-        """
+        """Take new tokens i64[rows] and ended rows bool[rows]; return rows that end now."""
         ...
 
 

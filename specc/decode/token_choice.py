@@ -72,9 +72,7 @@ def _only(scores: Floats, tokens: Sequence[int]) -> Floats:
 def _banned(
     shape: tuple[int, ...], settings: GenerationSettings, place: DecodePosition
 ) -> Bools | None:
-    """bool[rows vocab]: stops that come too early, and what would repeat; None where
-    nothing does.
-    """
+    """Return bool[rows vocab] of early stops and repeated n-grams; None if there are none."""
     early = place.prompts + place.step < settings.min_length
     early |= place.step < settings.min_tokens
     stops = [token for token in settings.stop if token < shape[1]]
@@ -90,9 +88,7 @@ def _banned(
 
 
 def _again(text: Sequence[int], size: int) -> list[int]:
-    """The tokens that would end a run of `size` which the text has already (Paulus et al.
-    2017, arXiv:1705.04304, sec. 2.5).
-    """
+    """Return tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
     if not size or len(text) + 1 < size:
         return []
     newest = list(text[len(text) - size + 1 :])
@@ -113,16 +109,12 @@ def _ends(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
 def initial_seen_tokens(
     prompt: Ints, vocab: int, penalty: float, keep: Bools | None
 ) -> Bools | None:
-    """What is penalized from the start; None where a penalty of 1 changes nothing, and
-    nobody need keep count.
-    """
+    """Return the tokens that are penalized from the start; None for a penalty of 1."""
     return None if penalty == 1 else tokens_in_prompt(prompt, vocab, keep)
 
 
 def tokens_in_prompt(prompt: Ints, vocab: int, keep: Bools | None = None) -> Bools:
-    """i64[rows n] → bool[rows vocab]: the tokens of each prompt; `keep` bool[rows n]
-    says which are no padding.
-    """
+    """Return the tokens of each prompt, bool[rows vocab], without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may hold what this output never writes
@@ -172,9 +164,7 @@ class TokenCandidates:
 
 
 def top_k_indices(values: Floats, k: int) -> Ints:
-    """f32[rows n] → i64[rows min(k, n)]: where the k greatest stand, in descending
-    order; of equals the first.
-    """
+    """Return the indices i64[rows min(k, n)] of the k largest, descending, ties in order."""
     k = min(k, values.shape[1])
     # To sort all is faster than to look for a quarter of them first.
     if 4 * k >= values.shape[1]:
@@ -253,9 +243,7 @@ def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
 
 
 def _surprise(chances: Wide) -> tuple[Wide, Wide]:
-    """The entropy of each row f64[rows 1], and of each token `-log p`, infinite for one
-    that has no chance.
-    """
+    """Return the entropy of each row f64[rows 1], and `-log p` of each token."""
     shares = chances / chances.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
         each = -np.log(shares)
@@ -278,18 +266,14 @@ def _typical(chances: Wide, mass: float) -> Wide:
 
 
 def _not_below(chances: Wide, bound: float | Wide) -> Wide:
-    """Only tokens whose share is no less than the bound, and the likeliest (Hewitt et
-    al. 2022, arXiv:2210.15191, sec. 4).
-    """
+    """Keep the likeliest token and those above the bound (Hewitt, arXiv:2210.15191, sec. 4)."""
     shares = chances / chances.sum(axis=1, keepdims=True)
     likeliest = shares == shares.max(axis=1, keepdims=True)
     return np.where((shares >= bound) | likeliest, chances, 0.0)
 
 
 def sample_token(among: TokenCandidates, uniform: Floats) -> Ints:
-    """One token a row, i64[rows], by uniforms f32[rows] in [0, 1): the first whose
-    cumulative sum exceeds `u · sum`.
-    """
+    """Return one token per row: the first whose cumulative sum exceeds `u · sum`."""
     sums = np.cumsum(among.chances, axis=1)
     # Times the sum, because what was dropped leaves chances that sum to less than 1.
     over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
@@ -297,16 +281,12 @@ def sample_token(among: TokenCandidates, uniform: Floats) -> Ints:
 
 
 def sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
-    """f32[rows] in [0, 1): element 0 of the stream of (seed, row, step); tokens made
-    are counted from step 0.
-    """
+    """Return f32[rows] in [0, 1): element 0 of the stream of (seed, row, step), from step 0."""
     return sampling_uniforms_at(seed, [(row, step) for row in range(rows)])
 
 
 def sampling_uniforms_at(seed: int, places: Iterable[tuple[int, int]]) -> Floats:
-    """`sampling_uniforms` of rows and steps that go their own ways, each (row, step) →
-    f32[places].
-    """
+    """Return `sampling_uniforms` f32[places] of any (row, step)."""
     key = stream_key(seed, "sample")
     drawn = [random_word(fold_key(fold_key(key, row), step), 0) >> 40 for row, step in places]
     return np.array(drawn, np.float32) * np.float32(2**-24)

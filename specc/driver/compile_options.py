@@ -87,7 +87,7 @@ def parse_graph_names(said: object) -> tuple[str, ...]:
 def _fail_unknown_graph(name: object) -> NoReturn:
     raise_error(
         "E0754",
-        f"a package has no graph called `{escape_text(str(name))[:60]}`",
+        f"a package has no graph called `{escape_text(name)[:60]}`",
         helps=[f"graphs are {', '.join(PACKAGE_GRAPHS)}, and `all`"],
     )
 

@@ -154,13 +154,13 @@ def _describe_text_files(
     entries = (*model.reading.items(), *model.showing.items())
     asked = [name for name, data in entries if _needs_given_file(data, kind)]
     if asked and path is not None:
-        yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(str(path))}`"
+        yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
         if kind == "tokenizer":
-            file = check_tokenizer_file(_read_content(path, MAX_BYTES, what, None), str(path))
+            file = check_tokenizer_file(read_required_file(path, MAX_BYTES, what, None), str(path))
             yield from describe_ignored_settings(path.parent, file.text)
     elif asked:
         what = f"has no {what}: `{asked[0]}` takes token ids, not text"
-        yield f"`{escape_text(str(given[0]))}` {what}"
+        yield f"`{escape_text(given[0])}` {what}"
 
 
 def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> Iterator[str]:
@@ -170,9 +170,9 @@ def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> I
     path, _ = read_preprocessor_config(given) if kinds else (None, {})
     if path is None:
         return
-    yield f"audio settings are from `{escape_text(str(path))}`"
+    yield f"audio settings are from `{escape_text(path)}`"
     for key in unused_preprocessor_keys(kinds[0], given):
-        yield f"`{escape_text(key)[:60]}` in `{escape_text(str(path))}` is ignored"
+        yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
 def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path]) -> list[Path]:

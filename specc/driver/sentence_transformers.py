@@ -27,16 +27,10 @@ from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
-READ_OF_ENCODER: Mapping[str, Sequence[object]] = dict.fromkeys(
-    (
-        "max_seq_length",
-        "do_lower_case",
-        "transformer_task",
-        "modality_config",
-        "module_output_name",
-    ),
-    (),
-)
+READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
+    **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
+    **dict.fromkeys(("modality_config", "module_output_name"), ()),
+}
 READ_OF_SETTINGS: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
     "similarity_fn_name": (None, "cosine"),
@@ -50,7 +44,7 @@ def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) ->
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
-            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(path))}`"
+            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(path)}`"
 
 
 CONFIG = "config.json"
@@ -374,7 +368,7 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
             decode_spec(read_required_file(path, LARGEST), str(path)).text, NO_LIMITS
         )
     except ValueError as error:
-        _fail_unsupported(path, escape_text(str(error))[:200])
+        _fail_unsupported(path, escape_text(error)[:200])
     if not isinstance(value, list):
         _fail_unsupported(path, "not a list of modules")
     found = [item for item in value if isinstance(item, dict)]
@@ -396,7 +390,7 @@ def _module_directory(root: Path, name: str) -> Path:
 def _fail_unsupported(path: Path, why: str, notes: Sequence[str] = ()) -> NoReturn:
     raise_error(
         "E0427",
-        f"`{escape_text(str(path))}`: {why}",
+        f"`{escape_text(path)}`: {why}",
         notes=notes,
         helps=[
             "compile the encoder alone, which ignores modules.json: "

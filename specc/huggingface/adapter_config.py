@@ -59,9 +59,7 @@ def adapter_config_files(adapter: str) -> list[Path]:
 
 
 def adapter_language(adapter: str) -> str:
-    """What the file of a language is named for: `fra` for `adapter.fra.safetensors`;
-    empty for any other adapter.
-    """
+    """Return the language of `adapter.fra.safetensors`; empty for any other adapter."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(BEGINNING):
         return ""
@@ -69,9 +67,7 @@ def adapter_language(adapter: str) -> str:
 
 
 def open_adapter(adapter: str) -> LoraAdapter:
-    """The adapter in a folder, or the file of a language. Fails with E0802, E0529,
-    E0530, E0514 and as weights do.
-    """
+    """Open a LoRA or language adapter. Raise E0802, E0514, E0529, E0530 and errors of weights."""
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.whole_of(open_tensors(path))
@@ -81,7 +77,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     if not weights.exists() and (pickle := path / PICKLE).exists():
         raise_error(
             "E0514",
-            f"`{escape_text(str(pickle))}` is a PyTorch checkpoint; specc reads only safetensors",
+            f"`{escape_text(pickle)}` is a PyTorch checkpoint; specc reads only safetensors",
             notes=["such a file is a Python pickle, which can run code when it is read"],
             helps=[
                 f"convert it, where torch is installed: {format_conversion_command(str(pickle))}"
@@ -99,7 +95,7 @@ def _scaling(config: JsonObject) -> LoraScaling:
     """The numbers of an adapter, if it is one that can be merged."""
     kind = _plain(config, "peft_type")
     if kind != "LORA":
-        _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(str(kind))}")
+        _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
     for key, member in config.members.items():
         if key not in _HARMLESS | _READ and member.value.plain():
             _refuse(config, key, f'"{escape_text(key)}" changes how it is computed')

@@ -132,7 +132,7 @@ class _File:
         what = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
-            f"{what}`{escape_text(str(self.path))}` {why}",
+            f"{what}`{escape_text(self.path)}` {why}",
             helps=[
                 "take it out of the file, if the texts may be others than there",
                 "or compile from a folder without that file",
@@ -156,7 +156,7 @@ def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> 
     _strategy(file)
     if faults := check_spec_settings(file.settings):
         file.refuse("", f"cannot be followed: {faults[0].title}")
-    where = escape_text(str(path))
+    where = escape_text(path)
     dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**said, **file.settings}
     if (wrong := unknown_token(model, settings))[0]:
@@ -173,20 +173,20 @@ def _check_kinds(file: _File) -> None:
         # true is a number in Python, and no count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
-            file.refuse(key, f"is {escape_text(str(value))[:60]}, which is {otherwise}")
+            file.refuse(key, f"is {escape_text(value)[:60]}, which is {otherwise}")
     beams = file.given("num_beams")
     if isinstance(beams, int) and beams < 1:
-        file.refuse("num_beams", f"is {escape_text(str(beams))[:60]}, which is no width")
+        file.refuse("num_beams", f"is {escape_text(beams)[:60]}, which is no width")
 
 
 def _remarks(file: _File) -> Iterator[str]:
-    yield f"texts are written as `{escape_text(str(file.path))}` says"
+    yield f"texts are written as `{escape_text(file.path)}` says"
     for what in _lacking(file):
         yield f"texts may be others than there: {what} is not followed"
     listed = (*OTHERWISE.values(), *HARMLESS.values())
     known = {*BESIDE, *SAMPLED, *SEARCHED, *OFF, *(k for ks in listed for k in ks.split())}
     for key in sorted(file.keys.keys() - known):
-        yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(file.path))}`"
+        yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(file.path)}`"
 
 
 def _beside(file: _File) -> None:
@@ -310,9 +310,7 @@ def _dictated(file: _File) -> list[object]:
 
 
 def _named(file: _File) -> list[object]:
-    """The language, null for one that the model chooses, and the task; who names only a
-    language wants it transcribed.
-    """
+    """Return the language token, None if undetermined, and the task token."""
     language, tasks = file.given("language"), file.table("task_to_id")
     found = None
     if language is not None:
@@ -325,9 +323,7 @@ def _named(file: _File) -> list[object]:
 
 
 def _forced(file: _File) -> list[object]:
-    """The tokens of `forced_decoder_ids`, which are numbered from 1; null is for one that
-    nobody says.
-    """
+    """Return the tokens of `forced_decoder_ids` in order; None for unspecified ones."""
     forced, places = file.given("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
@@ -368,6 +364,6 @@ def _lacking(file: _File) -> Iterator[str]:
     for key, idle in OFF.items():
         value = file.given(key)
         if value is not None and value not in idle and value != []:
-            yield f"`{key}` {escape_text(str(value))[:60]}"
+            yield f"`{key}` {escape_text(value)[:60]}"
     if file.given(FIRST) is not None and "begin" not in file.settings:
         yield f"`{FIRST}` {file.given(FIRST)}, behind a prompt of one token,"

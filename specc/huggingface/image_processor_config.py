@@ -132,20 +132,18 @@ def find_preprocessor_config(folders: Sequence[Path]) -> Path | None:
 
 
 def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
-    """That a file is followed, and the keys of it that nothing follows though they say
-    something.
-    """
+    """Yield remarks: the file in use, and its keys without effect."""
     file, path = _file(folders), find_preprocessor_config(folders)
     if file is None or path is None:
         return
-    yield f"pictures are read as `{escape_text(str(path))}` says"
+    yield f"pictures are read as `{escape_text(path)}` says"
     known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         value = member.value.plain()
         if key not in known and value:
-            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(str(path))}`"
+            yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(path)}`"
         if key in _BY_CHANNEL and isinstance(value, list) and len(value) == 1:
-            yield f"`{key}` in `{escape_text(str(path))}` has one value, used for all channels"
+            yield f"`{key}` in `{escape_text(path)}` has one value, used for all channels"
 
 
 def _file(folders: Sequence[Path]) -> JsonObject | None:
@@ -213,9 +211,7 @@ class _Reader:
         return {"scale": scale, "mean": mean, "std": std}
 
     def _kind(self) -> _Kind:
-        """The processor; of a file that names none the plainest one, as its class did
-        when such files were written.
-        """
+        """Return the image processor; a file that names none has the plain one, ViT's."""
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.given(key) is None:
                 continue
@@ -315,9 +311,7 @@ class _Reader:
 
 
 def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | None]:
-    """ConvNeXt's way: small pictures are cut out of larger ones, large ones
-    stretched.
-    """
+    """Return the sizes of ConvNeXt: small images are cropped, large ones stretched."""
     if len(size) != 1:
         reader.refuse("size", "a `shortest_edge` is expected")
     (edge,) = size
@@ -330,9 +324,7 @@ def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | No
 
 
 def _fitted(reader: _Reader) -> list[int] | None:
-    """How long the shorter side becomes, and the longer one at most; None where
-    pictures are stretched to rows and columns.
-    """
+    """Return the shorter side and the maximum longer one; None for fixed sizes."""
     if not reader.flag("do_resize", True):
         reader.refuse("do_resize", "pictures of any size are not followed")
     most = reader.plain("max_size", reader.kind.size[1])

@@ -25,14 +25,10 @@ ENOUGH = 0.8
 
 
 def find_spec_for_checkpoint(folder: str) -> str:
-    """The built-in spec that reads checkpoints of the type that a folder's config.json
-    names.
-
-    Fails with E0419 where it names none, or one that no spec reads.
-    """
+    """Return the built-in spec for the `model_type` of a config.json. Raise E0419."""
     data = load_config_json(folder)
     member, value = data.given(MODEL_TYPE_KEY), read_model_type(data)
-    where = escape_text(str(Path(folder) / CONFIG_FILE_NAME))
+    where = escape_text(Path(folder) / CONFIG_FILE_NAME)
     if not value:
         raise_error(
             "E0419",
@@ -66,9 +62,7 @@ def read_model_type(data: JsonObject) -> str:
 
 
 def supported_model_types() -> dict[str, str]:
-    """Every type of checkpoint that a built-in spec reads, with the name of the spec that
-    reads it: of several, the first, as in `find_spec_for_checkpoint`.
-    """
+    """Return the first built-in spec of every supported `model_type`."""
     specs: dict[str, str] = {}
     for name, types in _types():
         for kind in types:
@@ -124,9 +118,7 @@ def _sources(path: Path) -> set[str]:
 
 
 def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
-    """Each built-in spec that reads published checkpoints, with the types it reads; only
-    those whose text has `named` in it.
-    """
+    """Yield built-in specs with their model types; only those whose text contains `named`."""
     mark = f'expect "{MODEL_TYPE_KEY}" in'
     # A library of its own: what is only looked at is no source of the model.
     library = SpecLibrary()

@@ -115,9 +115,7 @@ def _labels(config: Config) -> tuple[str, ...]:
 
 
 def _function(config: Config) -> str:
-    """What turns logits into scores, as the text classification pipeline chooses it; a
-    cross-encoder's own activation goes before.
-    """
+    """Return the activation of the logits, as transformers and sentence-transformers choose it."""
     own = config.get("sentence_transformers")
     named = own.get("activation_fn") if isinstance(own, dict) else None
     named = named or config.get("activation_fn")
@@ -134,9 +132,7 @@ def _function(config: Config) -> str:
 
 
 def _two_towers(config: Config) -> Fields:
-    """How candidate labels are scored: SigLIP's texts are padded to one length, and each
-    is scored by itself.
-    """
+    """Return how candidate labels are scored; SigLIP pads its texts and scores each alone."""
     if "siglip" not in str(config.get("model_type")):
         return {"function": "softmax"}
     part = config.get("text_config")

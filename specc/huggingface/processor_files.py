@@ -30,9 +30,7 @@ MOST_IDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _Extractor:
-    """A published feature extractor: its keys under our names, and those that must have
-    one value.
-    """
+    """A feature extractor: our names of its keys, and the keys with one supported value."""
 
     name: str
     keys: Mapping[str, str]
@@ -102,7 +100,7 @@ def audio_reading_options(
                 "or compile from a folder without that file",
             ]
             title = f"`{name}` is {said[name]} in the spec, and {value} by its "
-            raise_error("E0844", title + f"`{escape_text(str(path))}`", span, helps=helps)
+            raise_error("E0844", title + f"`{escape_text(path)}`", span, helps=helps)
     return {**told, **said}
 
 
@@ -140,7 +138,7 @@ def _check_kind(
     """E0844 for the file of another extractor, and for settings that are not followed."""
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
-        why = f"is made for {escape_text(str(kind))}, and the model is heard as by "
+        why = f"is made for {escape_text(kind)}, and the model is heard as by "
         _refused(path, why + extractor.name, span)
     for key, due in {**FIXED, **extractor.fixed}.items():
         if file.get(key, due) != due:
@@ -175,7 +173,7 @@ def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
 def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0844",
-        f"`{escape_text(str(path))}` {why[:300]}",
+        f"`{escape_text(path)}` {why[:300]}",
         span,
         helps=["get the file that belongs to the weights, or compile without it"],
     )
@@ -279,7 +277,7 @@ def _token(value: object, otherwise: str) -> str:
 def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0845",
-        f"the vocabulary `{escape_text(str(path))}` {why[:300]}",
+        f"the vocabulary `{escape_text(path)}` {why[:300]}",
         span,
         helps=["get the files that belong to the weights, or compile without them"],
     )
@@ -306,7 +304,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
     except ValueError as error:
-        _no_object(path, escape_text(str(error))[:200])
+        _no_object(path, escape_text(error)[:200])
     if not isinstance(value, dict):
         _no_object(path, "it holds no object")
     return dict(value)
@@ -314,7 +312,5 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 def _no_object(path: Path, why: str) -> NoReturn:
     raise_error(
-        "E0846",
-        f"`{escape_text(str(path))}` is no JSON object: {why}",
-        helps=["get the file again"],
+        "E0846", f"`{escape_text(path)}` is no JSON object: {why}", helps=["get the file again"]
     )

@@ -57,9 +57,7 @@ def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
 
 
 def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object:
-    """Of templates with names the usual one, or the only one; None where there are none.
-    Fails with E0423 for several of which none is usual, as published programs do.
-    """
+    """Return the default or only template; None if there is none. Raise E0423 if ambiguous."""
     if USUAL in named or not named:
         return named.get(USUAL)
     if len(named) > 1:
@@ -85,7 +83,7 @@ def _object(path: Path, span: Span | None) -> dict[str, object]:
     try:
         value = parse_strict_json(_text(path, span), NO_LIMITS)
     except ValueError as error:
-        _unusable(path, escape_text(str(error))[:200], span)
+        _unusable(path, escape_text(error)[:200], span)
     if not isinstance(value, dict):
         _unusable(path, "it holds no object", span)
     return {**value}
@@ -101,7 +99,7 @@ def _text(path: Path, span: Span | None) -> str:
 def _unusable(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0423",
-        f"the chat template in `{escape_text(str(path))}` cannot be used: {why}",
+        f"the chat template in `{escape_text(path)}` cannot be used: {why}",
         span,
         helps=["get the file that belongs to the weights, or compile without it"],
     )

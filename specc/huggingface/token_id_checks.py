@@ -23,10 +23,7 @@ WRITTEN: Mapping[str, str] = {
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove token ids beyond the vocabulary from the settings of `FILTERED`, in place.
-
-    Yields a remark for each key that has some.
-    """
+    """Remove unknown token ids of `FILTERED` settings in place; yield a remark per key."""
     vocabulary = _vocabulary(model)
     for word, key in FILTERED.items():
         value = settings.get(word)

@@ -42,9 +42,7 @@ class AttendedInputs:
     def axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[MapAxis, MapAxis]:
-        """The axes of a map of `shape` [… query, key] whose lengths are such formulas.
-        Queries of another axis than the keys are what was written, where that is told.
-        """
+        """The query and key axes of a map of `shape` [… query, key] with these symbolic lengths."""
         queries, keys = lengths
         down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
         told = self.written is not None and self.written.shape[1] == shape[-2]
@@ -153,9 +151,7 @@ class AttendedInputs:
 
 
 def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
-    """Rows, columns and leading tokens of patches that `keys` keys can be, for a
-    picture of `size`.
-    """
+    """Return rows, columns and leading tokens of `keys` patches of an image of `size`."""
     for lead in (1, 0, 2):
         patches = keys - lead
         if patches < 1:

@@ -69,9 +69,7 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 def select_maps(
     maps: Sequence[AttentionMap], choice: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """The maps that `choice` picks, each with the heads that it picks. E0931 and E0954
-    where there are none.
-    """
+    """Return the maps and heads that `choice` picks. Raise E0931 or E0954 if there are none."""
     fits = select_scopes([m.scope for m in maps], choice.scope)
     picked = [m for m in maps if m.scope in fits]
     if choice.layers:
@@ -137,9 +135,7 @@ MOST_PANELS = 256
 
 @dataclass(frozen=True)
 class AttentionRun:
-    """Where a model looked, with the `results` of the same run. `rows` are those of the
-    batch, of which the first is drawn.
-    """
+    """Attention maps and `results` of one run on `rows` batch elements; the first is plotted."""
 
     looks: AttentionMaps
     results: dict[str, Array]

@@ -16,9 +16,7 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True)
 class AttentionLocation:
-    """Where an attention's weights are: [… query, key] at `value`, below the loops
-    `loops`, the outermost first.
-    """
+    """Attention weights [… query, key]: `value` inside the nested `loops`, outermost first."""
 
     value: Value
     queries: Dim
@@ -29,9 +27,7 @@ class AttentionLocation:
 
 
 def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
-    """Every attention by its scope, in the order of the graph. Scopes that occur again
-    are numbered.
-    """
+    """Return every attention by scope, in graph order; repeated scopes are numbered."""
     found: dict[str, AttentionLocation] = {}
     for scope, place in _places(graph, ()):
         name, n = scope, 1
@@ -43,9 +39,7 @@ def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
 
 
 def _seen(node: Node, results: Sequence[Value | None]) -> tuple[Value, Value | None] | None:
-    """The weights of an attention and its mask; None of a node that is none, or whose
-    weights nobody made.
-    """
+    """Return the weights and the mask of an attention; None for any other node."""
     match node.op:
         case ops.Attend() as op:
             weights = results[1]
@@ -155,9 +149,7 @@ TURN = " turn "
 
 
 def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
-    """[batch, heads, turn, query, key] as one map a turn, counted from 1: each looks
-    again.
-    """
+    """Yield [batch, heads, iteration, query, key] as one map per loop iteration, from 1."""
     if weights.ndim != 5:
         yield name, weights
         return
@@ -179,9 +171,7 @@ def _shaped(weights: Array, place: AttentionLocation) -> Array:
 
 
 def _tapped(graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]) -> Graph:
-    """The graph with what is wanted of its attentions as its only results, and no more
-    parameters than these need.
-    """
+    """Return the graph with only the wanted outputs, and the parameters that these need."""
     made, taps = _with(graph, wanted)
     read = {a for node in collect_needed_nodes(taps.values()) for a in node.args} | {*taps.values()}
     return replace(
@@ -209,9 +199,7 @@ def _is_told(
 def _with(
     graph: Graph, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Graph, dict[str, Value]]:
-    """The graph again, loops giving what is wanted of their bodies, and where each
-    wanted value is in it.
-    """
+    """Return a copy of the graph whose loops output the wanted values, and these values in it."""
     builder = Builder()
     now = builder.copy_ports(graph)
     taps: dict[str, Value] = {}

@@ -33,9 +33,7 @@ class BatchPart:
 
 
 def spare_columns(states: Sequence[DecodeState]) -> int:
-    """How many columns that do not exist stand in front of every text: one, of which
-    there is a copy for each column that is put there, where columns are kept at all.
-    """
+    """Return the number of masked columns before every sequence: 1 if states have time steps."""
     return int(any(state.rows is not None for state in states))
 
 
@@ -49,9 +47,7 @@ def prepend_spare_columns(
 
 
 def stack_prompts(entrance: ModelInputs, texts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Inputs of several texts, each prepared alone, as one batch. Where they have different
-    lengths they are padded on the side that their keep inputs say.
-    """
+    """Return prepared inputs of several prompts as one batch, padded on the mask's side."""
     graph = entrance.graph
     batch = graph.inputs[entrance.growing].type.shape[0]
     made = {}
@@ -134,9 +130,7 @@ class _Joint:
     def _columns(
         self, state: DecodeState, heads: list[Array], made: list[Array], buffered: bool
     ) -> Array:
-        """Heads and columns of all texts, [rows columns …], as one state. Heads of
-        different length are padded where the inputs are that they come from.
-        """
+        """Return prefix and time steps of all sequences, [rows columns …], as one state."""
         assert state.batch is not None, "a text has a state of its own"
         assert state.rows is not None, "columns have an axis"
         left = state.rows in left_padded_axes(self.first.entrance, state.type)
@@ -248,9 +242,7 @@ def left_padded_axes(entrance: ModelInputs, type: Type) -> tuple[int, ...]:
 
 
 def stack_padded(arrays: Sequence[Array], batch: int | None, left: Sequence[int]) -> Array:
-    """Arrays as one batch. Shorter ones are padded with zeros, along the axes `left` in
-    front; what has no batch is that of the longest.
-    """
+    """Concatenate arrays along the batch; shorter ones are zero-padded, before along `left`."""
     sizes = [*map(max, zip(*(a.shape for a in arrays), strict=True))]
     if batch is None:
         return max(arrays, key=lambda a: a.size)

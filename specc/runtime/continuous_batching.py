@@ -58,9 +58,7 @@ class BatchSlot(Generic[T]):
 
     @staticmethod
     def of(number: int, given: T, asked: GenerationStream, row: int, vocab: int) -> "BatchSlot[T]":
-        """The text in a row of some that begin together, of a model that scores `vocab`
-        tokens.
-        """
+        """Create the slot of a row of a new batch, for a model with `vocab` tokens."""
         settings, own = asked.settings, slice(row, row + 1)
         prompt, keep = (asked.prompt[own], None if asked.keep is None else asked.keep[own])
         length = int(prompt_lengths(prompt, keep)[0])
@@ -145,9 +143,7 @@ class ContinuousBatch(Generic[T]):
     used: int = 0
 
     def write(self, texts: Iterable[tuple[int, T]]) -> Iterator[Ended]:
-        """Texts by their numbers, as they end. The seed draws each by its number. One that
-        cannot go on fails alone.
-        """
+        """Yield sequences as they end, each sampled by its number; an error ends only its own."""
         coming = iter(texts)
         ahead = next(coming, None)
         while ahead is not None or self.live:

@@ -84,9 +84,7 @@ def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[Ge
 
 
 def generate_in_batches(writer: Generator, rows: Iterable[Row], at_once: int) -> Iterator[Ended]:
-    """Texts that begin together and end with the last of them: rows of one shape that
-    follow each other.
-    """
+    """Generate consecutive prompts of one shape in batches that end with their longest."""
     some: list[Row] = []
     for number, text in rows:
         if some and (len(some) == at_once or _apart(writer, some[0][1], text)):
@@ -97,9 +95,7 @@ def generate_in_batches(writer: Generator, rows: Iterable[Row], at_once: int) ->
 
 
 def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) -> bool:
-    """Whether two texts cannot be in one batch: for padding of prompts that nothing hides
-    the room would differ as well.
-    """
+    """Return whether two prompts cannot share a batch: their shapes or maximum lengths differ."""
     shapes = {unpadded_lengths(writer.entrance, t.prepared) for t in (one, other)}
     return len(shapes) > 1 or one.room != other.room
 
@@ -135,9 +131,7 @@ def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> Genera
 
 
 def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
-    """What is given for one row, as a batch of one. E0910 where nothing is asked for that
-    could be meant.
-    """
+    """Return the inputs of one row as a batch of one. Raise E0910 if they cannot be told."""
     asked = writer.entrance.asked
     if not isinstance(row, Mapping) and not asked:
         raise_error(
@@ -150,7 +144,7 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
     for name in (name for name in named if name not in known):
         raise_error(
             "E0910",
-            f"the model has no input `{escape_text(str(name))[:60]}`",
+            f"the model has no input `{escape_text(name)[:60]}`",
             helps=[f"its inputs are {', '.join(known)}"],
         )
     # a text is one row, however many characters it has

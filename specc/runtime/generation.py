@@ -93,9 +93,7 @@ class GenerationStream(GenerationRequest):
         return [[_found(self, text) for text in row] for row in self.found]
 
     def cut_off(self, result: GenerationResult) -> str:
-        """Why a text ended where it did, though it had not; empty: it did end, or no
-        token ends one.
-        """
+        """Return why a sequence was cut off; empty if it ended, or nothing can end one."""
         # Without a stop every text ends at its limit, which needs no remark.
         if result.complete or not self.settings.stop:
             return ""
@@ -103,9 +101,7 @@ class GenerationStream(GenerationRequest):
         return "all that the model can see is full" if full else "at which it had not ended"
 
     def _one_more(self) -> bool:
-        """Whether there is a next step, which is then in the log. What once went wrong
-        does so again.
-        """
+        """Log the next step; return whether there was one. An error is raised again each time."""
         if self.fault is not None:
             raise self.fault
         if self.steps is None:
@@ -170,9 +166,7 @@ def _texts(asked: GenerationRequest) -> BatchDetokenizer:
 
 
 def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
-    """Steps of greedy decoding and sampling, of a model that is driven, or that drives
-    itself and hands all tokens out at once.
-    """
+    """Yield the steps of greedy decoding or sampling, also of a standalone generator."""
     texts = _texts(asked) if asked.settings.stop_strings else None
     watch = texts.take if texts else None
     if asked.writer.itself is not None:

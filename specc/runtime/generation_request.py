@@ -49,9 +49,7 @@ class GenerativeModel:
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
-        """Ids to text as the model shows its result, else as it reads what grows; None
-        where it does neither.
-        """
+        """Decode ids with the tokenizer of the output, else of the input; None without one."""
         shown = [
             r.vocabulary
             for n, r in self.reading.shows

@@ -73,9 +73,7 @@ class Generator(GenerativeModel):
         return self.begin(inputs, self.chosen(settings))
 
     def chosen(self, given: Mapping[str, object]) -> GenerationSettings:
-        """The settings that hold, checked: a caller's before those that the model was
-        compiled with before the spec's.
-        """
+        """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
         settled = self._settled(given.get("strategy"))
         chosen = merge_settings(self.generation.settings, **{**settled, **given})
         # of stops that the spec names, `check` has warned; a published file's tokens that
@@ -128,9 +126,7 @@ class Generator(GenerativeModel):
         )
 
     def _beside(self, prepared: Mapping[str, Array]) -> "Generator":
-        """The same, which sees less where these inputs take room in a table that the
-        text has places in too.
-        """
+        """Return the generator with the context that these inputs leave in a position table."""
         graph, growing = self.entrance.graph, self.entrance.growing
         rows = str(graph.inputs[growing].type.shape[1])
         others = {n: k for n, k in infer_lengths(graph, prepared).items() if n != rows}
@@ -173,9 +169,7 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
 def _by_itself(
     model: LoadedModel, generation: GenerateSection, decodes: Mapping[str, object]
 ) -> Generator:
-    """How a model writes that decodes by itself, as it says: its graph has no more than
-    the spec's inputs, so lengths and vocabulary stand beside it.
-    """
+    """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
     manifest, session, entrance = model.manifest, model.runtime, model.entrance
     defaults = manifest.defaults.outputs if manifest.defaults else ()
     read = {generation.growing, *session.inputs, *session.optional, *defaults}
@@ -229,9 +223,7 @@ class StepGraphs:
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
-    """Open the step of a package. E0831 or E0832 where it holds none, E0921 and E0922 for
-    the provider.
-    """
+    """Open the step of a package. Raise E0831, E0832, or E0921 and E0922 for the provider."""
     role, where = package.role("step"), str(package.path)
     graph = package.manifest(role).graph
     facts = load_facts(package.index.about, graph, where)

@@ -32,9 +32,7 @@ KINDS = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
-    """Every parameter by the spec's name. E0917 where a rounded one is of another shape
-    than the manifest says, E0925 where one cannot be read.
-    """
+    """Return every parameter by name. Raise E0917 for wrong shapes, E0925 if unreadable."""
     found = file.weights(manifest.stored)
     scales = file.weights({n: one.scales for n, one in manifest.rounded.items()})
     for name, one in manifest.rounded.items():
@@ -45,7 +43,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         if shapes != wanted or kinds != (KINDS[one.form.dtype], "float32"):
             raise_error(
                 "E0917",
-                f"the description inside `{escape_text(str(file.path))}` cannot be used: "
+                f"the description inside `{escape_text(file.path)}` cannot be used: "
                 f"`{escape_text(name)}` is not stored as it says",
             )
         wide = shape[-2] if one.form.turned else shape[-1]
@@ -88,11 +86,7 @@ class LoadedModel:
         return self.entrance.specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
-        """The results for these inputs: arrays, nested lists, and texts where the spec
-        reads text.
-
-        Fails with E09xx on inputs it cannot take.
-        """
+        """Return the outputs by name for arrays, lists, texts. Raise E09xx for invalid inputs."""
         return self.session.run(self.prepared(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
@@ -143,9 +137,7 @@ class LoadedModel:
         return session, products
 
     def with_executions(self, wrap: Callable[[Session], Computation]) -> Computation:
-        """A copy that counts executions of its subgraphs; `wrap` is put around what the
-        runtime runs.
-        """
+        """Return a session that counts executions of subgraphs; `wrap` wraps the runtime's."""
         counting = wrap(self.file.open_counting(self.provider))
         if isinstance(self.session, BufferedStep):
             return replace(self.session, inner=counting)
@@ -187,7 +179,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     if recorded is None:
         raise_error(
             "E0917",
-            f"the description inside `{escape_text(str(file.path))}` cannot be used: "
+            f"the description inside `{escape_text(file.path)}` cannot be used: "
             f"`beside` is damaged",
         )
     if why := beside.find_misplaced_tensors(
@@ -206,8 +198,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
 def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0929",
-        f"`{escape_text(name)[:200]}` is not as it was when "
-        f"`{escape_text(str(path))}` was compiled",
+        f"`{escape_text(name)[:200]}` is not as it was when `{escape_text(path)}` was compiled",
         notes=[why],
         helps=["compile the model again, or put back the files it was compiled with"],
     )

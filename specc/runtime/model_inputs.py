@@ -79,9 +79,7 @@ class ModelInputs:
 
     @property
     def asked(self) -> list[str]:
-        """The inputs that have no default, in order: what stands without a name is
-        meant for these.
-        """
+        """The inputs without a default, in order; positional arguments are for these."""
         return [
             n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
         ]
@@ -104,9 +102,7 @@ class ModelInputs:
         return encode_each(texts, record)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Arrays for every input from arrays, nested lists and texts, defaults filled
-        in. Fails with E09xx.
-        """
+        """Return checked arrays for every input, defaults filled in. Raise E09xx."""
         specs = self.specs
         kinds = {s.name: s for s in specs}
         # of what is no input the name alone is told, whatever it holds

@@ -60,9 +60,7 @@ class ModelPackage:
         return wanted in self.roles or bool(self.usual and not wanted)
 
     def role(self, wanted: str = "") -> str:
-        """The graph of that name; without a name the only one, or the one that scores.
-        E0832 where there is none.
-        """
+        """Return the graph of that name, or the default one. Raise E0832 if there is none."""
         roles = self.roles
         if wanted in roles:
             return wanted
@@ -101,15 +99,11 @@ class ModelPackage:
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
     def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
-        """A graph ready to run as it is, without a manifest: names and lengths are
-        checked, nothing is filled in.
-        """
+        """Open a graph without its manifest: names and shapes are checked, nothing is filled in."""
         return self.models[role].open(provider, threads)
 
     def extra(self, role: str) -> bytes | None:
-        """The content of a further file by its role (`tokenizer.json`), compared with
-        its hash; None: there is none.
-        """
+        """Return the content of a further file by role, after a hash check; None if absent."""
         name = self.index.extras.get(role)
         return None if name is None else _checked(self.path, name, self.index.files[name])
 
@@ -179,9 +173,7 @@ def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
 
 
 def _check_weights(folder: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
-    """A graph reads its weights from the files that the index lists, and from no
-    further than they go.
-    """
+    """Check that a graph reads its weights within the files that the index lists."""
     # Linked checkpoints count too; what is in neither list would be read unseen.
     sizes = {n: f.bytes for n, f in index.files.items()} | {
         n: f.bytes for n, f in index.linked.items()
@@ -202,7 +194,7 @@ def _beside(facts: FileDigest) -> WeightFileFacts:
 def _mixed(folder: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0830",
-        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(str(folder))}`",
+        f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(folder)}`",
         notes=[why, f"what belongs to it stands in its `{NAME}`"],
         helps=["compile the package again, or copy its folder as a whole"],
     )

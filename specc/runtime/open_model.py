@@ -165,7 +165,7 @@ class OpenedModel(Closeable):
         """E0949 once it is closed."""
         if self.closed:
             helps = ["load it again, or use it inside its `with` block"]
-            raise_error("E0949", f"`{escape_text(str(self.path))}` is closed", helps=helps)
+            raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
 
     def _load(self, role: str) -> LoadedModel:
         self.check_open()
@@ -224,9 +224,7 @@ def model_task(opened: OpenedModel) -> Task | None:
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:
-    """Whether what a row gives depends on those beside it, because they are rounded by
-    one scale.
-    """
+    """Return whether activation scales are per tensor, shared by the rows of a batch."""
     package = opened.package
     files = package.models.values() if package else [opened.whole.file]
     return any(file.shares_scales() for file in files)
@@ -241,9 +239,7 @@ def open_stream(opened: OpenedModel) -> StreamingModel:
 
 
 def _drives(package: ModelPackage | None, graph: str, *, rows_come: bool) -> bool:
-    """Whether there is a step that specc knows how to feed, with rows that come or with
-    those that it draws, and no other graph is asked for.
-    """
+    """Return whether the package has a step graph for streaming, or else for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
     about = package.index.about
@@ -269,7 +265,7 @@ def open_compiled(
     if graph and not folder and Path(path).exists():
         raise_error(
             "E0832",
-            f"`{escape_text(str(path))}` is one model, not a package of several graphs",
+            f"`{escape_text(path)}` is one model, not a package of several graphs",
             helps=["leave out --graph"],
         )
     return OpenedModel(
@@ -291,10 +287,10 @@ def _not_there(path: Path) -> NoReturn:
     models = {p.name for p in beside if p.suffix == ".onnx" or (p / NAME).is_file()}
     # a file is called without its ending as often as with it
     near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
-    helps = [format_suggestion(escape_text(str(path.with_name(near))))] if near else []
+    helps = [format_suggestion(escape_text(path.with_name(near)))] if near else []
     raise_error(
         "E0802",
-        f"the model `{escape_text(str(path))}` cannot be read: no such file or directory",
+        f"the model `{escape_text(path)}` cannot be read: no such file or directory",
         helps=helps or ["`specc compile SPEC -o FILE` makes a model of a spec"],
     )
 
@@ -315,7 +311,7 @@ def _nothing_to_set(opened: OpenedModel) -> NoReturn:
         raise_error("E0701", title, helps=helps)
     raise_error(
         "E0701",
-        f"`{escape_text(str(opened.path))}` holds no step that specc drives",
+        f"`{escape_text(opened.path)}` holds no step that specc drives",
         notes=["with `--io-names`, a package is for other programs"],
         helps=["compile it with `--graphs step`, without `--io-names`", *helps],
     )

@@ -45,9 +45,7 @@ class PerTokenInputs:
 
     @classmethod
     def of(cls, entrance: ModelInputs, prepared: Mapping[str, Array]) -> "PerTokenInputs":
-        """From prepared inputs. E0912 for a prompt with padding on the right, behind
-        which nothing can be written.
-        """
+        """Create from prepared inputs. Raise E0912 for a prompt with padding on the right."""
         growing, inputs = entrance.growing, entrance.graph.inputs
         length = inputs[growing].type.shape[1]
         # what has a row for each token grows with them
@@ -68,9 +66,7 @@ class PerTokenInputs:
         )
 
     def extend(self, tokens: Ints) -> None:
-        """New rows behind those that there are: the first call, with the prompt, has
-        them already.
-        """
+        """Append inputs for new tokens; the first call, with the prompt, has them already."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.entrance.graph.inputs
         count = self.count = tokens.shape[1]
@@ -154,9 +150,7 @@ class PerTokenInputs:
 
     @cached_property
     def _growing(self) -> list[tuple[str, list[int]]]:
-        """The inputs with the time axis, each behind those that it follows from, and
-        which of its axes grow.
-        """
+        """The inputs with a time axis in dependency order, each with its time axes."""
         inputs = self.entrance.graph.inputs
         length = inputs[self.entrance.growing].type.shape[1]
         return [

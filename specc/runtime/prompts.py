@@ -58,9 +58,7 @@ def prepare_prompts(
 def _started(
     entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
 ) -> dict[str, object]:
-    """The inputs with the tokens that each text starts with, where the spec names any, or
-    with none where it begins by itself.
-    """
+    """Return the inputs with the start tokens of each sequence, or none if it `begins` without."""
     if not start and not begins:
         return dict(inputs)
     first = np.tile(np.array(start, np.int64), (_rows(entrance, inputs), 1))

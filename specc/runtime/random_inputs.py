@@ -166,9 +166,7 @@ def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator, density: 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """Inputs of a step graph, made by the reference from `encode`, if there is one, and
-    from the step itself.
-    """
+    """Random inputs of a step graph, computed by the reference from `encode` and the step."""
 
     facts: GenerationFacts
     weights: Mapping[str, Array]
@@ -218,9 +216,7 @@ class StepInputs:
         return {s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states}
 
     def most(self, step: Graph) -> dict[str, int]:
-        """How many rows there may be before and new ones, where a table of positions
-        bounds both together.
-        """
+        """Return the maximum past and new lengths, where a position table bounds their sum."""
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
         if self.facts.context is None:
             return bounds
@@ -316,9 +312,7 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> Draw:
 
 
 def _lengths(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
-    """The names of the new rows and of those before: a state grows from the one by the
-    other.
-    """
+    """Return the symbols of the new and the past length, from a state that grows."""
     for name, result in states.items():
         before, behind = step.inputs[name].type.shape, step.outputs[result].type.shape
         for a, b in zip(before, behind, strict=True):

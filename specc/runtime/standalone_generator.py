@@ -80,9 +80,7 @@ def _scalars(
 def iterate_standalone_steps(
     made: StandaloneOutput, asked: GenerationRequest, watch: DecodeObserver | None
 ) -> Iterator[Step]:
-    """All tokens of a model that decodes by itself, handed out as if they came one by
-    one.
-    """
+    """Yield the tokens of a standalone generator as if they came one by one."""
     ended = np.zeros(len(asked.prompt), np.bool_)
     for step in range(made.tokens.shape[2]):
         tokens = made.tokens[:, 0, step]
@@ -99,9 +97,7 @@ def iterate_standalone_steps(
 def standalone_hypotheses(
     made: StandaloneOutput, stops: Collection[int]
 ) -> list[list[BeamHypothesis]]:
-    """The hypotheses of a model that searches by itself, without what stands behind
-    their ends.
-    """
+    """Return the hypotheses of a standalone beam search, cut at their ends."""
     _check_numbers(made.tokens)
     rows = zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True)
     return [
@@ -120,9 +116,7 @@ def _hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> 
 
 
 def _check_numbers(tokens: Ints) -> None:
-    """E0961 where a model that decodes by itself says that it could not go on, by
-    tokens that there are none of.
-    """
+    """Raise E0961 if a standalone generator reports invalid logits by negative tokens."""
     negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (wrong := np.flatnonzero(negative)).size:
         fail_no_logits(int(wrong[0]))
@@ -142,9 +136,7 @@ def _fitting(name: str, value: float) -> float:
 def _check_computed(
     known: Collection[str], entrance: ModelInputs, prepared: Mapping[str, Array]
 ) -> None:
-    """What the model finds out by itself must be what the caller means. `known` are
-    inputs that it takes, or begins with.
-    """
+    """Raise E0912 if the model computes another value for a hidden input than is given."""
     facts = entrance.graph.input_facts
     hidden = sorted(prepared.keys() & facts.keys() - {*known} - entrance.unread)
     own = entrance.prepared({n: v for n, v in prepared.items() if n not in hidden})

@@ -131,9 +131,7 @@ class KVCacheStepper:
         return self.standing.run({**given, **moving})
 
     def _places(self, rows: int) -> dict[str, DeviceTensor]:
-        """Places for the results that are as large at every step: of these the runtime
-        need not make new ones.
-        """
+        """Preallocate the outputs whose shape is the same at every step."""
         states = {s.next for s in self.facts.states}
         fixed: dict[str, DeviceTensor] = {}
         for name, value in self.graph.outputs.items():
@@ -159,9 +157,7 @@ class KVCacheStepper:
         return given
 
     def _make_room(self, count: int) -> None:
-        """Buffers for so many more rows, twice as long as long as they are too short;
-        behind a prompt at once for some that are written.
-        """
+        """Grow the KV buffers for `count` more time steps, at least doubling their length."""
         wanted = self.past + count
         # all are as long as the first
         if self.states[self.buffers[0].name].shape()[2] >= wanted:
@@ -219,9 +215,7 @@ def _newest(logits: Array) -> Floats:
 
 
 def _begun(logits: Floats, first: Floats, empty: Bools) -> Floats:
-    """Logits f32[rows vocab] behind prompts, and where there is none, behind what stands
-    before it.
-    """
+    """Return logits f32[rows vocab] after prompts; `first` for rows with an empty prompt."""
     made: Floats = np.where(empty[:, None], first, logits)
     return made
 
@@ -251,9 +245,7 @@ class BufferedStep:
         return self.inner.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name. Several rows of several texts go in one after the other,
-        as the kernel wants them.
-        """
+        """Return the outputs; several time steps of several sequences run one after another."""
         states = {s.name: inputs[s.name] for s in self.facts.states}
         past = states[self.facts.in_place[0]].shape[2]
         rows, count = inputs[self.facts.generation.growing].shape

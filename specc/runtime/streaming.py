@@ -44,9 +44,7 @@ class StreamingModel:
 
     @cached_property
     def along(self) -> dict[str, int]:
-        """The inputs whose rows come, the growing one and those as long, each with the
-        axis of its rows.
-        """
+        """The inputs that are streamed, each with its time axis."""
         inputs = self.entrance.graph.inputs
         length = inputs[self.entrance.growing].type.shape[1]
         return {
@@ -56,9 +54,7 @@ class StreamingModel:
         }
 
     def run(self, inputs: Mapping[str, object], rows: int = 0) -> dict[str, Array]:
-        """The results for rows that are all there, given so many at a time, or all at
-        once. E0976 for a number of rows that is no whole chunk.
-        """
+        """Run on complete inputs, `rows` time steps at a time. Raise E0976 for partial chunks."""
         size, at = self.chunks.rows, self.along
         if rows % size:
             more = (rows // size + 1) * size
@@ -77,9 +73,7 @@ class StreamingModel:
         return {name: self._together(name, made) for name in made[0]}
 
     def _together(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
-        """What pieces made of a result, one behind the other; of one without rows what
-        the last piece made.
-        """
+        """Concatenate the chunks of an output along time; one without time axis is the last."""
         grows = self.graph.inputs[self.entrance.growing].type.shape[1].symbols()
         shape = self.graph.outputs[name].type.shape
         axis = next((n for n, d in enumerate(shape) if d.symbols() & grows), None)
@@ -113,9 +107,7 @@ class StreamingModel:
         return found
 
     def begin(self, **once: object) -> "InputStream":
-        """A stream; `once` are the inputs that are the same for all rows. E0910 for
-        names of no such input.
-        """
+        """Start a stream with the inputs that have no time axis. Raise E0910 for unknown names."""
         inputs, along = self.entrance.graph.inputs, self.along
         for name in once:
             if name not in inputs:
@@ -237,9 +229,7 @@ class InputStream:
             )
 
     def _lengths_of(self, prepared: Mapping[str, Array]) -> Lengths:
-        """Every length but that of the rows. E0912 where one is another than in the
-        piece before: states have it.
-        """
+        """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
         graph, growing = self.streamer.entrance.graph, self.streamer.entrance.growing
         told = infer_lengths(graph, prepared)
         told.pop(str(graph.inputs[growing].type.shape[1]), None)

@@ -141,9 +141,7 @@ def _image_input(model: LoadedModel) -> str:
 
 
 def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
-    """The options with their defaults. E0910 for a name that the task does not have,
-    E0753 for a value that an option cannot have.
-    """
+    """Return the options with defaults. Raise E0910 for an unknown name, E0753 for a value."""
     slots = [slot.name for slot in task.slots]
     found = dict(task.options)
     for name, value in inputs.items():
@@ -203,9 +201,7 @@ def _no_texts(name: str, value: object) -> NoReturn:
 
 
 def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Lists of one length; a single text goes with each of the others. E0912 for lists of
-    two lengths.
-    """
+    """Broadcast single texts to the longest list. Raise E0912 for other lengths."""
     longest = max(map(len, given.values()))
     for name, texts in given.items():
         if len(texts) not in (1, longest):
@@ -247,9 +243,7 @@ def _texts(
 
 
 def _prompt_length(prompt: TextEncoding) -> int:
-    """How many tokens of a text are those of its prompt: all but a special one at the
-    end, as sentence-transformers counts them.
-    """
+    """Count the tokens of a prompt without a final special token (sentence-transformers)."""
     ends = bool(prompt.special and prompt.special[-1])
     return len(prompt.ids) - ends
 
@@ -263,7 +257,7 @@ def _prompt(task: Task, options: Options) -> str:
     if named and named not in prompts:
         known = ", ".join(prompts) or "none"
         helps = suggest_similar_name(str(named), prompts, f"there are: {known}")
-        raise_error("E0910", f"the model has no prompt `{escape_text(str(named))}`", helps=helps)
+        raise_error("E0910", f"the model has no prompt `{escape_text(named)}`", helps=helps)
     return prompts.get(named, "")
 
 

@@ -36,9 +36,7 @@ PASSED_OVER = -100
 def training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
-    """An input of every row as one array or list of texts, with its keep input where
-    rows differ in length.
-    """
+    """Return an input of all rows as one array or list of texts, with its padding mask."""
     record = reading.of_input(name)
     if isinstance(record, TEXT) and all(isinstance(v, str) for v in values):
         return {name: values}
@@ -58,9 +56,7 @@ def training_inputs(
 
 
 def _picture(reading: PreprocessingConfig, name: str, value: object, record: ImageRecord) -> Array:
-    """A picture as `[1, channels, rows, columns]`: a file, an open picture, or pixels
-    as the model takes them.
-    """
+    """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
     where = Path(value) if isinstance(value, str) else value
     array = convert_to_array(convert_input(reading, name, where), name)
     return array if array.ndim == 4 else array[None]
@@ -88,9 +84,7 @@ class CausalTargets:
     generation: GenerateSection
 
     def shifted(self, values: list[object]) -> tuple[dict[str, Array], Array]:
-        """Texts to be learned: what the model is given of them, and what it should have
-        said at each place.
-        """
+        """Return inputs and shifted targets of sequences to learn."""
         name, settings = (self.generation.growing, merge_settings(self.generation.settings))
         start, stop = list(settings.start), settings.stop
         given: list[Array] = []
@@ -117,9 +111,7 @@ class CausalTargets:
         return {name: ids, keep: exist} if keep else {name: ids}, answers
 
     def _ids(self, value: object) -> Array:
-        """The ids of a text that is written: as the model shows its result, else as it
-        reads what grows.
-        """
+        """Encode a target sequence with the tokenizer of the output, else of the input."""
         name = self.generation.growing
         if not isinstance(value, str):
             return convert_to_array(convert_input(self.reading, name, value), name).astype(np.int64)
@@ -187,9 +179,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatches:
-    """How rows become arrays for `graph`: as `reading` and `defaults` say, and
-    `generation` where the model writes.
-    """
+    """Convert rows to batches for `graph`; `generation` is set for generative models."""
 
     graph: Graph
     reading: PreprocessingConfig
@@ -229,9 +219,7 @@ class TrainingBatches:
         return TrainingBatch(self.entrance.prepared(inputs), wanted)
 
     def _texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
-        """How an input's texts are learned, where it holds any: who also says what should
-        have been said has taken them apart already.
-        """
+        """Return how the target sequences of an input are learned; None if targets are given."""
         made = self.generation
         if made is None or name != made.growing or made.source in names:
             return None
@@ -268,7 +256,7 @@ class TrainingBatches:
         known = [*self.graph.inputs, *self.graph.outputs]
         for name in first:
             if name not in known:
-                called = escape_text(str(name))
+                called = escape_text(name)
                 there = f"it has {', '.join(known)}"
                 raise_error(
                     "E0946",
