@@ -38,7 +38,6 @@ from specc.preprocessing.preprocessing_config import (
 from specc.preprocessing.records import SOUNDS, TEXTS, InputReading, OutputReading, labels_for_rank
 from specc.preprocessing.tokenizer_files import MAX_BYTES, NAME, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
-from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
