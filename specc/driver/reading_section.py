@@ -38,6 +38,7 @@ from specc.preprocessing.preprocessing_config import (
 from specc.preprocessing.records import SOUNDS, TEXTS, InputReading, OutputReading, labels_for_rank
 from specc.preprocessing.tokenizer_files import MAX_BYTES, NAME, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
+from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
@@ -303,9 +304,6 @@ def _resolve_vocabulary(given: object, place: _Place) -> list[str]:
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
     """Return the tokens of a vocabulary file; `name` is its name in messages."""
-    # imported here: `specc check` of other specs needs no arrays
-    from specc.preprocessing.text_codec import read_vocabulary
-
     what = f"the vocabulary `{escape_text(name)}`"
     data = read_required_file(path, LARGEST_VOCABULARY, what, span)
     return list(read_vocabulary(decode_spec(data, name)))
