@@ -172,6 +172,7 @@ def test_what_cannot_be_is_said_with_a_code(call: object, code: str) -> None:
         call()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, in torch.compile itself
 def test_torch_compile_ends(tmp_path: Path) -> None:
     """The module stays uncompiled: Dynamo traced the interpreter for over 200 s."""
     spec = tmp_path / "m.specc"
