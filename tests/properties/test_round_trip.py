@@ -151,50 +151,55 @@ dotted = st.one_of(names, st.sampled_from(["a.b", "config.mask.x", "true", "none
 functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(ast.Name)
 
 
+LAST_FIELDS = ("remarks", "end", "else_end")
+
+
 def builds(
     kind: type[Any], *values: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]
 ) -> Any:
-    """Trees of a class that takes its fields by name, these given in their order."""
-    fields = [f.name for f in dataclasses.fields(kind)]
+    """Trees of a class, its fields in the order of the source: comments come last."""
+    known = [f.name for f in dataclasses.fields(kind)]
+    fields = [n for n in known if n not in LAST_FIELDS and not n.endswith("span")]
+    fields += [n for n in LAST_FIELDS if n in known]
     return st.builds(kind, **dict(zip(fields, values, strict=False)), **named)
 
 
 def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    named = st.builds(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
+    named = builds(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
     return st.lists(named, max_size=3, unique_by=lambda o: o.name).map(tuple)
 
 
 def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     optional = st.one_of(st.none(), inner)
     subscripts = st.one_of(
-        inner, st.builds(ast.Slice, optional, optional, optional), st.just(ast.EllipsisDims())
+        inner, builds(ast.Slice, optional, optional, optional), st.just(ast.EllipsisDims())
     )
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(
-        st.builds(
+        builds(
             ast.Call,
             functions,
             st.lists(inner, max_size=3).map(tuple),
             options(inner),
             st.one_of(st.none(), paths),
         ),
-        st.builds(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
-        st.builds(ast.Unary, st.sampled_from(["-", "not"]), inner),
-        st.builds(
+        builds(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
+        builds(ast.Unary, st.sampled_from(["-", "not"]), inner),
+        builds(
             ast.Binary,
             st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]),
             inner,
             inner,
         ),
         st.lists(inner, min_size=2, max_size=3).flatmap(
-            lambda parts: st.builds(
+            lambda parts: builds(
                 ast.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts))
             )
         ),
-        st.builds(ast.Conditional, inner, inner, inner),
-        st.builds(ast.ListLiteral, st.lists(inner, max_size=3).map(tuple)),
-        st.builds(ast.ListComprehension, inner, names, inner),
-        st.builds(ast.RecordLiteral, options(inner)),
+        builds(ast.Conditional, inner, inner, inner),
+        builds(ast.ListLiteral, st.lists(inner, max_size=3).map(tuple)),
+        builds(ast.ListComprehension, inner, names, inner),
+        builds(ast.RecordLiteral, options(inner)),
     )
 
 
@@ -204,7 +209,7 @@ expressions = st.recursive(
 small = st.one_of(
     numbers,
     dotted,
-    st.builds(
+    builds(
         ast.Call,
         functions,
         st.lists(dotted, max_size=2).map(tuple),
@@ -247,13 +252,13 @@ types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(
     types, builds(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
 )
-target = st.builds(ast.Target, names, st.one_of(st.none(), types))
+target = builds(ast.Target, names, st.one_of(st.none(), types))
 targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
-requires = st.builds(ast.Require, values, texts, remarks)
+requires = builds(ast.Require, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
-        st.builds(ast.Let, targets, values, remarks),
-        st.builds(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
+        builds(ast.Let, targets, values, remarks),
+        builds(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
         builds(ast.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
@@ -270,7 +275,7 @@ bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
 source = st.one_of(
     texts.map(ast.TextLiteral),
-    st.builds(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
+    builds(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
 )
 entries = st.one_of(
     builds(
@@ -282,51 +287,48 @@ entries = st.one_of(
         docs,
         remarks,
     ),
-    st.builds(ast.Assign, field_names, values, remarks),
+    builds(ast.Assign, field_names, values, remarks),
 )
 results = st.one_of(
-    st.builds(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
+    builds(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
     st.lists(
-        st.builds(ast.BlockParameter, names, sided),
-        min_size=1,
-        max_size=3,
-        unique_by=lambda p: p.name,
+        builds(ast.BlockParameter, names, sided), min_size=1, max_size=3, unique_by=lambda p: p.name
     ).map(tuple),
 )
 params = st.lists(
-    st.builds(ast.BlockParameter, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
+    builds(ast.BlockParameter, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
 ).map(tuple)
 parameters = st.lists(
-    st.builds(ast.DefinitionParameter, names, st.one_of(st.none(), types), maybe),
+    builds(ast.DefinitionParameter, names, st.one_of(st.none(), types), maybe),
     max_size=3,
     unique_by=lambda p: p.name,
 ).map(tuple)
 equations = st.lists(
-    st.builds(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
+    builds(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
 ).map(tuple)
 read = st.one_of(
-    st.builds(ast.InputReading, names, values, remarks),
-    st.builds(ast.ResultDisplay, names, values, remarks),
+    builds(ast.InputReading, names, values, remarks),
+    builds(ast.ResultDisplay, names, values, remarks),
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
-    st.builds(ast.WeightsFrom, texts, remarks),
-    st.builds(ast.Tie, paths, paths, maybe, remarks),
-    st.builds(ast.Load, paths, values, maybe, remarks),
-    st.builds(ast.Ignore, paths, maybe, remarks),
-    st.builds(ast.Share, paths, maybe, remarks),
+    builds(ast.WeightsFrom, texts, remarks),
+    builds(ast.Tie, paths, paths, maybe, remarks),
+    builds(ast.Load, paths, values, maybe, remarks),
+    builds(ast.Ignore, paths, maybe, remarks),
+    builds(ast.Share, paths, maybe, remarks),
 )
 made = st.lists(
-    st.builds(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
+    builds(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
-rounds = st.builds(
+rounds = builds(
     ast.QuantizeEntry, words, st.lists(words.map(ast.TextLiteral), max_size=3).map(tuple), remarks
 )
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
-    st.builds(
+    builds(
         ast.Use,
         path=texts,
         name=names,
@@ -335,16 +337,16 @@ items = st.one_of(
         under=st.none() | paths,
         remarks=remarks,
     ),
-    st.builds(
+    builds(
         ast.Config,
         st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
         remarks,
         ends,
     ),
-    st.builds(
+    builds(
         ast.Dims,
         st.lists(
-            st.builds(ast.DimName, names, st.integers(0, 2)),
+            builds(ast.DimName, names, st.integers(0, 2)),
             min_size=1,
             max_size=3,
             unique_by=lambda d: d.name,
@@ -387,10 +389,10 @@ items = st.one_of(
         docs,
         remarks,
     ),
-    st.builds(ast.Reading, reads, remarks, ends),
-    st.builds(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
+    builds(ast.Reading, reads, remarks, ends),
+    builds(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
     builds(ast.Generate, names, names, names, made, remarks, ends),
-    st.builds(ast.Quantize, rounded, remarks, ends),
+    builds(ast.Quantize, rounded, remarks, ends),
     builds(ast.Stream, names, names, remarks),
 )
 files = builds(
