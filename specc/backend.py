@@ -232,11 +232,11 @@ class Session(Computation, Protocol):
 
     @property
     def inputs(self) -> Mapping[str, TensorSlot]:
-        """What must be given."""
+        """The required inputs."""
 
     @property
     def optional(self) -> Mapping[str, TensorSlot]:
-        """What may be given."""
+        """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
         """All results of a model that may run for long: Ctrl-C ends it."""
@@ -315,7 +315,9 @@ class ModelFile(Protocol):
         """A copy in which rows are not rounded before they meet rounded weights."""
 
     def open_with_products(self, provider: str) -> tuple[Session, tuple[QuantizedProduct, ...]]:
-        """A copy that also gives what its products by rounded weights read and make."""
+        """Return a copy that also outputs the operands and results of its quantized matrix
+        products.
+        """
 
     def subgraphs(self) -> Subgraphs:
         """The branches and loop bodies of the model."""

@@ -117,7 +117,7 @@ class RowModel:
 
     @property
     def entrance(self) -> ModelInputs:
-        """What may be given."""
+        """The optional inputs."""
         return self.opened.entrance if self.writes else self.opened.whole.entrance
 
     def check(self) -> None:

@@ -37,7 +37,7 @@ def run_check(given: Namespace) -> int:
 
 
 def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[str, object]:
-    """What holds, for programs."""
+    """Return the proved facts as JSON values."""
     axes = [{"axis": each.symbol, "causal": each.causal, "why": each.why} for each in proved.others]
     if proved.growing:
         axes.insert(0, {"axis": proved.growing, "causal": proved.causal, "why": ""})
@@ -55,12 +55,12 @@ def _told(spec: OpenedSpec, found: CheckedSpec, proved: AnalysisReport) -> dict[
 
 
 def _trials(found: CheckedSpec) -> list[str]:
-    """The values that were tried in turn, `layers = 2`."""
+    """List the trial values, `layers = 2`."""
     return sorted({f"{k} = {v}" for t in found.trials for k, v in t.values.items()})
 
 
 def _parameters(spec: OpenedSpec, found: CheckedSpec) -> int | None:
-    """How many numbers the weights have with this config, where it says enough."""
+    """Count the parameters for this config, or None if it is incomplete."""
     if found.model is None:
         return None
     model = mark_ties(spec.program, spec.library, spec.reader, found.model)
@@ -68,7 +68,7 @@ def _parameters(spec: OpenedSpec, found: CheckedSpec) -> int | None:
 
 
 def _proved(model: ModelDefinition) -> AnalysisReport:
-    """What is proved of a model as it is used: written with, streamed, or run at once."""
+    """Analyze a model in its use: generation, streaming, or a full forward."""
     if (written := model.generation) is not None:
         return analyze_graph(model.graph, written.growing, written.source, model.defaults)
     if (stream := model.streaming) is not None:

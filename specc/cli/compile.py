@@ -38,7 +38,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
 
 
 def run_compile(given: Namespace) -> int:
-    """Compile, and say what was written."""
+    """Compile, and print the files."""
     _check_belonging(given)
     with show_write_progress("writing weights"):
         made = _compiled(given)
@@ -61,7 +61,7 @@ def run_compile(given: Namespace) -> int:
 
 
 def _compiled(given: Namespace) -> CompileReport:
-    """The files of a model, or of a package where parts of one are named."""
+    """Compile a model, or a package if graphs are named."""
     settings = {"generation_config": parse_generation_settings(given)}
     return compile_model(
         open_spec_from_arguments(given, given.weights),
@@ -70,14 +70,14 @@ def _compiled(given: Namespace) -> CompileReport:
 
 
 def parse_output_path(text: str) -> str:
-    """A place to write to: a package must not end up in the current folder for want of a name."""
+    """Parse an output path; it must not be empty."""
     if not text:
         raise ArgumentTypeError("it has no name")
     return text
 
 
 def _check_belonging(given: Namespace) -> None:
-    """E0753 for options that mean nothing to what is asked for."""
+    """Raise E0753 for options that do not apply."""
     # Names of others are those of caches, which the graph of a whole text has none of.
     if given.io_names != "specc" and not {"encode", "step"} & set(given.graphs):
         raise_error(
@@ -103,7 +103,7 @@ def _check_belonging(given: Namespace) -> None:
 
 
 def format_size(size: float) -> str:
-    """Bytes as a person reads them."""
+    """Format a byte count for people."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"

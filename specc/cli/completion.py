@@ -32,14 +32,14 @@ class CommandCompletion:
 
 
 def _any_of(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
-    """What any of some places takes, as one after another may be filled."""
+    """Merge the candidates of several positional arguments."""
     words = tuple(word for each in arguments for word in each.words)
     asked = next((each.asked for each in arguments if each.asked), "")
     return CompletionChoice(words, asked, files=any(each.files for each in arguments))
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
-    """What each command takes."""
+    """Return the completions of each command."""
     found = {}
     for name, parser in commands.items():
         options: dict[str, tuple[str, CompletionChoice | None]] = {}
@@ -63,13 +63,13 @@ def _choice(action: Action) -> CompletionChoice:
 
 
 def plain_help(text: str) -> str:
-    """A help in one line, without what a shell would read."""
+    """Return a help text on one line, without shell metacharacters."""
     line = " ".join(text.replace("%%", "%").split())
     return "".join(c for c in line if c not in "'\"`$\\[]:{}")[:70].strip()
 
 
 def completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> str:
-    """The script for one of the three shells."""
+    """Return the completion script of a shell."""
     return {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](commands)
 
 
@@ -78,7 +78,7 @@ SPEC_OF = {"bash": '"${COMP_WORDS[2]}"', "zsh": '"${words[3]}"'}
 
 
 def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
-    """A function that fills COMPREPLY."""
+    """Return a bash function that fills COMPREPLY."""
     first = " ".join([*commands, "--help", "--version"])
     lines = [
         "# source <(specc completion bash)",
@@ -128,13 +128,13 @@ def _bash_words(choice: CompletionChoice) -> str:
 
 
 def _asked(choice: CompletionChoice, shell: str) -> str:
-    """What is asked of specc; keys of a config are asked of the spec that was named."""
+    """Return the arguments of `specc _complete`; config keys need the spec on the command line."""
     of = f" {SPEC_OF[shell]}" if choice.asked == "set" else ""
     return f"{choice.asked}{of}"
 
 
 def zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
-    """A function for zsh's own description of arguments, `_arguments`."""
+    """Return a zsh function that calls `_arguments`."""
     lines = [
         "#compdef specc",
         "# specc completion zsh > a folder of $fpath, as _specc",
@@ -181,7 +181,7 @@ def _zsh_words(choice: CompletionChoice) -> str:
 
 
 def fish_script(commands: Mapping[str, CommandCompletion]) -> str:
-    """A line for each option."""
+    """Return one fish line per option."""
     lines = [
         "# specc completion fish > ~/.config/fish/completions/specc.fish",
         "function __specc_words",
@@ -228,7 +228,9 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def run_complete(given: Namespace) -> int:
-    """Print the words; none where there is no such spec, since nobody sees a message."""
+    """Print the candidates; none if the spec does not exist, since messages are invisible during
+    completion.
+    """
     for word in _words(given.kind, given.spec):
         print(word)
     return 0

@@ -46,7 +46,7 @@ def run_diff(given: Namespace) -> int:
 
 
 def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, object]:
-    """The difference as plain values."""
+    """Return the difference as JSON values."""
     return {
         "a": a.name,
         "b": b.name,

@@ -35,7 +35,7 @@ def run_explain(given: Namespace) -> int:
 
 
 def normalize_code(text: str) -> str:
-    """A code in its own form: `e302`, `302` and `E0302` are one, and so is `[E0302]`."""
+    """Normalize a code: `e302`, `302`, `E0302` and `[E0302]` are the same."""
     text = text.strip("[]: ").upper()
     letter, digits = text[:1], text[1:]
     if text.isdecimal():

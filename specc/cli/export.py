@@ -34,7 +34,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 
 
 def run_export(given: Namespace) -> int:
-    """Write the folder, and say which files it has."""
+    """Write the directory, and print its files."""
     refuse_uncompiled(given.model)
     model = open_compiled(given.model, graph=given.graph).whole
     name = given.name or model.manifest.name

@@ -52,7 +52,7 @@ def print_difference(called: str, old: str, new: str) -> None:
 
 
 def run_fmt(given: Namespace) -> int:
-    """Format each file; say which changed. What came by stdin goes out by stdout."""
+    """Format each file; print which changed. Standard input is formatted to standard output."""
     changed, text = [], None
     written = not (given.check or given.diff)
     for name in given.files:
@@ -79,14 +79,14 @@ def run_fmt(given: Namespace) -> int:
 
 
 def _uneven(name: str) -> Diagnostic:
-    """What `--check` says of a file that would change: E0984."""
+    """Return the E0984 diagnostic of `--check` for a file that would change."""
     called = escape_text(name)
     mend = f"run `specc fmt {called}`"
     return Diagnostic("E0984", f"`{called}` is not in its canonical form", helps=(mend,))
 
 
 def _formatted(name: str) -> tuple[str, str]:
-    """The text of a file, and its canonical form."""
+    """Return the text of a file, and its canonical form."""
     tree = parse_spec(read_spec_from_stdin()) if name == STDIN else read_spec_file(Path(name), name)
     assert tree.span is not None
     source = tree.span.source
@@ -118,7 +118,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
 
 
 def run_convert(given: Namespace) -> int:
-    """Write DSL as YAML, YAML as DSL; with -o, what the file name says."""
+    """Convert DSL to YAML and back; with -o, by the file suffix."""
     if given.file.endswith(".txt"):
         return convert_glove_vectors(given.file, given.output, force=given.force)
     from_stdin = given.file == STDIN
@@ -142,7 +142,7 @@ def run_convert(given: Namespace) -> int:
 
 
 def _write_spec(made: bytes, output: str, inputs: Sequence[str], *, force: bool) -> None:
-    """Leave a spec where it is wanted; never over the one that it is made of."""
+    """Write a spec to its output, never over its source."""
     path = resolve_output_path(output, SPEC_OUTPUT, inputs=inputs, force=force, content=made)
     write_file_atomically(path, [made])
 

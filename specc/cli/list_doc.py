@@ -58,7 +58,7 @@ def _rows(kind: str) -> dict[str, str]:
 
 
 def _of_std(kind: str) -> dict[str, str]:
-    """The blocks of std, or its definitions of a kind, each with its doc."""
+    """Return the blocks of std, or its definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     found = {}
     for name in library.standard_names():
@@ -129,7 +129,7 @@ class NameDocumentation:
     file: str = ""
 
     def said(self) -> str:
-        """For people: the text, what it does, where it is written."""
+        """Format for people: the definition, its docstring, its file."""
         # the file of a spec is printed as it is, to be sent into another
         if self.kind == "spec":
             return self.text.removesuffix("\n")
@@ -138,7 +138,7 @@ class NameDocumentation:
 
 
 def _of_spec(name: str) -> NameDocumentation:
-    """The whole text of a built-in spec."""
+    """Return the whole text of a built-in spec."""
     text = list_builtin_specs()[name].read_text(encoding="utf-8")
     return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
 
@@ -163,7 +163,7 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
 
 
 def _unknown(name: str, library: SpecLibrary) -> NoReturn:
-    """E0204, with what was probably meant."""
+    """Raise E0204, suggesting a similar name."""
     known = [*BUILTINS, *library.standard_names(), *READINGS]
     helps = suggest_similar_name(name, known, "`specc list` shows what there is")
     if name in RENAMED_STD_DEFINITIONS:
@@ -174,6 +174,6 @@ def _unknown(name: str, library: SpecLibrary) -> NoReturn:
 
 
 def _spec_alone(name: str, library: SpecLibrary) -> bool:
-    """Whether a built-in spec is called so, and nothing that a spec can call."""
+    """Return whether only a built-in spec has this name, and nothing that a spec can call."""
     other = name in BUILTINS or name in library.standard_names()
     return name in list_builtin_specs() and not other

@@ -21,7 +21,7 @@ def add_lsp_arguments(parser: ArgumentParser) -> None:
 
 
 def run_lsp(given: Namespace) -> int:
-    """Serve until the editor goes away."""
+    """Serve until the editor disconnects."""
     if given.schema:
         print((get_specs_directory() / "schema.json").read_text(encoding="utf-8"), end="")
         return 0

@@ -1,11 +1,10 @@
-"""The command line: words to commands, diagnostics to the terminal, exit codes. The
-only module that prints.
+"""The command line: dispatches commands, prints diagnostics, sets exit codes. The only module that
+prints.
 
-Exit codes: 0 done; 1 something given is wrong; 2 the command line is; 3 the environment
-is (a file cannot be read or written, a package is missing); 4 verification or a
-comparison found a difference; 5 it could not tell, because the model is too sensitive
-to rounding; 70 a bug of ours; 130 interrupted; 129 and 143 told to end by a signal; 141
-the reader of our output went away.
+Exit codes: 0 success; 1 invalid input; 2 invalid command line; 3 environment error (a file cannot
+be read or written, a package is missing); 4 verification or a comparison found a difference; 5
+undecided, because the model is too sensitive to rounding; 70 a bug in specc; 130 interrupted; 129
+and 143 terminated by a signal; 141 broken output pipe.
 """
 
 import argparse
@@ -88,9 +87,8 @@ HIDDEN = {"_complete": "specc.cli.completion"}
 
 
 class StoreNonEmpty(argparse.Action):
-    """Keeps what an option is given. An empty text is no value of one that is empty
-    where it is left out: a shell gives it for a variable that is not set, and an
-    adapter, or a config, would be passed over in silence.
+    """Stores an option's value and rejects an empty one: an unset shell variable would otherwise
+    disable an adapter or a config silently.
     """
 
     def __call__(
@@ -127,7 +125,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def build_parser() -> ArgumentParser:
-    """The commands and the options common to all."""
+    """Build the parser of commands and common options."""
     made = ArgumentParser(
         prog="specc",
         description="Compile specs of attention models and the weights of checkpoints to ONNX.",
@@ -141,7 +139,7 @@ def build_parser() -> ArgumentParser:
 
 
 def add_common_options(made: argparse.ArgumentParser) -> None:
-    """Options every command takes."""
+    """Add the options of every command."""
     made.add_argument(
         "--format", choices=FORMS, default=FORMS[0], help="format of diagnostics; json: results too"
     )
@@ -175,7 +173,7 @@ def entry() -> NoReturn:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one command and give its exit code."""
+    """Run one command and return its exit code."""
     try:
         command, arguments = _parse(words)
     except UsageError as wrong:
@@ -213,7 +211,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _failed(error: Exception, arguments: argparse.Namespace) -> int:
-    """Say what stopped a command."""
+    """Print the error that stopped a command."""
     if isinstance(error, Failed):
         print_diagnostics(error.diagnostics, arguments.format, arguments.color)
         return exit_code_for(error.diagnostics)
@@ -226,7 +224,7 @@ def _failed(error: Exception, arguments: argparse.Namespace) -> int:
 
 
 def _misused(wrong: UsageError, words: Sequence[str]) -> int:
-    """Say what is wrong with the command line, in the form that it asks for."""
+    """Print a usage error in the requested format."""
     print_diagnostics(wrong.diagnostics, _form_asked(words), "auto")
     return exit_code_for(wrong.diagnostics)
 
@@ -244,7 +242,7 @@ def _form_asked(words: Sequence[str]) -> str:
 
 
 def _our_own(error: Exception) -> Diagnostic:
-    """What a mistake in specc says of itself."""
+    """Return the diagnostic of an internal error."""
     return Diagnostic(
         "E0986",
         f"internal error: {type(error).__name__}: {error}",
@@ -258,14 +256,14 @@ USER = "interrupted", 130
 
 
 def _interrupted(stop: KeyboardInterrupt) -> int:
-    """Say who ended it: a signal has a status of its own."""
+    """Report an interrupt or signal, and return its exit status."""
     who, status = ("told to end", stop.status) if isinstance(stop, ProcessTerminated) else USER
     print(f"{who}; nothing more was written", file=sys.stderr)
     return status
 
 
 def _verify_passes() -> None:
-    """Have every graph verified behind every pass."""
+    """Verify every graph after every pass."""
     from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES
 
     VERIFY_AFTER_PASSES.set(True)
@@ -278,7 +276,7 @@ def _drop_output() -> None:
 
 
 def _environment(error: OSError | MemoryError) -> Diagnostic:
-    """What the system could not give, where no stage has said so in its own words."""
+    """Convert a system error without a diagnostic of its own."""
     if isinstance(error, MemoryError):
         helps = ("make the sizes smaller, or use a machine with more memory",)
         return Diagnostic("E0804", "there is not enough memory for this", helps=helps)
@@ -315,7 +313,7 @@ def _stem(name: str) -> str:
 
 
 def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
-    """What a command takes."""
+    """Build the parser of a command."""
     summary = COMMANDS[name][1] if name in COMMANDS else ""
     made = ArgumentParser(
         prog=f"specc {name}", description=summary[:1].upper() + summary[1:], allow_abbrev=False
@@ -330,7 +328,7 @@ def _parser_of(name: str, module: ModuleType) -> ArgumentParser:
 
 
 def build_command_parsers() -> dict[str, ArgumentParser]:
-    """Every command with its options: what completion and the reference are made of."""
+    """Return every command with its options, for completion and the reference."""
     return {name: _parser_of(name, import_module(path)) for name, (path, _) in COMMANDS.items()}
 
 

@@ -1,6 +1,6 @@
 """Run batch inference over a data set: one output row per input row.
 
-A run that was broken off is gone on with by the same command.
+An interrupted run is resumed by the same command.
 """
 
 import sys
@@ -83,7 +83,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
 
 
 def run_map(given: Namespace) -> int:
-    """Do the work, and say what came of it."""
+    """Run the job, and print its report."""
     refuse_uncompiled(given.model)
     job = JobRequest(
         model=given.model,
@@ -125,7 +125,7 @@ def run_map(given: Namespace) -> int:
 
 
 def report_as_json(report: JobReport) -> dict[str, object]:
-    """What came of it, as plain values."""
+    """Return the report as JSON values."""
     return {
         "folder": str(report.out),
         "rows": report.rows,
@@ -142,7 +142,7 @@ def report_as_json(report: JobReport) -> dict[str, object]:
 
 
 def _columns(words: list[str]) -> dict[str, str]:
-    """`COLUMN=INPUT` as input to column. E0880 for a word that says no such thing."""
+    """Parse `COLUMN=INPUT` as input to column. E0880 if invalid."""
     found: dict[str, str] = {}
     for word in words:
         column, equals, name = word.rpartition("=")
@@ -169,7 +169,7 @@ class _Line:
     begun: bool = False
 
     def show(self, report: JobReport) -> None:
-        """The line as it is now; before all, what is to be known of the work."""
+        """Update the line; print the plan's notes first."""
         if not self.begun:
             for note in _notes(report.plan):
                 print_note(note)
@@ -180,7 +180,7 @@ class _Line:
             self.width = len(text)
 
     def end(self) -> None:
-        """What follows stands on a line of its own."""
+        """End the line, so that later output begins a new one."""
         if self.width:
             print(file=sys.stderr)
 
@@ -201,7 +201,7 @@ def _notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Rows, rows a second, padding, errors, time left."""
+    """Format rows, rows per second, padding, errors, time left."""
     total = report.plan.rows
     left = (total - report.rows) / report.rate if report.rate > 0 else 0
     parts = [
@@ -231,7 +231,7 @@ def format_times(report: JobReport) -> str:
 
 
 def _tell(report: JobReport) -> None:
-    """What came of it, one line."""
+    """Print a one-line report."""
     count = len(report.plan.blocks)
     parts = "1 part" if count == 1 else f"{count} parts"
     before = f", {report.before} of them by a former run" if report.before else ""

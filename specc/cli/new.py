@@ -86,7 +86,7 @@ def run_new(given: Namespace) -> int:
 
 
 def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
-    """What a draft is made of, as plain values."""
+    """Return a draft's sources as JSON values."""
     if draft is None:
         return None
     return {
@@ -98,13 +98,13 @@ def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
 
 
 def spec_name(stem: str) -> str:
-    """A file's name as one that a spec may have."""
+    """Convert a file name to a valid spec name."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", stem)
     return plain if plain[:1].isalpha() else f"my_{plain}"
 
 
 def _below(yaml: bool) -> tuple[str, ...]:
-    """What comes next, to be uncommented."""
+    """Return the next steps as comments."""
     said = "Where trained weights lie, beside this file; `specc compile` reads them:"
     if yaml:
         return (said, "weights:", "  - from: my.safetensors")
@@ -119,13 +119,13 @@ def _write(path: str, file: ast.File, yaml: bool, force: bool) -> None:
 
 
 def _write_schema(path: Path) -> None:
-    """The schema that the file's first line names; one that is there stays."""
+    """Write the schema named in the file's first line, unless it exists."""
     if not path.exists():
         write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
 def _tell(draft: SpecDraft) -> None:
-    """What a draft is made of, and what has no place in it."""
+    """Print a draft's sources, and the unplaced config keys."""
     print_done(f"graph: {draft.graph}; {draft.values} values of config.json differ from its own")
     if not draft.certain:
         print_done("no spec is for models of this type: this is the nearest, to be looked at")

@@ -121,7 +121,7 @@ def add_run_arguments(parser: ArgumentParser) -> None:
 
 
 def run_run(given: Namespace) -> int:
-    """Print the results, and write what was asked for."""
+    """Print the results, and write the requested files."""
     refuse_uncompiled(given.model)
     opened = open_compiled(given.model, graph=given.graph, provider=given.execution_provider)
     entrance, settings = opened.entrance, parse_generation_settings(given)
@@ -159,7 +159,7 @@ def _run_opened(
 
 
 def _messages(given: str) -> object:
-    """A chat of the command line: a text, or the messages in a file. E0802 and E0425."""
+    """Parse a chat of the command line: a text, or a file of messages. E0802 and E0425."""
     if not given.startswith("@"):
         return given
     what = f"the chat `{escape_text(given[1:])}`"
@@ -172,7 +172,7 @@ def _messages(given: str) -> object:
 
 
 def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:
-    """All at once: results as their readings show them."""
+    """Run a full forward and show the postprocessed results."""
     model = opened.whole
     if outputs.attention:
         seen = run_with_attention(model, inputs, scope=outputs.choice.scope)
@@ -184,7 +184,7 @@ def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutpu
 
 
 def _show(reading: PreprocessingConfig, results: Mapping[str, Array], outputs: RunOutputs) -> None:
-    """Results as their reading shows them, or whole where a program reads."""
+    """Print postprocessed results, or raw ones for programs."""
     found = show_results(reading, results)
     told = {
         "shown": list(found.lines),
@@ -212,7 +212,7 @@ def _stream(
 
 
 def _print_pieces(writing: GenerationStream) -> None:
-    """A text while it is written, each piece as soon as it is certain."""
+    """Print a text while it is generated, in complete characters."""
     for piece in writing.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
@@ -226,7 +226,7 @@ def _comes_in_pieces(writing: GenerationStream) -> bool:
 
 
 def _write(opened: OpenedModel, writing: GenerationStream, outputs: RunOutputs) -> None:
-    """One text as it comes; several texts, or tokens that are none, when all are there."""
+    """Generate and print: a single text as it is generated, others at the end."""
     if outputs.attention:
         require_attention_model(opened)  # whoever lacks it is told before anything is written
     as_it_comes = _comes_in_pieces(writing)

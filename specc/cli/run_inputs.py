@@ -32,7 +32,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What was given: arrays by input, and the files they were read from."""
+    """Arrays by input, and the files they were read from."""
 
     inputs: Mapping[str, Array]
     files: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class RunInputs:
 
 @dataclass
 class _Rows:
-    """Texts, lists of ids, or a text's pictures, each for one row of a batch."""
+    """Texts, lists of ids, or a text's images, each for one batch element."""
 
     rows: list[Array]
 
@@ -58,7 +58,7 @@ class _Words:
     files: list[str] = field(default_factory=list)
 
     def take(self, name: str, word: str) -> None:
-        """A word for one input. One that names a file with arrays by name may be for several."""
+        """Assign an argument to an input; a file of named arrays may serve several."""
         record = self.model.reading.of_input(name)
         # The ending decides, never whether such a file happens to lie there: the same
         # words must mean the same everywhere.
@@ -110,7 +110,7 @@ class _Words:
             self._add(name, self._piece(name, value, word))
 
     def _piece(self, name: str, value: object, word: str) -> "Piece":
-        """What a file holds for an input: an array, or where texts are read rows of ids."""
+        """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT) and isinstance(value, list):
             return _Rows(_rows(value, record, escape_text(word)))
@@ -126,7 +126,9 @@ class _Words:
         return _Rows([array] if array.ndim == 1 else list(array))
 
     def _text(self, word: str, record: TextReading) -> _Rows:
-        """`-`, `@file` (a text a line), a JSON list of ids or of texts, or the text itself."""
+        """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
+        itself.
+        """
         if word == STDIN or word.startswith("@"):
             return _Rows([encode_text_ids(line, record) for line in self._lines(word)])
         listed = parse_json_items(word, ("[",))
@@ -135,7 +137,7 @@ class _Words:
         return _Rows(_rows(listed, record, escape_text(word)[:60]))
 
     def _pictures(self, name: str, word: str, record: ImageRecord) -> "Piece":
-        """A picture by its path, or a JSON list of paths: those of one text."""
+        """Load an image by its path, or a JSON list of paths: those of one text."""
         listed = parse_json_items(word, ("[",)) if _several(self.model, name) else None
         told = [word] if listed is None else listed
         paths = [path for path in told if isinstance(path, str)]
@@ -160,7 +162,7 @@ class _Words:
 
 
 def _sound(word: str, record: Sound) -> "Piece":
-    """A recording: samples, which may be fewer than those of others, or a spectrogram."""
+    """Load audio: samples, which may differ in length from others, or a spectrogram."""
     heard = read_sound(word, record)
     return _Rows([heard]) if isinstance(record, Waveform) else heard[None]
 
@@ -184,8 +186,8 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
 
 
 def _fits(model: ModelInputs, target: str, word: str) -> bool:
-    """Whether a word without a name may be for an input: behind a text no other one is
-    for the tokens that are written, which no reading makes of a text.
+    """Return whether an unnamed argument may be for an input: after a text, none may be for the
+    generated tokens, which no tokenizer encodes.
     """
     if target != model.growing or isinstance(model.reading.of_input(target), TEXT):
         return True
@@ -220,7 +222,7 @@ def _named(word: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict[str, Array]:
-    """Rows of all texts; with padding, and what tells it, where there are several."""
+    """Batch texts; padded, with a padding mask, if there are several."""
     rows = [row for text in texts for row in text.rows]
     if len(rows) == 1:
         return {name: rows[0][None]}
@@ -228,7 +230,7 @@ def _text_batch(model: ModelInputs, name: str, texts: Sequence["_Rows"]) -> dict
 
 
 def _batch(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
-    """One array of all the pieces, and what says which of its places are padding."""
+    """Batch the pieces of an input, with a padding mask if there is padding."""
     texts = [piece for piece in pieces if isinstance(piece, _Rows)]
     if texts and _several(model, name):
         return {name: merge_images(model.graph, name, [*_each(pieces)])}
@@ -249,13 +251,13 @@ def _several(model: ModelInputs, name: str) -> bool:
 
 
 def _each(pieces: Sequence["Piece"]) -> Iterator[Array]:
-    """The pictures of every text: where some are lists, one by itself is a text's, too."""
+    """Yield the images of every text: if some are lists, a single one is a text's too."""
     for piece in pieces:
         yield from piece.rows if isinstance(piece, _Rows) else [piece]
 
 
 def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
-    """E0912 for arrays beside texts, of two shapes, or numbers without a batch."""
+    """Raise E0912 for arrays mixed with texts, of different shapes, or without a batch axis."""
     shown_shapes = " and ".join(str(list(shape)) for shape in shapes[:4])
     raise_error(
         "E0912",
@@ -265,7 +267,7 @@ def _no_batch(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
 
 
 def _rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:
-    """Rows of ids from a list of ids, of such lists, or of texts."""
+    """Encode a list of ids, of such lists, or of texts."""
     texts = [item for item in listed if isinstance(item, str)]
     if listed and len(texts) == len(listed):
         return [encode_text_ids(text, record) for text in texts]
@@ -286,8 +288,8 @@ READ_AS_TEXT = "or say in the spec how a text becomes ids: `reading {{ {} = text
 
 
 def _numbers(word: str, name: str, otherwise: str, *, left: bool = False) -> Array | None:
-    """Numbers as JSON, a list or one; None for the name of a file. E0906 for what can
-    be neither, which `otherwise` may help with, too.
+    """Parse numbers as JSON, a list or one; None for a file name. E0906 for anything else, with
+    `otherwise` as a further fix.
     """
     try:
         found = parse_strict_json(word, NO_LIMITS)

@@ -44,7 +44,7 @@ MOST_NUMBERS = 100_000
 
 
 def array_as_json(array: Array) -> dict[str, object]:
-    """An array with its type and shape; `values` is null where it is too large to print."""
+    """Convert an array with dtype and shape; `values` is null if it is too large to print."""
     few = array.size <= MOST_NUMBERS
     # low-precision dtypes have no JSON form
     plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
@@ -56,7 +56,7 @@ def array_as_json(array: Array) -> dict[str, object]:
 
 
 def text_as_json(result: GenerationResult) -> dict[str, object]:
-    """A text that was written, or its tokens where the model has none."""
+    """Convert a generated text, or its tokens if the model has no detokenizer."""
     return {
         "text": result.text,
         "tokens": [*map(int, result.tokens)],
@@ -67,11 +67,8 @@ def text_as_json(result: GenerationResult) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """A picture of attention and an .npz of the results, where they were asked for,
-    over none of the `inputs`.
-
-    `choice` says which attention the picture is of, `log` that its colors go by powers
-    of ten.
+    """Output files: an attention plot and an .npz of the results, neither over one of the `inputs`.
+    `choice` selects the plotted attention, `log` a logarithmic color scale.
     """
 
     attention: str
@@ -82,7 +79,7 @@ class RunOutputs:
     log: bool = False
 
     def check(self) -> None:
-        """Refuses what cannot be written before anything is computed."""
+        """Reject invalid output paths before anything is computed."""
         for path, kind in ((self.attention, ATTENTION_PLOT_OUTPUT), (self.arrays, ARRAYS_OUTPUT)):
             if path:
                 self._place(path, kind)
@@ -90,12 +87,12 @@ class RunOutputs:
             require_pillow()
 
     def pictures(self, named: Iterable[tuple[str, bytes]]) -> None:
-        """Results that are pictures, in the folder the user is in."""
+        """Write result images to the current directory."""
         for name, png in named:
             self._write(name, IMAGE_OUTPUT, png)
 
     def looked(self, seen: AttentionRun) -> None:
-        """The picture of attention, in the format that its name asks for."""
+        """Write the attention plot, in the format of its suffix."""
         form = Path(self.attention).suffix.lower()
         picture = render_attention(seen, form, self.choice, log=self.log)
         for note in picture.remarks:
@@ -103,7 +100,9 @@ class RunOutputs:
         self._write(self.attention, ATTENTION_PLOT_OUTPUT, picture.content)
 
     def save(self, results: Mapping[str, Any]) -> None:
-        """An .npz with a fixed date, so that equal results are equal files, and our mark."""
+        """Write an .npz with a fixed date, so that equal results are equal files, and
+        specc's mark.
+        """
         if not self.arrays:
             return
         buffer = BytesIO()
@@ -123,7 +122,7 @@ class RunOutputs:
 
 
 def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
-    """What the options ask for. E0753 for the scope of a picture that nobody wants."""
+    """Parse the output options. E0753 for plot options without a plot."""
     which = ("scope", "layers", "heads", "log_scale")
     told = [name for name in which if vars(given)[name]]
     if told and not given.attention:
@@ -147,7 +146,7 @@ def parse_run_outputs(given: Namespace, inputs: Sequence[Path]) -> RunOutputs:
 
 
 def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
-    """A line a text, behind its score where there are several of one prompt."""
+    """Print one line per text, with its score if a prompt has several."""
     for row in results:
         for result in row:
             score = ""
@@ -198,7 +197,7 @@ def run_for_task(
 
 
 def _inputs(read: Mapping[str, Sequence[Facts]]) -> dict[str, object]:
-    """The values by slot; images as a list of paths."""
+    """Convert the values by slot; images as a list of paths."""
     return {name: list(values) for name, values in read.items()}
 
 
@@ -209,7 +208,7 @@ def _no_option(flag: str, task: Task) -> None:
 
 
 def _print(made: Predictions, *, compare: bool) -> None:
-    """The predictions as one JSON line, or as lines for people."""
+    """Print the predictions as one JSON line, or as text."""
     lines = [*predicted_lines(made.task, made.predictions)]
     found: dict[str, object] = {
         "task": made.task,
@@ -238,7 +237,7 @@ def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
 
 
 def _score(value: float) -> str:
-    """A probability in percent; a value outside 0 to 1 as a number."""
+    """Format a probability in percent; a value outside 0 to 1 as a number."""
     return format_percent(value) if 0 <= value <= 1 else f"{value:.4g}"
 
 
@@ -285,7 +284,7 @@ def _vector_lines(vector: Sequence[float]) -> Iterator[str]:
 
 
 def _cosine_lines(table: Array) -> Iterator[str]:
-    """The cosine of every two texts, a row for each."""
+    """Yield rows of pairwise cosine similarities."""
     for row in table:
         yield "  ".join(f"{value:7.4f}" for value in row)
 

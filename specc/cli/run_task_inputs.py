@@ -20,7 +20,7 @@ ENDINGS = (".json", ".npy", ".npz")
 
 
 def fail_too_many_arguments(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:
-    """E0910 where every input has what it needs."""
+    """Raise E0910 for a surplus argument."""
     helps = [f"the inputs are {', '.join(asked)}"]
     if many:
         helps.append(f"a batch is given by name: {asked[0]}=… {asked[0]}=…")
@@ -79,7 +79,7 @@ PAIR = 2
 
 
 def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> bool:
-    """Whether a word gives arrays to an input of the graph, so that nothing is text."""
+    """Return whether an argument is an array for a graph input, so that nothing is tokenized."""
     for word in words:
         name, equals, _ = word.partition("=")
         if (equals and name in inputs) or word.lower().endswith(ARRAYS):
@@ -90,8 +90,8 @@ def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> boo
 
 
 def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
-    """The task's inputs from words: `NAME=WORD`, or in the order of the slots, of which
-    the last takes all the rest; and the files that were read. E0910 for too many.
+    """Parse the task's inputs: `NAME=VALUE`, or in the order of the slots, of which the last takes
+    the rest; also return the files. E0910 for too many.
     """
     files: list[Path] = []
     found: Words = {}
@@ -109,13 +109,13 @@ def read_task_words(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]
 
 
 def _named(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, str]:
-    """The slot that a word names before `=`, and the rest."""
+    """Split `NAME=VALUE` if NAME is a slot."""
     name, equals, rest = word.partition("=")
     return (name, rest) if equals and name in slots else ("", word)
 
 
 def _next_slot(waiting: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
-    """The slot of a word without a name: the first that has nothing yet, or takes many."""
+    """Return the slot of an unnamed argument: the first empty one, or one that takes many."""
     required = [slot for slot in waiting if not slot.optional]
     for slot in required:
         if slot.many or slot.name not in found:
@@ -124,7 +124,9 @@ def _next_slot(waiting: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
 
 
 def _values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
-    """What a word gives: a path, the lines of a file, what JSON lists, or the word."""
+    """Yield the values of an argument: a path, the lines of a file, JSON items, or the argument
+    itself.
+    """
     if slot.name == "image":
         files.append(Path(word))
         yield Path(word)
@@ -153,7 +155,7 @@ def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[V
 
 
 def _holds_numbers(value: object) -> bool:
-    """Whether lists of numbers are meant."""
+    """Return whether a value is a nested list of numbers."""
     while isinstance(value, list) and value:
         value = value[0]
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -162,8 +164,8 @@ def _holds_numbers(value: object) -> bool:
 def _by_name(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
-    """What a value is for: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair,
-    or a text. E0906 for anything else.
+    """Assign a value: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair, or a text. E0906
+    for anything else.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
@@ -194,7 +196,7 @@ SLOT_EXAMPLES = {
 
 
 def add_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
-    """Return the errors about missing inputs with a command line that gives them."""
+    """Return errors about missing inputs with an example command line."""
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.optional]
     else:

@@ -47,7 +47,7 @@ from specc.visualize.block_tree import WHOLE, list_model_graphs
 
 
 def check_drawing_options(given: Namespace) -> bool:
-    """Whether a drawing is asked for, and may be written. E0955 where a text is, too."""
+    """Return whether a diagram is requested. E0955 if combined with text output."""
     if not given.html and not given.svg:
         return False
     if given.ir or given.print_after:
@@ -64,7 +64,7 @@ def check_drawing_options(given: Namespace) -> bool:
 
 
 def write_drawings(given: Namespace, architecture: ArchitectureView) -> None:
-    """The files that are asked for."""
+    """Write the requested files."""
     makers = (
         (given.html, HTML_OUTPUT, render_architecture_page),
         (given.svg, DRAWING_OUTPUT, render_architecture_svg),
@@ -79,7 +79,7 @@ def write_drawings(given: Namespace, architecture: ArchitectureView) -> None:
 
 
 def _inputs(given: Namespace) -> Sequence[Path]:
-    """Files that are read: none of them is written over."""
+    """Return the input files, which outputs must not overwrite."""
     return [Path(p) for p in (given.spec, given.own, given.config) if p]
 
 
@@ -88,9 +88,9 @@ if TYPE_CHECKING:
 
 
 def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, object]:
-    """A graph with its inputs, results and parts; `own` is how many numbers its weights have.
+    """Convert a graph with inputs, results and parts; `own` is its parameter count.
 
-    Lengths and counts that are known are numbers, others formulas such as `4*seq^2`.
+    Known lengths and counts are integers, others formulas such as `4*seq^2`.
     """
     return {
         "graph": graph.name,
@@ -102,7 +102,7 @@ def graph_as_json(graph: Graph, at: Mapping[str, int], own: Dim) -> dict[str, ob
 
 
 def _part(part: SummaryNode, at: Mapping[str, int]) -> dict[str, object]:
-    """A scope; `times` layers like it are counted in its numbers."""
+    """Convert a scope; its totals count `times` repeated layers."""
     work = part.all_work()
     return {
         "name": part.name,
@@ -122,7 +122,7 @@ def _typed(name: str, type: Type, at: Mapping[str, int]) -> dict[str, object]:
 
 
 def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
-    """A number, or a formula in the notation of the language."""
+    """Convert to an integer, or a formula in the notation of the language."""
     dim = dim.substitute(at)
     return str(dim) if dim.number is None else dim.number
 
@@ -155,8 +155,8 @@ def add_show_arguments(parser: ArgumentParser) -> None:
 
 
 def run_show(given: Namespace) -> int:
-    """Print the tree, or with `--ir` the graph as text; of a package without `--graph`,
-    what it holds. With `--html` or `--svg` a file is written.
+    """Print the tree, or with `--ir` the graph as text; for a package without `--graph`, its
+    overview. `--html` and `--svg` write a file.
     """
     if check_drawing_options(given):
         return _draw(given)
@@ -181,7 +181,7 @@ def run_show(given: Namespace) -> int:
 
 
 def _draw(given: Namespace) -> int:
-    """The drawings that were asked for."""
+    """Write the requested diagrams."""
     write_drawings(given, _architecture(given))
     written = [*filter(None, (given.html, given.svg))]
     print_json_result("show", {"written": written})
@@ -189,14 +189,14 @@ def _draw(given: Namespace) -> int:
 
 
 def _say(text: str) -> int:
-    """What is text for programs, too."""
+    """Print a text, as JSON for programs."""
     if not print_json_result("show", {"text": text}):
         print(text)
     return 0
 
 
 def _architecture(given: Namespace) -> ArchitectureView:
-    """What is drawn: a spec with what is derived from it, or what is compiled."""
+    """Return the architecture to draw, of a spec or of a compiled model."""
     if _is_whole_package(given):
         manifests = _manifests(given.spec)
         first = next(iter(manifests.values()))
@@ -218,7 +218,7 @@ def _architecture(given: Namespace) -> ArchitectureView:
 
 
 def _counted(given: Namespace, manifest: "Manifest") -> str:
-    """How many parameters a compiled model has."""
+    """Format the parameter count of a compiled model."""
     return _count(*load_graph(given, manifest))
 
 
@@ -230,7 +230,7 @@ def _drawn(
 
 
 def _manifests(path: str) -> "dict[str, Manifest]":
-    """Those of a package's graphs that say what they are, the whole one first."""
+    """Return the manifests of a package's graphs, the full forward first."""
     from specc.runtime.model_package import open_package
 
     package = open_package(path)
@@ -266,7 +266,7 @@ def _no_pass(name: str, *helps: str) -> NoReturn:
 
 
 def _work_of(given: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """The elaborated graph with what is known beside it."""
+    """Return the elaborated graph with its related graphs."""
     if manifest is None:
         model = elaborate_spec(open_spec_from_arguments(given), given.graph)
         return pass_pipeline.PassState(
@@ -290,7 +290,7 @@ of attention that is not done in blocks.
 
 
 def format_tree(graph: Graph, at: Mapping[str, int], count: str) -> list[str]:
-    """What is printed of a graph: its inputs, the tree of its scopes, its results."""
+    """Format a graph: its inputs, the tree of its scopes, its results."""
     rows = [("", "gives", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, at)
     rows += [_row(graph, depth, part, at) for depth, part in walk_summary(tree)]
@@ -356,7 +356,7 @@ def _itself(manifest: "Manifest") -> list[str]:
 
 
 def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
-    """The graph of a spec or of a compiled model, and how many numbers its weights have."""
+    """Return the graph of a spec or of a compiled model, and its parameter count."""
     if manifest is not None:
         stored = set(manifest.stored.values())
         held = [
@@ -370,13 +370,13 @@ def load_graph(given: Namespace, manifest: "Manifest | None") -> tuple[Graph, Di
 
 
 def _lengths_of(graph: Graph) -> set[str]:
-    """The lengths that are known only when the model runs."""
+    """Return the dynamic lengths of a graph."""
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     return {symbol for dim in dims for symbol in dim.symbols()}
 
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
-    """`batch=8,seq=4096`. E0407 for anything else."""
+    """Parse `batch=8,seq=4096`. E0407 for anything else."""
     known = _lengths_of(graph)
     most = find_length_limits(graph)
     found: dict[str, int] = {}

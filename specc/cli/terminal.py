@@ -44,7 +44,7 @@ def read_standard_input(most: int) -> bytes:
 
 
 def read_spec_from_stdin() -> Source:
-    """A spec in either syntax; what is wrong in it is shown at `<standard input>:line`."""
+    """Read a spec in either syntax; errors are located at `<standard input>:line`."""
     data = read_standard_input(MOST_SPEC)
     try:
         return Source("<standard input>", data.decode("utf-8-sig"))
@@ -58,7 +58,7 @@ PROGRAMS = ("json", "sarif")
 
 @dataclass(frozen=True, slots=True)
 class OutputStyle:
-    """How things are said: `form` of messages, and whether only what was asked for is said."""
+    """Output settings: the `form` of messages, and whether only requested output is printed."""
 
     form: str = "full"
     quiet: bool = False
@@ -73,15 +73,14 @@ OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("manner")
 
 
 def output_style() -> OutputStyle:
-    """How things are said in this command."""
+    """Return the output settings of this command."""
     return OUTPUT_STYLE.get(OutputStyle())
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], form: str, color: str) -> None:
-    """Diagnostics on stderr; JSON and SARIF, which programs read, on stdout, also when
-    there are none.
+    """Print diagnostics on stderr; JSON and SARIF on stdout, even if there are none.
 
-    Identical ones are one with a count. What to do is said in the syntax of the file.
+    Identical ones are merged with a count. Fixes are shown in the syntax of the file.
     """
     if output_style().quiet:
         diagnostics = [d for d in diagnostics if d.severity == "error"]
@@ -98,7 +97,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], form: str, color: str) 
 
 
 def print_note(text: str) -> None:
-    """A note on stderr, where it does not mix with results; nothing where it is not wanted."""
+    """Print a note on stderr, unless quiet."""
     if not output_style().quiet and not output_style().for_programs:
         print(f"note: {text}", file=sys.stderr)
 
@@ -110,7 +109,7 @@ def print_done(text: str, *, aside: bool = False) -> None:
 
 
 def print_json_result(command: str, found: Mapping[str, object]) -> bool:
-    """A result as one line of JSON, where that is wanted; gives whether it was."""
+    """Print a result as one JSON line if that format is selected; return whether it was."""
     if output_style().form != "json":
         return False
     told = {"command": command, **found}
@@ -150,18 +149,18 @@ class ProgressLine:
     shown: float = 0.0
 
     def expect(self, size: int) -> None:
-        """So many bytes come."""
+        """Add to the expected number of bytes."""
         self.total += size
 
     def wrote(self, size: int) -> None:
-        """So many more are done."""
+        """Add to the number of bytes written."""
         self.count += size
         now = time.monotonic()
         if now - self.begun > PATIENCE and now - self.shown > OFTEN:
             self._show(now)
 
     def end(self) -> None:
-        """The last count stays, if there was one before it."""
+        """Print the final count, if any was printed before."""
         if self.shown:
             self._show(time.monotonic())
             sys.stderr.write("\n")
@@ -173,7 +172,7 @@ class ProgressLine:
         sys.stderr.flush()
 
     def text(self, seconds: float) -> str:
-        """`writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
+        """Format `writing weights: 1.20 of 4.00 GB, 300 MB a second, 0:09 left`."""
         rate = self.count / seconds if seconds > 0 else 0.0
         done = f"{self.count / 1e9:.2f} GB"
         parts = [done, f"{rate / 1e6:.0f} MB a second"]
@@ -186,7 +185,7 @@ class ProgressLine:
 
 @contextmanager
 def show_write_progress(what: str) -> Iterator[None]:
-    """Show how far writing is while this lasts, where a person looks on."""
+    """Show write progress on a terminal during the context."""
     if output_style().quiet or output_style().for_programs or not sys.stderr.isatty():
         yield
         return

@@ -29,7 +29,7 @@ from specc.verification.verify_model import iterate_opened_rounds
 
 
 def parse_bound(text: str) -> tuple[str, float]:
-    """A measure and the most that it may be."""
+    """Parse a measure and its upper bound."""
     name, _, number = text.partition("=")
     if name not in MEASURES:
         raise ArgumentTypeError(f"there is no measure `{escape_text(name)[:40]}`")
@@ -79,10 +79,10 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
 
 
 def run_verify(given: Namespace) -> int:
-    """Print a line a round; exit code 4 (E0930) when one differs, 5 (E0932) when
-    rounding decides what comes out, or with `--strict` where a branch was not executed.
+    """Print one line per round; exit code 4 (E0930) if one differs, 5 (E0932) if rounding decides
+    the result, or with `--strict` if a branch was not executed.
 
-    For programs all of it is one object, also where something differs.
+    For programs the output is one object, also on a difference.
     """
     _check_options(given)
     refuse_uncompiled(given.model)
@@ -108,9 +108,8 @@ def run_verify(given: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """What was found so far. `agrees` is None until all rounds are done, where rounding
-    decides, and where nothing was compared; `parts` holds each with a rounded weight and
-    how far off it is.
+    """Results so far. `agrees` is None until all rounds are done, if rounding decides, and if
+    nothing was compared; `parts` are the quantized weights with their errors.
     """
 
     agrees: bool | None = None
@@ -119,7 +118,7 @@ class VerifyResults:
     lost: list[dict[str, object]] = field(default_factory=list)
 
     def told(self, failed: Failed | None = None) -> dict[str, object]:
-        """Plain values, with the messages of what went wrong."""
+        """Convert to JSON values, with the diagnostics of an error."""
         return {
             "agrees": self.agrees,
             "rounds": [one.told() for one in self.rounds],
@@ -130,7 +129,7 @@ class VerifyResults:
 
 
 def _check_options(given: Namespace) -> None:
-    """E0753 for options that say something of another model where none is named."""
+    """Raise E0753 for options that need a baseline model."""
     for option, wanted, verb in (
         ("--threshold", given.threshold, "bounds"),
         ("--per-layer", given.per_layer, "tells"),
@@ -144,7 +143,7 @@ def _check_options(given: Namespace) -> None:
 
 
 def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> None:
-    """Each round, a line each."""
+    """Run the rounds, printing one line each."""
     rounds = iterate_opened_rounds(opened, seed=given.seed, rounds=given.rounds)
     try:
         for one in count_lines(rounds, "comparing rounds"):
@@ -159,7 +158,7 @@ def _compare(given: Namespace, opened: OpenedModel, found: VerifyResults) -> Non
 
 
 def _check_covered(found: VerifyResults) -> None:
-    """E0933 where a subgraph was executed in no round, or a graph was not compared."""
+    """Raise E0933 if no round executed a subgraph, or a graph was not compared."""
     for one in found.rounds:
         if not (one.compared or one.uncovered):
             raise_error(

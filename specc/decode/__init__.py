@@ -1,6 +1,5 @@
-"""How a next token is chosen and a text is written, over anything that gives the logits
-of its next token.
+"""Decoding: token selection and the generation loop, over any source of next-token logits.
 
-In come logits and settings, out go tokens with their log-probabilities. Pure: no graph,
-no runtime, no file.
+Takes logits and settings, returns tokens with their log-probabilities. Pure: no graph, no runtime,
+no file.
 """

@@ -27,12 +27,11 @@ Ends = Callable[[Sequence[int]], bool]
 
 @dataclass(frozen=True, slots=True)
 class BeamHypothesis:
-    """One text found. `tokens` are what was written, a stop token included; `ended`
-    says whether it ended by itself.
+    """A hypothesis of beam search. `tokens` are the generated ones, including a stop token; `ended`
+    is False at the length limit.
 
-    `score` is the sum of log-probabilities (after a repetition penalty) over
-    `len(tokens) ** length_penalty`. `log_probs` holds each token's log-probability
-    under the model as it is, where asked for.
+    `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
+    length_penalty`. `log_probs` are each token's log-probability under the raw model, if requested.
     """
 
     tokens: tuple[int, ...]
@@ -43,7 +42,7 @@ class BeamHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class _Beam:
-    """A text that goes on: its summed score, and what `BeamHypothesis` says of the rest."""
+    """An unfinished hypothesis: its summed score, and fields as in `BeamHypothesis`."""
 
     tokens: tuple[int, ...] = ()
     score: float = 0.0
@@ -69,12 +68,11 @@ def search_beams(
     keep: Bools | None = None,
     ends: Ends | None = None,
 ) -> list[list[BeamHypothesis]]:
-    """For each row of `prompt` i64[rows n], its `settings.num_return_sequences` best texts,
-    best first.
+    """Return, for each row of `prompt` i64[rows n], its `settings.num_return_sequences` best
+    hypotheses, best first; fewer only if fewer exist.
 
-    There are fewer only where fewer exist. `keep` bool[rows n] says which tokens of the
-    prompt are no padding. The prompt is fed once for all beams of a row, which then fan
-    out.
+    `keep` bool[rows n] is the padding mask. The prompt is fed once for all beams of a row, which
+    then branch.
     """
     check_prompt(prompt)
     if not len(prompt):
@@ -105,7 +103,7 @@ def search_beams(
 def _place(
     live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
 ) -> DecodePosition:
-    """Where the beams of all searches are."""
+    """Return the position of the beams of all searches."""
     rows = [search.row for search in live for _ in search.beams]
     beams = [beam for search in live for beam in search.beams]
     texts = [[*prompts[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompts]
@@ -113,7 +111,7 @@ def _place(
 
 
 def _newest(searches: Sequence[_Search]) -> Ints:
-    """i64[beams of all]: the token that each beam was continued by, which is fed next."""
+    """Return i64[total beams]: the newest token of each beam, which is fed next."""
     return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
 
 
@@ -127,7 +125,7 @@ def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
 
 
 def _going(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
-    """The rows that the beams continue, of those searches that are not over."""
+    """Return the parent rows of the beams of unfinished searches."""
     pairs = zip(searches, parents, strict=True)
     return np.array([r for s, p in pairs if not s.over for r in p], np.int64)
 
@@ -183,11 +181,8 @@ def _sorted_out(
     settings: GenerationSettings,
     ends: Ends | None,
 ) -> list[int]:
-    """What ends is finished, what goes on are the new beams; gives the row each of
-    those continues.
-
-    `continued` are the continuations looked at, best first, each behind the row it comes
-    from.
+    """Move finished hypotheses to the results and the others to the beams; return the parent row of
+    each beam. `continued` are the candidates, best first, each with its parent row.
     """
     last = len(search.beams[0].tokens) + 1 == settings.max_tokens
     going: list[tuple[int, _Beam]] = []
@@ -220,12 +215,11 @@ def _normalized(score: float, length: int, settings: GenerationSettings) -> floa
 
 
 def _decided(search: _Search, settings: GenerationSettings) -> bool:
-    """Whether a full list of finished texts is final.
+    """Return whether a full list of finished hypotheses is final.
 
-    With `early_stopping` it is as soon as it is full. Otherwise it is when the best
-    beam could not get into it: as long as it is now, or with "never" and a length
-    penalty above 0 at the greatest length there can be, where the penalty helps it
-    most.
+    With `early_stopping` it is as soon as it is full. Otherwise it is when the best beam cannot
+    enter it: at its current length, or with "never" and a length penalty above 0 at the maximum
+    length, where the penalty helps it most.
     """
     if len(search.found) < settings.num_beams:
         return False

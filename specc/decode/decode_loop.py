@@ -39,13 +39,12 @@ def decode_steps(
     watch: DecodeObserver | None = None,
     numbers: Sequence[int] = (),
 ) -> Iterator[DecodeStep]:
-    """The tokens behind `prompt` i64[rows n], a step at a time, until every row
-    has ended.
+    """Yield the tokens after `prompt` i64[rows n] step by step, until every row has ended.
 
-    `keep` bool[rows n] says which tokens of the prompt are no padding; the stepper has
-    its own way to know. The last token of each row is never fed. Log-probabilities are
-    of the model's own distribution, before penalty, temperature and cuts. The seed draws
-    a row by its number, or by that of `numbers`.
+    `keep` bool[rows n] is the padding mask; the stepper has its own. The last token of each row is
+    never fed. Log-probabilities are of the raw model, before penalty, temperature and filters. The
+    seed samples a row by its index, or by that in `numbers`.
+
     `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` is the third.
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
@@ -79,7 +78,9 @@ def decode_steps(
 
 
 def _uniform(settings: GenerationSettings, numbers: Sequence[int], step: int) -> Floats | None:
-    """What draws rows of these numbers; None where nothing is drawn, or by their places."""
+    """Return the sampling uniforms of rows with these numbers; None without sampling, or for batch
+    indices.
+    """
     if not numbers or settings.strategy != "sample":
         return None
     return sampling_uniforms_at(settings.seed, [(number, step) for number in numbers])
@@ -92,9 +93,10 @@ def choose_next_tokens(
     place: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
-    """The next token of every row, i64[rows], from logits f32[rows vocab]; `seen`
-    bool[rows vocab] is penalized. `uniform` f32[rows] decides draws; without it, what
-    the seed says of a row by its number.
+    """Choose the next token of every row, i64[rows], from logits f32[rows vocab]; tokens in `seen`
+    bool[rows vocab] are penalized.
+
+    `uniform` f32[rows] are the sampling uniforms; by default those of the seed and batch index.
     """
     if seen is not None:
         logits = apply_repetition_penalty(logits, seen, settings.repetition_penalty)
@@ -108,7 +110,7 @@ def choose_next_tokens(
 
 
 def token_log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
-    """f32[rows]: log-probabilities of the chosen tokens, 0 where a row had ended before."""
+    """Return f32[rows]: log-probabilities of the chosen tokens, 0 for rows that ended before."""
     scores: Floats = np.take_along_axis(log_softmax_f32(logits), chosen[:, None], axis=1)[:, 0]
     scores[ended] = 0
     return scores

@@ -16,11 +16,10 @@ stay to decode the next ones by.
 
 
 class Detokenizer:
-    """One text being written: `feed` gives what can be shown, at once and for good.
+    """Incremental detokenization of one sequence: `feed` returns text that is final.
 
-    `stopped` says that a stop string came; then nothing more is shown. What may be the
-    beginning of a stop string, or part of a character, is held back until it is
-    decided; `close` gives what is then left.
+    `stopped`: a stop string occurred; no more text follows. A possible prefix of a stop string, or
+    part of a character, is held back until decided; `close` returns the rest.
     """
 
     def __init__(self, decode: Decode, stops: Iterable[str] = ()) -> None:
@@ -34,7 +33,7 @@ class Detokenizer:
         """Characters that may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
-        """The text that these tokens make certain."""
+        """Return the text that these tokens complete."""
         if self.stopped:
             return ""
         self._tokens.extend(tokens)
@@ -50,14 +49,14 @@ class Detokenizer:
         return self._passed(new)
 
     def _shorten(self) -> None:
-        """Lets go of old tokens, unless the cut would go through a character."""
+        """Drop old tokens, unless that would split a character."""
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
         if text and BROKEN not in text:
             self._tokens, self._given = kept, len(text)
 
     def close(self) -> str:
-        """What was held back, when nothing more comes."""
+        """Return the text held back, at the end of the sequence."""
         if self.stopped:
             return ""
         rest = self._passed(self._decode(self._tokens)[self._given :])
@@ -83,7 +82,7 @@ def find_stop(text: str, stops: Iterable[str]) -> int | None:
 
 
 def stop_prefix_length(text: str, stops: Iterable[str]) -> int:
-    """How many characters at the end of a text may be the beginning of a stop string."""
+    """Return the length of the longest suffix of a text that is a prefix of a stop string."""
     return max(
         (
             n
@@ -96,12 +95,12 @@ def stop_prefix_length(text: str, stops: Iterable[str]) -> int:
 
 
 def cut_at_stop(text: str, stops: Iterable[str]) -> str:
-    """A whole text up to its stop string."""
+    """Truncate a text at its stop string."""
     return text[: find_stop(text, stops)]
 
 
 def make_stop_check(decode: Decode, stops: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Whether tokens hold a stop string, as a beam search asks of each text it looks at."""
+    """Return a predicate on whether tokens contain a stop string, for beam search."""
     wanted = tuple(stops)
     return lambda tokens: find_stop(decode(tokens), wanted) is not None
 
@@ -116,10 +115,10 @@ class BatchDetokenizer:
         self._fresh = [""] * rows
 
     def take(self, tokens: Ints, ended: Bools) -> Bools:
-        """i64[rows] new tokens, bool[rows] which rows have ended → bool[rows] which
-        have met a stop string now.
+        """Process i64[rows] new tokens and bool[rows] ended rows → bool[rows] newly met stop
+        strings.
 
-        The token that ends a row is a stop, which is no part of its text.
+        The token that ends a row is a stop token, which is not part of its text.
         """
         stopped = np.zeros(len(self._texts), np.bool_)
         for row, text in enumerate(self._texts):
@@ -131,12 +130,12 @@ class BatchDetokenizer:
         return stopped
 
     def fresh(self) -> list[str]:
-        """What each text has gained since this was last asked."""
+        """Return the new text of each sequence since the last call."""
         made, self._fresh = self._fresh, [""] * len(self._texts)
         return made
 
     def close(self) -> list[str]:
-        """The same, with all that was held back: nothing more comes."""
+        """Return the new text including all that was held back."""
         for row, text in enumerate(self._texts):
             if self._open[row]:
                 self._fresh[row] += text.close()

@@ -17,7 +17,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 
 
 class GenerationArguments(TypedDict, total=False):
-    """docs/generation.md says what each is for. None is as good as not given."""
+    """Generation settings as keyword arguments, see docs/generation.md. None means not given."""
 
     strategy: Literal["greedy", "sample", "beam"] | None
     max_tokens: int | None
@@ -115,7 +115,7 @@ class GenerationSettings:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether a rule looks at the tokens of a text that are there already."""
+        """Whether a rule depends on previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property
@@ -125,14 +125,14 @@ class GenerationSettings:
 
 
 def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSettings:
-    """What the spec's `generate` block says (`Model.generation.settings`), with what
-    the caller gives before it.
+    """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
+    which take precedence. None means not given.
 
-    A given None counts as not given. What the spec says in the strategy's parentheses
-    holds only while the strategy stays the spec's. A caller who names no strategy but
-    gives options of one (`temperature`, `num_beams`) means that one. Fails with every fault
-    found: E0731 for unknown names, E0732 for values out of range, E0733 for settings
-    that do not go together.
+    The spec's strategy options apply only while the strategy is the spec's. Options of one strategy
+    (`temperature`, `num_beams`) select it if the caller names none.
+
+    Reports all errors: E0731 for unknown names, E0732 for values out of range, E0733 for
+    conflicting settings.
     """
     wanted = {k: v for k, v in given.items() if v is not None}
     if faults := [*check_spec_settings(said), *_given_faults(wanted)]:
@@ -144,7 +144,7 @@ def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSet
 
 
 def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
-    """E0731 for unknown names first, then E0732 for values out of range."""
+    """Yield E0731 for unknown names first, then E0732 for values out of range."""
     names = [option.name for option in OPTIONS]
     for name in wanted:
         if name not in NAMED:
@@ -171,14 +171,15 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
 def _named(
     options: Mapping[str, GenerationOption], said: Mapping[str, object]
 ) -> dict[str, object]:
-    """What a spec says by its words, by the names in Python."""
+    """Rename a spec's settings to Python names."""
     return {options[w].name: value for w, value in said.items() if value is not None}
 
 
 def _meant(wanted: Mapping[str, object]) -> str | None:
-    """The strategy to which what a caller gives belongs, where that is one only. A seed
-    alone asks for nothing, nor does a search's `renormalize_logits`, which elsewhere would
-    change no text.
+    """Return the strategy that the given options imply, if unique.
+
+    A seed alone implies none, nor does `renormalize_logits`, which has no effect outside beam
+    search.
     """
     owners = {
         NAMED[name].strategies
@@ -191,7 +192,7 @@ def _meant(wanted: Mapping[str, object]) -> str | None:
 def _clashes(
     strategy: str, wanted: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
-    """E0733 for options of another strategy than the one in use, and for more texts than beams."""
+    """Return E0733 for options of another strategy, and for more sequences than beams."""
     found = []
     for name in wanted:
         owners = NAMED[name].strategies
@@ -208,7 +209,7 @@ def _clashes(
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A checked value as `GenerationSettings` holds it."""
+    """Convert a checked value for `GenerationSettings`."""
     kind = _KINDS[name]
     if name == "start":
         return tuple(map(int, _several(value)))
@@ -224,7 +225,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _several(value: Any) -> Iterable[Any]:
-    """A list as it is, and anything else as the only item of one."""
+    """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 
 

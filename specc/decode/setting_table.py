@@ -1,4 +1,4 @@
-"""The table of generation settings: names, ranges, where each can be said."""
+"""The table of generation settings: names, ranges, and where each may be set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ candidates as there are beams.
 
 @dataclass(frozen=True, slots=True)
 class SettingValues:
-    """What a setting may be: in words, and as a question."""
+    """The values of a setting: a description, and a predicate."""
 
     range: str
     takes: Callable[[object], bool]
@@ -33,11 +33,10 @@ class SettingValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOption:
-    """One setting: `name` in Python, `word` in a spec ("" where a spec cannot say it).
+    """One setting: `name` in Python, `word` in a spec ("" if a spec cannot set it).
 
-    `strategies` are those it belongs to; none: it stands beside the strategy and goes
-    with all. `foreign` are names that other programs have for it, for the guess at what
-    was meant.
+    `strategies` are those it belongs to; none: it applies to all. `foreign` are its names in other
+    programs, for suggestions.
     """
 
     name: str
@@ -48,14 +47,14 @@ class GenerationOption:
 
 
 def is_int_in_range(value: object, least: int, most: float = 2**53) -> TypeGuard[int]:
-    """Whether this is an integer in the range; truth values are none."""
+    """Return whether this is an integer in the range; booleans are not."""
     return (
         not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
     )
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
-    """Whether this is a finite number; truth values are none."""
+    """Return whether this is a finite number; booleans are not."""
     try:
         return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
     except OverflowError:  # a whole number beyond all floats
@@ -112,14 +111,14 @@ def _count(least: int) -> SettingValues:
 
 
 def _count_or(none: str) -> SettingValues:
-    """A whole number, or 0 for what `none` says."""
+    """Describe an integer, where 0 means `none`."""
     return SettingValues(
         f"a whole number from 1 to 2**53, or 0 for {none}", lambda v: is_int_in_range(v, 0)
     )
 
 
 def _beside(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
-    """What is said beside the strategy, under its own name."""
+    """Make a setting outside the strategy, with the same name in specs."""
     return GenerationOption(name=name, word=name, strategies=(), values=values, foreign=foreign)
 
 

@@ -21,7 +21,7 @@ from specc.diagnostics.suggest import did_you_mean, format_suggestion
 def fail_bad_value(
     option: GenerationOption, word: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
-    """E0732 where a value is out of its range."""
+    """Return E0732 if a value is out of range."""
     if option.values.takes(value):
         return None
     return Diagnostic(
@@ -56,18 +56,18 @@ def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]
 
 
 def _has(strategy: str, word: str) -> bool:
-    """Whether a strategy has an option of that word, or of that name in Python."""
+    """Return whether a strategy has an option of that word, or Python name."""
     options = INSIDE[strategy]
     return word in options or any(word == option.name for option in options.values())
 
 
 def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
-    """E0733: two settings that do not go together."""
+    """Return E0733 for two conflicting settings."""
     return Diagnostic("E0733", title, _label(span), helps=tuple(helps))
 
 
 def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> Diagnostic | None:
-    """E0733 where more texts are asked for than beams are kept."""
+    """Return E0733 if more sequences are requested than beams."""
     if best <= beams:
         return None
     return fail_conflict(
@@ -94,7 +94,7 @@ class VocabularySizes:
     drawn: int | None = None
 
     def beyond(self, word: str, value: object, span: Span | None = None) -> Diagnostic | None:
-        """E0732 where the setting `word` names a token that the model does not have."""
+        """Return E0732 if the setting `word` names a token outside the vocabulary."""
         most = self._most(word)
         tokens = _several(value)
         if word in ("begin", "bad_words_ids"):  # of each place one token, or several
@@ -117,7 +117,7 @@ class VocabularySizes:
 
 
 def _several(value: object) -> Sequence[object]:
-    """A list as it is, and anything else as the only item of one."""
+    """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 
 
@@ -126,11 +126,10 @@ def check_spec_settings(
     spans: Mapping[str, Span | None] | None = None,
     whole_text: Span | None = None,
 ) -> list[Diagnostic]:
-    """Every fault in what a spec's `generate` says, as plain data.
+    """Return every error in a spec's `generate` settings, given as plain data.
 
-    `spans` tells where things stand: the setting `stop` under "stop", its name under
-    "stop name", and what stands in the strategy's parentheses under "strategy.num_beams"
-    and "strategy.num_beams name".
+    `spans` maps "stop" to the span of a setting, "stop name" to its name's, and
+    "strategy.num_beams" and "strategy.num_beams name" to those of strategy options.
     """
     at = spans or {}
     found: list[Diagnostic | None] = []
@@ -168,7 +167,7 @@ def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagno
 def _option_fault(
     kind: str, word: str, value: object, at: Mapping[str, Span | None]
 ) -> Diagnostic | None:
-    """What is wrong with one option in the parentheses of the strategy `kind`."""
+    """Return the error of one option of the strategy `kind`, or None."""
     known, span = INSIDE[kind], at.get(f"strategy.{word}")
     if word == "args":  # what stands there without a name: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
@@ -199,7 +198,7 @@ def _foreign(word: str) -> tuple[str, ...]:
 
 
 def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
-    """What to do where a value of this kind was probably meant to switch something off."""
+    """Suggest a fix for a value that was probably meant to disable something."""
     off = {
         "temperature": "`strategy` greedy takes the most probable token, as a "
         "temperature near 0 would",
@@ -210,14 +209,14 @@ def _instead(option: GenerationOption, value: object) -> tuple[str, ...]:
 
 
 def _said(value: object) -> str:
-    """A value as a spec would have it."""
+    """Format a value as in a spec."""
     if isinstance(value, str):
         return _shown(f'"{value}"')
     return _shown(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _shown(text: str) -> str:
-    """A word as it can stand in a message: no control characters, not too long."""
+    """Format a word for a message: no control characters, truncated."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

@@ -1,4 +1,4 @@
-"""What a decode strategy needs from a model."""
+"""The interface between decode strategies and models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,15 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 class Stepper(Protocol):
-    """A model at some point of some texts. What was fed stays: the next call goes on behind it."""
+    """A model with its decode state for a batch. Fed tokens stay: the next call continues after
+    them.
+    """
 
     def step(self, tokens: Ints) -> Floats:
-        """Feeds i64[rows n] new tokens, the whole prompt at first → f32[rows vocab],
-        the logits behind the last. A prompt of no tokens is for a model that has rows
-        before a text.
+        """Feed new tokens i64[rows n], first the whole prompt → f32[rows vocab], the logits after
+        the last.
+
+        An empty prompt is for a model with prefix positions.
         """
         ...
 
@@ -31,11 +34,11 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One step of a batch: `tokens` i64[rows], `log_probs` f32[rows] where asked for,
-    `ended` bool[rows].
+    """One step of a batch: `tokens` i64[rows], `log_probs` f32[rows] if requested, `ended`
+    bool[rows].
 
-    `ended` holds for a row from the token on that ends it, that token included; what
-    stands in later steps of that row is filler, of log-probability 0.
+    `ended` is true from the token that ends a row, inclusive; later steps of that row hold filler,
+    with log-probability 0.
     """
 
     tokens: Ints
@@ -44,7 +47,7 @@ class DecodeStep:
 
 
 class DecodeObserver(Protocol):
-    """An observer that may end sequences: stop strings, a user who has seen enough."""
+    """An observer that may end sequences, e.g. at stop strings or on user request."""
 
     def __call__(self, tokens: Ints, ended: Bools) -> Bools:
         """Take new tokens i64[rows] and ended rows bool[rows]; return rows that end now."""
@@ -52,16 +55,13 @@ class DecodeObserver(Protocol):
 
 
 def check_prompt(prompt: Ints) -> None:
-    """Prompts are i64[rows n]; whether n may be 0 the model knows."""
+    """Check that prompts are i64[rows n]; only the model knows whether n may be 0."""
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"
 
 
 def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int] = ()) -> Floats:
-    """f32[rows vocab] as the loops read them. Fails with E0961 where a live row has no
-    best token.
-
-    `texts` tells which text each row belongs to, where that is not the one of its
-    number.
+    """Return f32[rows vocab]. E0961 if an unfinished row has no finite maximum. `texts` maps each
+    row to its sequence, by default its index.
     """
     logits = np.asarray(made, np.float32)
     assert logits.ndim == 2, f"a stepper gives logits [rows, vocab], not {logits.shape}"
@@ -76,7 +76,7 @@ def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int
 
 
 def fail_no_logits(row: int, notes: Sequence[str] = ()) -> NoReturn:
-    """E0961: the text `row` cannot go on."""
+    """Raise E0961: the sequence `row` cannot continue."""
     raise_error(
         "E0961",
         f"the model's scores for the next token of text {row + 1} are no numbers",

@@ -14,8 +14,8 @@ from specc.weights.random_stream import fold_key, random_word, stream_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePosition:
-    """Where the texts are: how many tokens are written of each, `step`; how many stood
-    before, `prompts` i64[rows]; and, where tokens may not repeat, all of them, `texts`.
+    """The decode position: the number of generated tokens per sequence, `step`; of prompt tokens,
+    `prompts` i64[rows]; and all tokens, `texts`, if a rule needs them.
     """
 
     step: int
@@ -24,7 +24,7 @@ class DecodePosition:
 
 
 def prompt_lengths(prompt: Ints, keep: Bools | None) -> Ints:
-    """How many tokens of each prompt i64[rows n] are no padding, i64[rows]."""
+    """Count the unpadded tokens of each prompt i64[rows n] → i64[rows]."""
     if keep is None:
         return np.full(len(prompt), prompt.shape[1], np.int64)
     made: Ints = np.asarray(keep, np.bool_).sum(axis=1)
@@ -32,7 +32,7 @@ def prompt_lengths(prompt: Ints, keep: Bools | None) -> Ints:
 
 
 def prompt_tokens(prompt: Ints, keep: Bools | None) -> list[list[int]]:
-    """The tokens of each prompt that are no padding."""
+    """Return the unpadded tokens of each prompt."""
     if keep is None:
         return [[*map(int, row)] for row in prompt]
     exist = np.asarray(keep, np.bool_)
@@ -42,7 +42,7 @@ def prompt_tokens(prompt: Ints, keep: Bools | None) -> list[list[int]]:
 def mask_disallowed_tokens(
     scores: Floats, settings: GenerationSettings, place: DecodePosition
 ) -> Floats:
-    """f32[rows vocab] with minus infinity for what may not come next."""
+    """Set the scores f32[rows vocab] of disallowed tokens to -inf."""
     if place.step < len(settings.begin):
         # what a text has to begin with is not held to what else is said
         return _only(scores, settings.begin[place.step])
@@ -63,7 +63,7 @@ def mask_disallowed_tokens(
 
 
 def _only(scores: Floats, tokens: Sequence[int]) -> Floats:
-    """Nothing but these tokens; of a single one, which is certain then, the score is 0."""
+    """Allow only these tokens; a single one, which is certain, gets score 0."""
     made = np.full_like(scores, -np.inf)
     made[:, tokens] = scores[:, tokens] if len(tokens) > 1 else 0
     return made
@@ -100,7 +100,7 @@ def _again(text: Sequence[int], size: int) -> list[int]:
 
 
 def _ends(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
-    """The tokens that would end one of these runs, whose others the text ends with."""
+    """Return the tokens that would complete one of these sequences."""
     return [
         run[-1] for run in runs if list(run[:-1]) == list(text[max(len(text) - len(run) + 1, 0) :])
     ]
@@ -125,11 +125,10 @@ def tokens_in_prompt(prompt: Ints, vocab: int, keep: Bools | None = None) -> Boo
 
 
 def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Floats:
-    """Tokens that were there before made less likely, for penalties above 1: `x / p`
-    where x > 0, else `x * p`.
+    """Penalize repeated tokens: `x / p` if x > 0, else `x * p`.
 
-    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, which divides only; negative logits
-    are multiplied, as all who use it do since, or they would gain.
+    Keskar et al. 2019 (arXiv:1909.05858), sec. 4.1, which only divides; negative logits are
+    multiplied, as in later implementations, or they would increase.
     """
     if penalty == 1:
         return logits
@@ -138,7 +137,7 @@ def apply_repetition_penalty(logits: Floats, seen: Bools, penalty: float) -> Flo
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """`x / temperature`: below 1 the likely become likelier, above 1 all more alike."""
+    """Compute `x / temperature`: below 1 sharpens the distribution, above 1 flattens it."""
     return logits if temperature == 1 else logits / np.float32(temperature)
 
 
@@ -152,11 +151,9 @@ vocabulary takes nine times longer.
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidates:
-    """The tokens that may be drawn, most probable first: `tokens` i64[rows k],
-    `chances` f64[rows k].
+    """The tokens to sample from, most probable first: `tokens` i64[rows k], `chances` f64[rows k].
 
-    Dropped ones have chance 0 and stand behind the others; the chances of a row need
-    not sum to 1.
+    Dropped ones have probability 0 and come last; the rows need not sum to 1.
     """
 
     tokens: Ints
@@ -180,7 +177,7 @@ def top_k_indices(values: Floats, k: int) -> Ints:
 
 
 def softmax_f64(logits: Floats) -> Wide:
-    """f32[rows n] → f64[rows n], each row summing to 1."""
+    """Compute the softmax f32[rows n] → f64[rows n]."""
     # Less the greatest, so that no exponential overflows.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
@@ -189,21 +186,20 @@ def softmax_f64(logits: Floats) -> Wide:
 
 
 def log_softmax_f32(logits: Floats) -> Floats:
-    """f32[rows n] → f32[rows n]: the logarithms of the probabilities."""
+    """Compute the log-softmax f32[rows n] → f32[rows n]."""
     low = logits - logits.max(axis=1, keepdims=True)
     made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
     return made
 
 
 def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCandidates:
-    """What may be drawn from penalized logits f32[rows vocab], in the order
-    temperature, top-k, softmax, top-p, min-p, typical, epsilon, eta.
+    """Filter penalized logits f32[rows vocab], in the order temperature, top-k, softmax, top-p,
+    min-p, typical, epsilon, eta.
 
-    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the shortest run of the
-    best whose probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1.
-    Min-p, a share of the best one's probability: Nguyen et al. 2024 (arXiv:2407.01082),
-    eq. 1 and 2. With top-p or min-p but no top-k only the 1000 best are looked at,
-    unless one of the last three asks for all.
+    Top-k: Fan et al. 2018 (arXiv:1805.04833), sec. 5.1. Top-p, the smallest set of top tokens whose
+    probability reaches p: Holtzman et al. 2020 (arXiv:1904.09751), sec. 3.1. Min-p, a fraction of
+    the maximum probability: Nguyen et al. 2024 (arXiv:2407.01082), eq. 1 and 2. With top-p or min-p
+    but no top-k only the top 1000 are considered, unless one of the last three filters needs all.
     """
     vocab = logits.shape[1]
     cut = settings.top_p < 1 or settings.min_p > 0
@@ -227,8 +223,8 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
 
 
 def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
-    """What is left of chances f64[rows k], most probable first, by rules that look at
-    all of them together; the first token always is under the last two.
+    """Apply filters on the whole distribution to f64[rows k], most probable first; the last two
+    always keep the first token.
     """
     if settings.typical_p < 1:
         chances = _typical(chances, settings.typical_p)
@@ -252,8 +248,8 @@ def _surprise(chances: Wide) -> tuple[Wide, Wide]:
 
 
 def _typical(chances: Wide, mass: float) -> Wide:
-    """The tokens that surprise about as much as is to be expected, so many that their
-    chances reach `mass` (Meister et al. 2022, arXiv:2202.00666, eq. 9 to 11).
+    """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
+    arXiv:2202.00666, eq. 9 to 11).
     """
     entropy, each = _surprise(chances)
     far = np.abs(each - entropy)

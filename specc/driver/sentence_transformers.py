@@ -40,7 +40,7 @@ READ_OF_SETTINGS: Mapping[str, Sequence[object]] = {
 
 
 def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) -> Iterator[str]:
-    """A note for each key of a file that nothing follows."""
+    """Yield a note for each ignored key of a file."""
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:

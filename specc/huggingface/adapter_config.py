@@ -48,12 +48,12 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def is_language_adapter(adapter: str) -> bool:
-    """Whether an adapter is a file of whole tensors, not a folder of peft's."""
+    """Return whether an adapter is a file of whole tensors, not a peft directory."""
     return adapter.endswith(ENDING)
 
 
 def adapter_config_files(adapter: str) -> list[Path]:
-    """The files that say what an adapter's weights are for; the empty text is none."""
+    """Return the config files of an adapter; none for ""."""
     whole = not adapter or is_language_adapter(adapter)
     return [] if whole else [Path(adapter) / CONFIG]
 
@@ -92,7 +92,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
 
 
 def _scaling(config: JsonObject) -> LoraScaling:
-    """The numbers of an adapter, if it is one that can be merged."""
+    """Return the scaling of an adapter, if it can be merged."""
     kind = _plain(config, "peft_type")
     if kind != "LORA":
         _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
@@ -117,10 +117,8 @@ def _scaling(config: JsonObject) -> LoraScaling:
 
 
 def _targets(config: JsonObject) -> LoraTargets:
-    """The modules that the config names.
-
-    A text there is a regular expression, or the word for all: that is not looked for,
-    since nobody can say how long it takes; the names of the tensors tell.
+    """Return the modules that the config names. A string is a regular expression or `all-linear`;
+    it is not evaluated, as its run time is unbounded; tensor names decide.
     """
     named = _listed(config, "target_modules", str)
     numbered = _plain(config, "layers_pattern") in (None, "", [])
@@ -135,7 +133,7 @@ def _targets(config: JsonObject) -> LoraTargets:
 
 
 def _listed(config: JsonObject, key: str, kind: type[Item]) -> list[Item] | None:
-    """The items of a list, or none where no list is there; one number is a list of it."""
+    """Return the items of a list, None if there is no list; a single number becomes a list."""
     value = _plain(config, key)
     if isinstance(value, str) or value is None:
         return None
@@ -152,7 +150,7 @@ def _plain(config: JsonObject, key: str, default: object = None) -> object:
 
 
 def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
-    """The entries of a table from ends of names to numbers."""
+    """Return the entries of a table from name suffixes to numbers."""
     member = config.given(key)
     if member is None:
         return []

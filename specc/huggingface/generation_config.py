@@ -119,16 +119,16 @@ class _File:
     settings: dict[str, object] = field(default_factory=dict)
 
     def given(self, key: str) -> object:
-        """The value of a key; None where it is absent or null."""
+        """Return the value of a key; None if it is absent or null."""
         return self.keys.get(key)
 
     def table(self, key: str) -> dict[str, object]:
-        """An object, empty where there is none."""
+        """Return an object, empty if absent."""
         value = self.given(key)
         return value if isinstance(value, dict) else {}
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """E0847 for a key, or for the file where none is named."""
+        """Raise E0847 for a key, or for the file if none is named."""
         what = f"`{key}` in " if key else ""
         raise_error(
             "E0847",
@@ -141,9 +141,8 @@ class _File:
 
 
 def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> PublishedGeneration:
-    """The model with the settings of the file in the first folder that has one.
-
-    Fails with E0846 for a file that is no JSON object, E0847 for what is not followed.
+    """Apply the settings of the file in the first directory that has one. E0846 for a file that is
+    no JSON object, E0847 for unsupported settings.
     """
     path = find_repository_file(folders, NAME) if model.generation else None
     if path is None or model.generation is None:
@@ -167,7 +166,7 @@ def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> 
 
 
 def _check_kinds(file: _File) -> None:
-    """Refuses what a key cannot be, which else would be passed over as if absent."""
+    """Reject values of the wrong type, which would otherwise be ignored."""
     for key, (kind, otherwise) in KINDS.items():
         value = file.given(key)
         # true is a number in Python, and no count
@@ -190,7 +189,7 @@ def _remarks(file: _File) -> Iterator[str]:
 
 
 def _beside(file: _File) -> None:
-    """The settings beside the strategy."""
+    """Read the settings outside the strategy."""
     for key, word in BESIDE.items():
         value = file.given(key)
         if value is not None and value != []:
@@ -208,8 +207,8 @@ def _beside(file: _File) -> None:
 
 
 def _banned(file: _File) -> None:
-    """Runs that are never written; single tokens stand with those that are suppressed,
-    but for a stop, which is passed over there too.
+    """Read `bad_words_ids`; single tokens become suppressed ones, except stop tokens, which are
+    ignored there too.
     """
     runs = _runs(file)
     # what is forced goes before these there, and behind what is suppressed
@@ -223,7 +222,7 @@ def _banned(file: _File) -> None:
 
 
 def _runs(file: _File) -> list[list[object]]:
-    """The runs of `bad_words_ids`, without those that are a stop alone."""
+    """Return `bad_words_ids` without those that are a single stop token."""
     words = file.given("bad_words_ids")
     if not isinstance(words, list):
         return []  # null, or absent
@@ -234,12 +233,12 @@ def _runs(file: _File) -> list[list[object]]:
 
 
 def _list_of(value: object) -> list[object]:
-    """Several of something, or the one."""
+    """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 def _begun(file: _File, said: Mapping[str, object]) -> None:
-    """What stands before a text, and what it begins with."""
+    """Read the start tokens, and the forced first tokens."""
     start = file.settings.get("start", said.get("start"))
     # a file that says no start means its `bos_token_id`, where a text has a start
     bos = file.given("bos_token_id")
@@ -260,7 +259,7 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
 
 
 def _least(file: _File, before: int) -> None:
-    """`min_length`, which counts what stands before a text."""
+    """Read `min_length`, which includes the start tokens."""
     least = file.given("min_length")
     told = file.given("min_new_tokens") is not None
     if told or not isinstance(least, int) or least <= 0:
@@ -272,8 +271,8 @@ def _least(file: _File, before: int) -> None:
 
 
 def _begun_by(file: _File, starts: list[object]) -> list[object]:
-    """What a dictation begins with from the first place on that the model has to choose;
-    what is known before stands behind `starts`, and is read at once.
+    """Return Whisper's forced tokens from the first one that the model chooses; known ones before
+    it are appended to `starts`, and fed at once.
     """
     places = _dictated(file)
     while places and not isinstance(places[0], list):
@@ -286,14 +285,14 @@ def _begun_by(file: _File, starts: list[object]) -> list[object]:
 
 
 def _is_dictation(file: _File) -> bool:
-    """Whether the file is one of Whisper's, which says language and task by tokens."""
+    """Return whether the file is Whisper's, which sets language and task by tokens."""
     signs = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
     return any(sign in file.keys for sign in signs)
 
 
 def _dictated(file: _File) -> list[object]:
-    """What stands behind Whisper's start (arXiv:2212.04356, fig. 1): the language, of
-    which the model chooses where none is said; the task; and that there are no times.
+    """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
+    the model if not set; the task; and no timestamps.
     """
     if file.given("return_timestamps") is True:
         file.refuse("return_timestamps", "asks for times, which are not written")
@@ -333,13 +332,13 @@ def _forced(file: _File) -> list[object]:
 
 
 def _spoken(file: _File) -> object:
-    """The tokens of all languages that there are; None where there are none."""
+    """Return the tokens of all languages; None if there are none."""
     languages = file.table("lang_to_id")
     return sorted(languages.values(), key=str) if languages else None
 
 
 def _strategy(file: _File) -> None:
-    """The strategy with its options, where the file says of any."""
+    """Read the strategy with its options, if the file sets any."""
     sampled, beams = file.given("do_sample") is True, file.given("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
@@ -360,7 +359,7 @@ def _strategy(file: _File) -> None:
 
 
 def _lacking(file: _File) -> Iterator[str]:
-    """The mechanisms that a file asks for and specc does not have, each with its value."""
+    """Yield the features that a file enables and specc lacks, each with its value."""
     for key, idle in OFF.items():
         value = file.given(key)
         if value is not None and value not in idle and value != []:

@@ -33,11 +33,11 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """What a published processor does where its file is silent. `edge`: a single number
-    is the length of the shorter side, not of both. `share`: of ConvNeXt, how much of a
-    side its crop takes. `frame`: pictures keep their proportions and lie in a frame of
-    the model's size; their sides are whole multiples of this. `page`: they keep them and
-    lie in the middle of it.
+    """Defaults of a published image processor.
+
+    `edge`: a single number is the length of the shorter side, not of both. `share`: of ConvNeXt,
+    the crop ratio. `frame`: images keep their aspect ratio and are padded to the model's size;
+    their sides are multiples of this. `page`: they keep it and are centered.
     """
 
     size: tuple[int, ...]
@@ -99,9 +99,9 @@ _BY_CHANNEL = ("image_mean", "image_std")
 def image_reading_options(
     said: Mapping[str, object], folders: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """The options of a reading of pictures: those of the spec (`said`), and above them
-    what the file in the first of `folders` that has one says. E0422 where it cannot be
-    followed, or makes pictures of another size than the model takes.
+    """Return the options of image preprocessing: those of the spec (`said`), overridden by the file
+    in the first of `folders` that has one. E0422 if it is not supported, or gives another size than
+    the model takes.
     """
     file = _file(folders)
     if file is None:
@@ -123,7 +123,7 @@ def _first(value: object) -> object:
 
 
 def find_preprocessor_config(folders: Sequence[Path]) -> Path | None:
-    """The file that is followed, if there is one."""
+    """Return the preprocessor config, if there is one."""
     for name in (PREPROCESSOR, PROCESSOR):
         for folder in folders:
             if os.path.lexists(folder / name):
@@ -147,7 +147,7 @@ def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _file(folders: Sequence[Path]) -> JsonObject | None:
-    """What is said of pictures; None where nothing is."""
+    """Return the image settings, or None."""
     path = find_preprocessor_config(folders)
     if path is None:
         return None
@@ -171,7 +171,7 @@ class _Reader:
         self.kind = self._kind()
 
     def options(self) -> dict[str, object]:
-        """What `image(…)` is told."""
+        """Return the options of `image(…)`."""
         self._check_due()
         fitted = _fitted(self) if self.kind.frame else None
         size, resized = (_frame(self), None) if fitted else self._sizes()
@@ -191,7 +191,7 @@ class _Reader:
         }
 
     def _check_due(self) -> None:
-        """E0422 for keys that have to say what is done anyway."""
+        """Raise E0422 for keys with unsupported values."""
         # what lies in a frame is padded whatever is said, and a page is no frame without
         padded = (True, False) if self.kind.frame else (self.kind.page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
@@ -199,9 +199,7 @@ class _Reader:
                 self.refuse(key, "this is not followed")
 
     def _numbers(self) -> dict[str, object]:
-        """How colors of 0 to 255 become numbers; what is switched off is read all the
-        same, for a value without sense is no value.
-        """
+        """Return rescale and normalization options; disabled ones are still validated."""
         mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
         if not self.flag("do_normalize", True):
             mean, std = [0.0], [1.0]
@@ -227,8 +225,8 @@ class _Reader:
         return usual if member is None else member.value.plain()
 
     def _sizes(self) -> tuple[list[int] | None, list[int] | None]:
-        """What pictures become, and what they are resized to before their middle is cut
-        out; None for what the file leaves to the model, or what is not done.
+        """Return the output size of images, and their size before the center crop; None if the file
+        leaves it to the model, or there is no crop.
         """
         if self.kind.page:
             return _page(self), None
@@ -247,7 +245,7 @@ class _Reader:
         return cropped, size
 
     def size_of(self, key: str, usual: tuple[int, ...], *, edge: bool) -> list[int]:
-        """Rows and columns, or the one number of a shorter side."""
+        """Return rows and columns, or the length of the shorter side."""
         match self.plain(key, None):
             case None:
                 return list(usual)
@@ -297,7 +295,7 @@ class _Reader:
         return value is True
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """E0422 at a key of the file, or at the reading where the file is silent."""
+        """Raise E0422 at a key of the file, or at the reading if the file lacks it."""
         member: JsonMember | None = self.file.given(key)
         others = [Label(self.span, "read so by the spec")] if self.span else []
         raise_error(
@@ -347,7 +345,7 @@ def _fitted(reader: _Reader) -> list[int] | None:
 
 
 def _frame(reader: _Reader) -> list[int] | None:
-    """The frame that pictures lie in, where the file says one."""
+    """Return the padded size of images, if the file sets one."""
     member = reader.file.given("pad_size")
     if member is None or member.null:
         return None
@@ -355,7 +353,7 @@ def _frame(reader: _Reader) -> list[int] | None:
 
 
 def _page(reader: _Reader) -> list[int]:
-    """The rows and columns of a page. What makes pictures of any size is refused."""
+    """Return the rows and columns of a page. Settings for dynamic sizes are rejected."""
     for key, due in (
         ("do_resize", True), ("do_thumbnail", True), ("do_center_crop", False),
     ):  # fmt: skip

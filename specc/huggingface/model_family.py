@@ -132,7 +132,7 @@ def _types(named: str = "") -> Iterator[tuple[str, frozenset[str]]]:
 
 
 def _expected(file: ast.File) -> frozenset[str]:
-    """The types that a spec's config expects."""
+    """Return the types that a spec's config expects."""
     entries = [
         entry for item in file.items if isinstance(item, ast.Config) for entry in item.entries
     ]
@@ -141,10 +141,8 @@ def _expected(file: ast.File) -> frozenset[str]:
 
 
 def graph_for_architecture(program: Program, data: JsonObject) -> str:
-    """The graph that is made for an architecture which a config.json names; empty where
-    the spec's graphs name none, or the file does not.
-
-    Fails with E0420 for an architecture that no graph is made for.
+    """Return the graph for the architecture in config.json; "" if the spec's graphs or the file
+    name none. E0420 for an architecture without a graph.
     """
     graphs = [g for g in list_graphs(program) if g.made_for]
     member = data.given(CLASSES)
@@ -170,8 +168,8 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
 
 
 def _classes(member: JsonMember) -> list[str]:
-    """The classes that a config.json names: a list of texts, null, or one text, which
-    stands for a list of it. Fails with E0420 for anything else.
+    """Return the classes in config.json: a list of strings, null, or one string. E0420 for anything
+    else.
     """
     value = member.value
     items = value.items if isinstance(value, JsonList) else (value,)

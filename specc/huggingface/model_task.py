@@ -85,7 +85,7 @@ def with_task(
 def _task(
     kind: str, name: str, record: TextReading, config: Config, folders: Sequence[Path]
 ) -> Task:
-    """The task with what the files say of it."""
+    """Return the task with the settings of the files."""
     told = _tokenizer_config(folders)
     found: Fields = {
         "labels": _labels(config),
@@ -106,7 +106,7 @@ def _task(
 
 
 def _labels(config: Config) -> tuple[str, ...]:
-    """The names of the classes by number; those that have none are left to `LABEL_n`."""
+    """Return the class names by index; missing ones are `LABEL_n`."""
     told = config.get("id2label")
     if not isinstance(told, dict):
         return ()
@@ -146,14 +146,14 @@ def _two_towers(config: Config) -> Fields:
 
 
 def _beside(name: str, folders: Sequence[Path]) -> Fields:
-    """What a file of that name says; nothing where there is none."""
+    """Return the content of a file of that name, {} if absent."""
     path = find_repository_file(folders, name)
     return read_json_object(path) if path is not None else {}
 
 
 def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
-    """How a sentence-transformers directory reads texts: truncated, in lower case, with
-    prompts before them. Nothing for a directory without its files.
+    """Return the text settings of a sentence-transformers directory: truncation, lower case,
+    prompts. Empty if its files are missing.
     """
     if find_repository_file(folders, MODULES) is None:
         return {}
@@ -183,12 +183,12 @@ def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
 
 
 def _tokenizer_config(folders: Sequence[Path]) -> Fields:
-    """What tokenizer_config.json says, above special_tokens_map.json."""
+    """Return tokenizer_config.json, merged over special_tokens_map.json."""
     return {**_beside(SPECIAL_TOKENS, folders), **_beside(TOKENIZER, folders)}
 
 
 def _gives_token_types(told: Config, config: Config) -> bool:
-    """Whether the tokenizer's segment ids are given to the model."""
+    """Return whether the model takes the tokenizer's token type ids."""
     names, kind = told.get("model_input_names"), told.get("tokenizer_class")
     if isinstance(names, list):
         return TOKEN_TYPES in names
@@ -213,7 +213,7 @@ class _TokenIds:
             self.ids[token["content"]] = token["id"]
 
     def of(self, role: str) -> int | None:
-        """The id of the mask, or another role; None where there is none."""
+        """Return the id of the mask token, or another role; None if absent."""
         told = self.told.get(f"{role}_token")
         name = told.get("content") if isinstance(told, dict) else told
         names = (name,) if isinstance(name, str) else USUAL[role]

@@ -84,10 +84,8 @@ HOP = 160
 def audio_reading_options(
     kind: str, said: Mapping[str, object], folders: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """The options of a reading of sound, from the spec (`said`) and the
-    `preprocessor_config.json` in the first of `folders` that has one.
-
-    What both say has to agree. Fails with E0844.
+    """Return the options of audio preprocessing, from the spec (`said`) and the
+    `preprocessor_config.json` in the first of `folders` that has one. E0844 if they disagree.
     """
     path, file = read_preprocessor_config(folders)
     if path is None:
@@ -105,7 +103,7 @@ def audio_reading_options(
 
 
 def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
-    """The files that a reading of this kind takes from the folders."""
+    """Return the files that a reading of this kind uses."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in EXTRACTORS else ()
     if kind == "transcript":
         names = (VOCABULARY, TOKENIZER, ADDED)
@@ -114,15 +112,15 @@ def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
 
 
 def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, ...]:
-    """The keys of the file that nothing follows."""
+    """Return the keys of the file that are ignored."""
     _, file = read_preprocessor_config(folders)
     known = {*EXTRACTORS[kind].keys, *EXTRACTORS[kind].fixed, *FIXED, *HARMLESS}
     return tuple(key for key in file if key not in known)
 
 
 def read_preprocessor_config(folders: Sequence[Path]) -> tuple[Path | None, dict[str, object]]:
-    """The file that says how inputs are prepared, and what it says; of one that is for a
-    whole processor the part about sound. Nothing where there is none.
+    """Return the preprocessor config and its content; of a processor config the audio part. Empty
+    if there is none.
     """
     path = find_repository_file(folders, PREPROCESSOR)
     if path is not None:
@@ -135,7 +133,7 @@ def read_preprocessor_config(folders: Sequence[Path]) -> tuple[Path | None, dict
 def _check_kind(
     extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> None:
-    """E0844 for the file of another extractor, and for settings that are not followed."""
+    """Raise E0844 for another extractor's file, and for unsupported settings."""
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
         why = f"is made for {escape_text(kind)}, and the model is heard as by "
@@ -148,7 +146,7 @@ def _check_kind(
 def _options(
     extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """A file's keys as options of a reading. E0844 for what cannot be followed."""
+    """Convert a file's keys to options of a reading. E0844 for unsupported ones."""
     _check_kind(extractor, file, path, span)
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
     for value in told.values():
@@ -160,7 +158,7 @@ def _options(
 
 
 def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
-    """How many frames `chunk_length` seconds are."""
+    """Return the number of frames in `chunk_length` seconds."""
     seconds, rate = told["frames"], told.get("rate", 16_000)
     hop = told.get("hop", HOP)
     if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
@@ -180,8 +178,8 @@ def _refused(path: Path, why: str, span: Span | None) -> NoReturn:
 
 
 def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> Path | None:
-    """The vocabulary in the first of the folders that has one, as `convert` writes it
-    beside vectors of words. E0203 where it is not clear which is meant.
+    """Return the vocabulary in the first directory that has one, as written by `convert` next to
+    word vectors. E0203 if there are several.
     """
     for folder in folders:
         found = sorted(folder.glob("*.vocab"))
@@ -202,9 +200,9 @@ def read_word_vocabulary(folders: Sequence[Path], span: Span | None = None) -> P
 def ctc_transcript_options(
     folders: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
-    """The options of `transcript` from the `vocab.json` and `tokenizer_config.json` in
-    the first folder that has the former; None where none has. A `language` goes before
-    the one that the latter names. Fails with E0845.
+    """Return the options of `transcript` from the `vocab.json` and `tokenizer_config.json` in the
+    first directory that has the former; None if none has. A `language` overrides that of the
+    latter. Fails with E0845.
     """
     path = find_repository_file(folders, VOCABULARY)
     if path is None:
@@ -233,7 +231,7 @@ def ctc_transcript_options(
 def _of_language(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
-    """The vocabulary; of one for many languages that of `target_lang`."""
+    """Return the vocabulary; of a multilingual one that of `target_lang`."""
     if not any(isinstance(part, dict) for part in file.values()):
         return file
     language = config.get("target_lang")
@@ -256,7 +254,7 @@ def _ids(words: Mapping[str, object], path: Path, span: Span | None) -> Iterator
 
 
 def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, str]]:
-    """Tokens that were put behind the vocabulary, in both forms of saying so."""
+    """Yield added tokens, from either file format."""
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
@@ -268,7 +266,7 @@ def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, st
 
 
 def _token(value: object, otherwise: str) -> str:
-    """A token as files write it: a text, or an object that holds it."""
+    """Return a token in its file form: a string, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else otherwise
@@ -284,12 +282,12 @@ def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
 
 
 def find_repository_file(folders: Sequence[Path], name: str) -> Path | None:
-    """The file of that name in the first folder that has one."""
+    """Return the file of that name in the first directory that has one, or None."""
     return next((f / name for f in folders if os.path.lexists(f / name)), None)
 
 
 def find_first_file(folders: Sequence[Path], names: Sequence[str]) -> Path | None:
-    """Return the file with the first of these names that a folder has."""
+    """Return the file with the first of these names that a directory has."""
     return next((p for name in names if (p := find_repository_file(folders, name))), None)
 
 
@@ -299,7 +297,7 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 
 def read_json_object(path: Path) -> dict[str, object]:
-    """The JSON object in a file. Fails with E0802 and E0846."""
+    """Read the JSON object in a file. Fails with E0802 and E0846."""
     data = read_required_file(path, LARGEST)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)

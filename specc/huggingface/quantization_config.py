@@ -29,7 +29,7 @@ class CheckpointQuantization:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes on what the compiled model does not do."""
+        """Notes on activation quantization that the compiled model omits."""
         return (ACTIVATIONS,) if self.activations else ()
 
 
@@ -47,7 +47,7 @@ COMPRESSED_FORMATS = (
 
 
 class _Unsupported(Exception):
-    """Which setting is not supported."""
+    """An unsupported setting."""
 
 
 def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization | None:
@@ -187,7 +187,7 @@ def _read_bitsandbytes(fields: Mapping[str, PlainJson]) -> CheckpointQuantizatio
 
 
 def _read_plain(method: str) -> Callable[[Mapping[str, PlainJson]], CheckpointQuantization]:
-    """The reader of a method whose tensors say everything."""
+    """Return the reader of a method described by its tensors alone."""
     found = CheckpointQuantization(
         method=method, settings=QuantizationSettings(), activations=method == "fbgemm_fp8"
     )

@@ -21,7 +21,7 @@ USUAL = "default"
 
 
 def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
-    """The template of a folder, if it has one. Fails with E0802 and E0423."""
+    """Read the chat template of a directory, if it has one. Fails with E0802 and E0423."""
     path, own = folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE
     config = _object(path, span) if os.path.lexists(path) else {}
     said: object = config.get(KEY)
@@ -38,12 +38,12 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
 
 
 def chat_template_files(folder: Path) -> list[Path]:
-    """The files that a template is read from."""
+    """Return the files that a chat template is read from."""
     return [f for f in (folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE) if os.path.lexists(f)]
 
 
 def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
-    """Templates by their names, of a list of objects or of a table. Fails with E0423."""
+    """Return templates by name, from a list of objects or a table. Fails with E0423."""
     if isinstance(several, dict):
         return {**several}
     named: dict[str, object] = {}
@@ -67,7 +67,7 @@ def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object
 
 
 def _tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
-    """The special tokens by name: `bos_token`, written as a text or as an object."""
+    """Return the special tokens by name: `bos_token`, as a string or an object."""
     found: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -134,7 +134,7 @@ GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
-    """The files there are, each from the first folder that has it."""
+    """Return the existing files, each from the first directory that has it."""
     found = (find_repository_file(folders, name) for name in NAMES)
     return [*filter(None, found)]
 
@@ -142,10 +142,10 @@ def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
 def read_companions(
     profile: str, folders: Sequence[Path], besides: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """The files for a package of another program's form, `besides` those it has already.
+    """Yield the files for a package in another program's format, except `besides`.
 
-    onnxruntime-genai needs both files of a tokenizer; where a checkpoint has the first
-    alone, the second is written. Fails with E0802.
+    onnxruntime-genai needs both tokenizer files; if a checkpoint has only the first, the second is
+    generated. Fails with E0802.
     """
     if profile == "specc":
         return
@@ -159,7 +159,7 @@ def read_companions(
 
 
 def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:
-    """What a program of this form will miss."""
+    """Return notes on files that programs of this format need and lack."""
     there = {path.name for path in find_companion_paths(folders)}
     if profile == "hf" and CONFIG_FILE not in there:
         return (

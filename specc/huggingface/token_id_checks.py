@@ -59,6 +59,6 @@ def _vocabulary(model: ModelDefinition) -> VocabularySizes:
 
 
 def _shown(items: Sequence[object]) -> str:
-    """The first three items, each cut to 60 characters."""
+    """Format the first three items, each truncated to 60 characters."""
     some = ", ".join(str(item)[:60] for item in items[:3])
     return some if len(items) <= 3 else f"{some}, …"

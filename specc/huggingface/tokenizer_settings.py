@@ -46,7 +46,7 @@ class AppliedSettings:
 
 
 def read_tokenizer_settings(folder: Path, text: str) -> AppliedSettings:
-    """Return the tokenizer.json of a directory with the settings of the files beside it."""
+    """Return the tokenizer.json of a directory with the settings of its sibling files."""
     settings = read_optional_object(folder / TOKENIZER)
     about = find_first_file([folder], SENTENCE_CONFIGS)
     encoder = read_optional_object(about) if about else {}

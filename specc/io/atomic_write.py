@@ -33,7 +33,7 @@ class WriteProgress(Protocol):
     """Is told how many bytes are to be written, and of every piece that is."""
 
     def expect(self, size: int) -> None:
-        """So many bytes come."""
+        """Add to the expected number of bytes."""
 
     def wrote(self, size: int) -> None:
         """So many more are on the disk."""

@@ -28,7 +28,7 @@ class RearrangePattern:
 
     @property
     def before(self) -> list[str]:
-        """The names on the left, as the axes are when all are split."""
+        """The axis names on the left, as when all axes are split."""
         return [name for axis in self.left for name in axis]
 
     @property
@@ -37,19 +37,21 @@ class RearrangePattern:
         return [name for axis in self.right for name in axis]
 
     def odd(self) -> list[str]:
-        """Names that do not stand once on each side: with them nothing is only moved."""
+        """Return the names that do not occur once on each side; with none, elements are
+        only moved.
+        """
         before, after = self.before, self.after
         names = {*before, *after}
         return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
 
     def order(self) -> tuple[int, ...]:
-        """Which name of the left stands where on the right; none may be odd."""
+        """Return the permutation from left to right; `odd` must be empty."""
         before = self.before
         return tuple(before.index(name) for name in self.after)
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
-    """The two sides of a pattern. Raises PatternFault."""
+    """Parse both sides of a pattern. Raises PatternFault."""
     left, arrow, right = text.partition("->")
     if not arrow:
         raise RearrangePatternError("the pattern has no `->`")
@@ -57,7 +59,7 @@ def parse_rearrange_pattern(text: str) -> RearrangePattern:
 
 
 def _parse_side(text: str) -> tuple[AxisGroup, ...]:
-    """`(h d) i 1` to ((h, d), (i,), ())."""
+    """Parse `(h d) i 1` to ((h, d), (i,), ())."""
     axes: list[AxisGroup] = []
     at = 0
     while text[at:].strip():

@@ -1,8 +1,9 @@
-"""Which positions of its operands a result depends on, for every node including loops.
+"""Dependence analysis: the operand positions each result depends on, for every node including
+loops.
 
-An element of a result at position `t` may depend on position `u` of an operand's axis only if
-a link between the two allows it: one that names a result axis allows `t - u` in its interval.
-An operand axis without a link to a result is not read by it.
+An element of a result at position `t` may depend on position `u` of an operand's axis only if a
+link between the two allows it: one that names a result axis allows `t - u` in its interval. An
+operand axis without a link to a result is not read by it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ __all__ = [
 
 
 def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tuple[Dependence, ...]:
-    """Every link between the operands and the results of a node, which need not be at hand."""
+    """Return every link between the operands and the results of a node; results are optional."""
     made = node.infer_types() if results is None else tuple(r.type for r in results)
     return find_op_dependences(node.op, tuple(a.type if a else None for a in node.args), made)
 
@@ -64,13 +65,13 @@ def find_op_dependences(
 
 @dataclass
 class AxisTrace:
-    """What one axis of one value has become in another: rows along axes, or every row of it."""
+    """The image of one axis of a value in another value: positions along axes, or all positions."""
 
     axes: dict[int, Interval] = field(default_factory=dict)
     all: bool = False
 
     def join(self, other: "AxisTrace") -> bool:
-        """Take over what `other` says; whether anything changed."""
+        """Merge `other` into this trace; return whether anything changed."""
         before = dict(self.axes), self.all
         self.all = self.all or other.all
         for axis, reach in other.axes.items():
@@ -87,7 +88,7 @@ class AxisTrace:
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
-    """Follow axes of some values of `graph` to every value that reads them."""
+    """Trace axes of some values of `graph` to every value that depends on them."""
     found: dict[Value, AxisTrace] = {v: AxisTrace(dict(t.axes), t.all) for v, t in start.items()}
     for node, results in graph.nodes:
         if not any(a in found for a in node.args if a):
@@ -104,8 +105,8 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
 
 
 def _extend_trace(link: Dependence, source: AxisTrace) -> AxisTrace:
-    """What an axis has become behind a link. Two windows in a row reach as far as both
-    together; behind anything else any row may have been read.
+    """Compose a trace with a link. Two windows in sequence add up; after any other link all
+    positions may have been read.
     """
     reach = source.axes.get(link.operand_axis)
     if reach is None:
@@ -138,7 +139,7 @@ def _iterate_scan_dependences(
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
-    """The loop's own axis."""
+    """Yield the dependences along the loop's own axis."""
     for r in range(count):
         if r < op.carries:
             # What a carry is at the end has seen every row; only forward is the newest
@@ -162,14 +163,16 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
 
 
 def _to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
-    """An axis of a body's result, counted outside."""
+    """Return the outer axis of an axis of a body's result."""
     return axis + (collected and axis >= op.axis)
 
 
 def _iterate_body_dependences(
     op: Scan, operand: int, axis: int, number: int, inner: int
 ) -> Iterator[Dependence]:
-    """Another axis, followed through the body until what the carries read no longer grows."""
+    """Yield the dependences along another axis, iterating the body until those of the carries reach
+    a fixpoint.
+    """
     inputs, outputs = list(op.body.inputs.values()), list(op.body.outputs.values())
     carried = op.inner().starts
     start = {v: AxisTrace() for v in carried}

@@ -13,10 +13,11 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeState:
-    """A value that one step hands to the next: input `name`, output `next`. `batch` is its batch
-    axis or None; `rows` its time axis, None for a fixed shape, with at most `most` positions.
-    `initial` names the output of `encode` that it starts as, "" for zeros. `role` and `layer`
-    within it say which attention, loop or running sum it belongs to.
+    """A decode state: input `name`, output `next` of a step.
+
+    `batch` is its batch axis or None; `rows` its time axis, None for a fixed shape, with at most
+    `most` positions. `initial` names the output of `encode` that it starts as, "" for zeros. `role`
+    and `layer` identify its attention, loop or running sum.
     """
 
     name: str
@@ -114,7 +115,7 @@ class DecodingConfig:
 
     @property
     def filler(self) -> int:
-        """The token that stands where a row is over."""
+        """The filler token after the end of a sequence."""
         if self.pad is not None:
             return self.pad
         return self.stop[0] if self.stop else 0

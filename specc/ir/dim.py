@@ -23,7 +23,7 @@ MAX_MONOMIALS = 64
 
 
 class DimError(Exception):
-    """An operation on lengths that has no answer; the text says which."""
+    """An undefined operation on lengths, named in the text."""
 
 
 class DimLimitError(DimError):
@@ -74,18 +74,18 @@ class Dim:
 
     @classmethod
     def of(cls, value: DimLike) -> "Dim":
-        """A number as a dim; a dim as it is."""
+        """Convert an integer to a dim; a dim is returned unchanged."""
         if isinstance(value, Dim):
             return value
         return _make_constant_dim(value) if type(value) is int else cls({(): value})
 
     @classmethod
     def symbol(cls, name: str, origin: Origin | None = None) -> "Dim":
-        """The unknown length called `name`."""
+        """Return the unknown length called `name`."""
         return cls({((name, 1),): 1}, origin)
 
     def since(self, origin: Origin | None) -> "Dim":
-        """This length with another origin."""
+        """Return this length with another origin."""
         if origin is None:
             return self
         made = object.__new__(Dim)
@@ -94,7 +94,7 @@ class Dim:
 
     @property
     def number(self) -> int | None:
-        """Its value when it mentions no symbol."""
+        """Its value if it has no symbols, else None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -103,7 +103,7 @@ class Dim:
 
     @property
     def name(self) -> str | None:
-        """The symbol's name when it is one bare symbol."""
+        """The symbol's name if it is one bare symbol, else None."""
         match self.terms:
             case (((((str() as name), 1),), 1),):
                 return name
@@ -111,7 +111,7 @@ class Dim:
                 return None
 
     def symbols(self) -> frozenset[str]:
-        """Every symbol it mentions, inside parts too."""
+        """Return all symbols, including nested ones."""
         if self.number is not None:
             return NO_SYMBOLS
         found: set[str] = set()
@@ -169,7 +169,7 @@ class Dim:
         return result
 
     def substitute(self, values: Mapping[str, DimLike]) -> "Dim":
-        """The same length with some symbols replaced."""
+        """Return the length with some symbols replaced."""
         if not self.symbols() & values.keys():
             return self
         total = Dim.of(0)
@@ -187,7 +187,7 @@ class Dim:
         return total.since(self.origin)
 
     def at(self, values: Mapping[str, int]) -> int:
-        """Its value where every symbol is known. DimError where a quotient leaves a remainder."""
+        """Return its value for given symbols. DimError if an exact division has a remainder."""
         if (name := self.name) is not None and name in values:
             return values[name]
         number = self.substitute(values).number
@@ -214,12 +214,12 @@ NO_SYMBOLS: frozenset[str] = frozenset()
 
 @lru_cache(maxsize=4096)
 def _make_constant_dim(value: int) -> Dim:
-    """A number as a dim, which is made once: most lengths are the same few numbers."""
+    """Return a constant dim, cached: most lengths are the same few integers."""
     return Dim({(): value})
 
 
 def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
-    """`p / q`, which must leave no remainder. DimError if it is seen to leave one."""
+    """Return `p / q`, which must be exact. DimError if it is known not to be."""
     p, q = Dim.of(p), Dim.of(q)
     # What divides is divided before anything is opaque, so that `(a * b) / b` is `a`
     # and not a part of its own.
@@ -234,7 +234,7 @@ def divide_dims_exactly(p: DimLike, q: DimLike) -> Dim:
 
 
 def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
-    """`p // q`, rounded down."""
+    """Return `p // q`, rounded down."""
     p, number = Dim.of(p), Dim.of(q).number
     for monomial, c in p.terms if number and number > 0 else ():
         match monomial:
@@ -252,17 +252,17 @@ def floor_divide_dims(p: DimLike, q: DimLike) -> Dim:
 
 
 def mod_dims(p: DimLike, q: DimLike) -> Dim:
-    """`p % q`, with the sign of `q`."""
+    """Return `p % q`, with the sign of `q`."""
     return _make_function_dim("%", lambda a, b: a % b, p, q)
 
 
 def min_dims(p: DimLike, q: DimLike) -> Dim:
-    """`min(p, q)`."""
+    """Return `min(p, q)`."""
     return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("min", min, p, q)
 
 
 def max_dims(p: DimLike, q: DimLike) -> Dim:
-    """`max(p, q)`."""
+    """Return `max(p, q)`."""
     return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("max", max, p, q)
 
 
@@ -276,12 +276,12 @@ DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 
 
 def multiply_dims(dims: Iterable[DimLike]) -> Dim:
-    """The product of all; 1 of none."""
+    """Return the product of all; 1 if empty."""
     return prod((Dim.of(d) for d in dims), start=Dim.of(1))
 
 
 def sum_dims(dims: Iterable[DimLike]) -> Dim:
-    """The sum of all; 0 of none."""
+    """Return the sum of all; 0 if empty."""
     return sum((Dim.of(d) for d in dims), start=Dim.of(0))
 
 
@@ -336,7 +336,7 @@ def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
-    """The terms of the product of two monomials; `b · (a / b)` becomes `a`."""
+    """Return the terms of the product of two monomials; `b · (a / b)` becomes `a`."""
     if not left or not right:
         return ((left or right, 1),)
     powers = dict(left)
@@ -375,18 +375,18 @@ def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:
 
 
 def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """Higher degree first, then by name; the number last."""
+    """Return the sort key: higher degree first, then by name; the constant last."""
     monomial, _ = term
     return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))
 
 
 def _format_infix_operand(dim: Dim) -> str:
-    """A dim as an operand of an infix part."""
+    """Format a dim as an infix operand."""
     return str(dim) if dim.number is not None or dim.name else f"({dim})"
 
 
 def _format_monomial(monomial: Monomial, c: int) -> str:
-    """`-3*batch*seq^2` of factors with their powers and a number."""
+    """Format a term as `-3*batch*seq^2`."""
     factors = [str(a) if n == 1 else f"{a}^{n}" for a, n in monomial]
     if not factors:
         return str(c)

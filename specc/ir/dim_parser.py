@@ -1,7 +1,7 @@
 """Parse a symbolic length from text: the inverse of `str(dim)`.
 
-The text may come from a file that nobody vouches for, so its size, depth and powers are
-bounded. Every fault is a DimError.
+The text may come from an untrusted file, so its size, depth and powers are bounded. Every error is
+a DimError.
 """
 
 import re
@@ -17,7 +17,7 @@ TOKEN_PATTERN = re.compile(r"\s*(?:(\d+)|([A-Za-z_][\w.]*)|(//|[-+*^/%(),]))")
 
 
 def parse_dim(text: str) -> Dim:
-    """`parse_dim("2*seq + 1")`. DimError where the text is no length."""
+    """Parse a length: `parse_dim("2*seq + 1")`. DimError if it is invalid."""
     if len(text) > MAX_DIM_TEXT_LENGTH:
         raise DimError(f"a length of more than {MAX_DIM_TEXT_LENGTH} characters")
     reader = _DimParser(_split_tokens(text))
@@ -46,11 +46,11 @@ class _DimParser:
         self.at = 0
 
     def next(self) -> str:
-        """The token here, or the empty text at the end."""
+        """Return the current token, or "" at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def take(self, *wanted: str) -> str:
-        """Step over one of `wanted` and give it; the empty text where none stands here."""
+        """Consume and return one of `wanted`; "" if the current token is none."""
         token = self.next()
         if token not in wanted or not token:
             return ""
@@ -58,12 +58,12 @@ class _DimParser:
         return token
 
     def expect(self, token: str) -> None:
-        """Step over `token`, which must stand here."""
+        """Consume `token`. DimError if it is missing."""
         if not self.take(token):
             raise DimError(f"`{token}` is expected in a length, `{self.next()}` is found")
 
     def sum(self, depth: int) -> Dim:
-        """`[-] term { (+ | -) term }`"""
+        """Parse `[-] term { (+ | -) term }`."""
         total = -self.product(depth) if self.take("-") else self.product(depth)
         while sign := self.take("+", "-"):
             term = self.product(depth)
@@ -71,14 +71,14 @@ class _DimParser:
         return total
 
     def product(self, depth: int) -> Dim:
-        """`power { * power }`"""
+        """Parse `power { * power }`."""
         result = self.power(depth)
         while self.take("*"):
             result = result * self.power(depth)
         return result
 
     def power(self, depth: int) -> Dim:
-        """`atom [^ number]`"""
+        """Parse `atom [^ number]`."""
         base = self.atom(depth)
         if not self.take("^"):
             return base
@@ -88,7 +88,7 @@ class _DimParser:
         return base**power
 
     def number(self) -> int:
-        """A whole number."""
+        """Parse an integer."""
         token = self.next()
         if not token.isdecimal() or len(token) > 16 or int(token) >= MAX_DIM_INTEGER:
             raise DimError(f"`{token[:20]}` is no number below 2^53")
@@ -96,7 +96,9 @@ class _DimParser:
         return int(token)
 
     def atom(self, depth: int) -> Dim:
-        """A number, a name, `min(a, b)`, `max(a, b)`, `(a)`, `(a / b)`, `(a // b)` or `(a % b)`."""
+        """Parse a number, a name, `min(a, b)`, `max(a, b)`, `(a)`, `(a / b)`, `(a // b)` or `(a %
+        b)`.
+        """
         if depth > MAX_DIM_NESTING:
             raise DimError(f"a length nested more than {MAX_DIM_NESTING} deep")
         if self.take("("):
@@ -116,7 +118,7 @@ class _DimParser:
         return Dim.symbol(token)
 
     def pair(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
-        """The two arguments of `fn` and the closing bracket."""
+        """Parse the two arguments of `fn` and the closing bracket."""
         left = self.sum(depth + 1)
         self.expect(",")
         right = self.sum(depth + 1)

@@ -1,5 +1,5 @@
-"""What the evaluators of graphs share, whatever their arrays are: the walk over nodes,
-lengths as numbers, and the checks of lengths that only real inputs tell.
+"""Shared parts of the graph evaluators: iteration over live nodes, numeric lengths, and run-time
+length checks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,9 +42,11 @@ def run_scan(
     choose: Callable[[int, T, T | None], T],
     done: Callable[[T], bool],
 ) -> tuple[list[T], list[list[T]]]:
-    """Return the final carries, and the collected values of each iteration that was run. `take`
-    gives a position, `run` the results of the body, `choose` the new value or, at padding,
-    the old one (None: zeros), `done` whether all of a carry is true.
+    """Run a loop; return the final carries, and the collected values of each iteration that was
+    run.
+
+    `take` slices a position, `run` evaluates the body, `choose` selects the new value or, at
+    padding, the old one (None: zeros), `done` tests whether all of a carry is true.
     """
     given, results = op.parts(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
@@ -66,7 +68,7 @@ def run_scan(
 
 
 def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
-    """A length as a number. Fails with E0912 where these inputs give it no value."""
+    """Evaluate a length. E0912 if it has no value for these inputs."""
     try:
         return dim.at(lengths)
     except DimError as error:
@@ -80,12 +82,12 @@ def evaluate_length(dim: Dim, lengths: Mapping[str, int]) -> int:
 
 
 def raise_missing_input(name: str, known: Iterable[str]) -> NoReturn:
-    """Fails with E0910: an input of those `known` is not given."""
+    """Raise E0910: an input of those `known` is missing."""
     raise_error("E0910", f"the input `{name}` is missing", helps=[f"give {_format_quoted(known)}"])
 
 
 def raise_unknown_input(name: str, known: Iterable[str]) -> NoReturn:
-    """Fails with E0910: what is given is none of the inputs `known`."""
+    """Raise E0910: the name is none of the inputs `known`."""
     helps = [f"it takes {_format_quoted(known)}"]
     raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
 
@@ -95,7 +97,7 @@ def _format_quoted(names: Iterable[str]) -> str:
 
 
 def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
-    """Fails with E0913 unless ids from `least` to `greatest` are indices of `below` rows."""
+    """Raise E0913 unless `least` to `greatest` are valid indices of `below` rows."""
     if least < 0 or greatest >= below:
         wrong = least if least < 0 else greatest
         raise_error(
@@ -108,7 +110,7 @@ def check_index_range(least: int, greatest: int, below: int, what: str) -> None:
 
 
 def check_at_least_one(rows: int) -> None:
-    """Fails with E0912 where the newest position of an empty axis is asked for."""
+    """Raise E0912 if the last position of an empty axis is read."""
     if not rows:
         raise_error(
             "E0912",
@@ -120,7 +122,7 @@ def check_at_least_one(rows: int) -> None:
 def evaluate_split_shape(
     op: ops.Split, shape: Sequence[int], lengths: Mapping[str, int]
 ) -> list[int]:
-    """The shape behind `op`. E0912 where the sizes are not those of the axis."""
+    """Return the output shape of `op`. E0912 if the sizes do not match the axis."""
     sizes = [evaluate_length(n, lengths) for n in op.sizes]
     if prod(sizes) != shape[op.axis]:
         parts = " · ".join(map(str, sizes))
@@ -129,13 +131,13 @@ def evaluate_split_shape(
 
 
 def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
-    """The shape behind `op`."""
+    """Return the output shape of `op`."""
     end = op.axis + op.count
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
 
 def evaluate_slice(op: ops.Slice, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """Start and stop. E0912 where the axis has not so many rows."""
+    """Return start and stop. E0912 if they are out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
     if not 0 <= start <= stop <= rows:
         raise_error("E0912", f"rows {start} up to {stop} are taken from an axis of {rows} rows")
@@ -143,7 +145,7 @@ def evaluate_slice(op: ops.Slice, rows: int, lengths: Mapping[str, int]) -> tupl
 
 
 def evaluate_index(op: ops.Index, rows: int, lengths: Mapping[str, int]) -> int:
-    """The position. E0912 where the axis has not so many rows."""
+    """Return the index. E0912 if it is out of range."""
     at = evaluate_length(op.at, lengths)
     if not 0 <= at < rows:
         raise_error("E0912", f"row {at} is taken from an axis of {rows} rows")
@@ -151,7 +153,7 @@ def evaluate_index(op: ops.Index, rows: int, lengths: Mapping[str, int]) -> int:
 
 
 def evaluate_top_k(op: ops.TopK, rows: int, lengths: Mapping[str, int]) -> int:
-    """`k`. E0912 where the axis has not so many rows."""
+    """Return `k`. E0912 if it exceeds the axis."""
     k = evaluate_length(op.k, lengths)
     if not 0 <= k <= rows:
         raise_error("E0912", f"the {k} first of an axis of {rows} rows are asked for")
@@ -159,7 +161,7 @@ def evaluate_top_k(op: ops.TopK, rows: int, lengths: Mapping[str, int]) -> int:
 
 
 def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tuple[int, int, int]:
-    """Start, stop and step. E0912 where the axis has not so many rows."""
+    """Return start, stop and step. E0912 if they are out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
     if not (0 <= start <= stop <= rows and step >= 1):
         raise_error(
@@ -170,7 +172,7 @@ def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tu
 
 
 def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """The positions before and after. E0912 where the mode cannot make so many."""
+    """Return the padding before and after. E0912 if the mode cannot pad as much."""
     before, after = evaluate_length(op.before, lengths), evaluate_length(op.after, lengths)
     # a mirror stands on the last row, so that it shows one row less
     most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
@@ -196,7 +198,7 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
 
 
 def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
-    """How many windows there are along each axis. E0912 where an axis is too short for one."""
+    """Count the windows along each axis. E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if (op.spare(Dim.of(size), n).number or 0) < 0:
             raise_too_short(size, op.span(n) + 1 - op.before[n] - op.ends[n])
@@ -204,7 +206,7 @@ def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
 
 
 def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> list[int]:
-    """How many rows become of so many along each axis. E0912 where that is no length."""
+    """Count the output positions of a transposed convolution along each axis. E0912 if negative."""
     counts = [op.rows(Dim.of(size), n).at({}) for n, size in enumerate(sizes)]
     for size, count in zip(sizes, counts, strict=True):
         if count < 0:
@@ -213,7 +215,7 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
 
 
 def count_kept_rows(op: ops.KeepRows, size: int) -> int:
-    """How many flags come of so many. E0912 where the axis is too short."""
+    """Count the output flags. E0912 if the axis is too short."""
     count = op.rows(Dim.of(size)).at({})
     if count < min(size, 1):
         raise_too_short(size, op.lag + 1)
@@ -221,7 +223,7 @@ def count_kept_rows(op: ops.KeepRows, size: int) -> int:
 
 
 def raise_too_short(size: int, least: int) -> NoReturn:
-    """Fails with E0912: an axis of `size` rows has no place for a window."""
+    """Raise E0912: an axis of `size` positions is shorter than a window."""
     raise_error(
         "E0912",
         f"a window moves along an axis of {size} rows, too few for it",
@@ -230,7 +232,7 @@ def raise_too_short(size: int, least: int) -> NoReturn:
 
 
 def number_einsum_axes(op: ops.Einsum) -> tuple[list[list[int]], list[int]]:
-    """The axes of each operand and of the result as numbers, one for each name."""
+    """Return the axes of each operand and of the result as integers, one per name."""
     left, right = op.equation.split("->")
     terms = [t.split() for t in left.split(",")]
     numbers = {name: n for n, name in enumerate(dict.fromkeys(name for t in terms for name in t))}

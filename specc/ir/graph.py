@@ -1,8 +1,7 @@
 """The graph: values, the nodes that compute them, and the builder that adds nodes.
 
-Graphs are immutable. Two equal nodes are one node, because the builder gives back what
-it made before; where a node came from and what it is called is kept beside it and is no
-part of its equality.
+Graphs are immutable. Equal nodes are one node, because the builder deduplicates; origins and names
+of nodes are stored separately and do not affect equality.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """The op that makes it, if one does."""
+        """The op that computes it, or None."""
         return self.node.op if self.node else None
 
 
@@ -48,15 +47,15 @@ class Node:
 
     @property
     def first(self) -> Value | None:
-        """The operand of an op that has only one: of a view, a cast, a function."""
+        """The operand of a unary op."""
         return self.args[0] if self.args else None
 
     def infer_types(self) -> tuple[Type, ...]:
-        """The types of its results."""
+        """Infer the types of its results."""
         return self.op.infer(*(a.type if a else None for a in self.args))
 
     def operand(self, place: int = 0) -> Value:
-        """The operand at a place where every such node has one."""
+        """Return a required operand."""
         value = self.args[place]
         assert value is not None, f"operand {place + 1} of {self.op.name} is given"
         return value
@@ -90,7 +89,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class NodeOrigin:
-    """Where a node came from: scope paths and source spans."""
+    """The origin of a node: scope paths and source spans."""
 
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -119,17 +118,17 @@ class Graph:
         return format_repr(f"graph {self.signed()}, {len(self.nodes)} nodes")
 
     def signed(self) -> str:
-        """`classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
+        """Format as `classify: pixels f32[batch, 1, 8, 8] -> logits f32[batch, 10]`."""
         given = {name: value.type for name, value in self.inputs.items()}
         results = {name: value.type for name, value in self.outputs.items()}
         return f"{self.name}: {format_port_types(given)} -> {format_port_types(results)}"
 
     def origin(self, node: Node | None) -> NodeOrigin:
-        """Where a node came from, as far as it is known."""
+        """Return the origin of a node, if known."""
         return self.made.get(node, NodeOrigin()) if node else NodeOrigin()
 
     def results(self) -> dict[Node, tuple[Value, ...]]:
-        """The values each node makes."""
+        """Return the results of each node."""
         return dict(self.nodes)
 
 
@@ -152,14 +151,14 @@ class Builder:
     """Of a length that only bodies of experts know, what they made of it alone."""
 
     def input(self, name: str, facts: Input) -> Value:
-        """A value the caller gives."""
+        """Add an input."""
         assert name not in self.inputs, f"two inputs are called {name}"
         self.input_facts[name] = facts
         self.inputs[name] = Value(facts.type)
         return self.inputs[name]
 
     def parameter(self, facts: Parameter) -> Value:
-        """The weight of that name; asking again for the same name and type gives the same value."""
+        """Add a parameter, or return the existing one of the same name and type."""
         if facts.name not in self.parameters:
             self.parameter_facts[facts.name] = facts
             self.parameters[facts.name] = Value(facts.type)
@@ -170,7 +169,7 @@ class Builder:
     def add(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> tuple[Value, ...]:
-        """The results of `op`, checked by its own shape rule. Raises ShapeError."""
+        """Add `op` and return its results, checked by its shape rule. Raises ShapeError."""
         node = Node(op, args)
         # Equal nodes are one: the layers of a model ask for the same mask, and it is
         # made once.
@@ -184,7 +183,7 @@ class Builder:
         return results
 
     def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
-        """The first result of `op`."""
+        """Add `op` and return its first result."""
         return self.add(op, *args, scope=scope, span=span)[0]
 
     def _remember(self, node: Node, scope: str, span: Span | None) -> None:
@@ -246,7 +245,9 @@ class Builder:
         least: Mapping[str, int] | None = None,
         facts: Mapping[str, Dim] | None = None,
     ) -> Graph:
-        """The graph of what `outputs` need; everything else, unused parameters too, is dropped."""
+        """Finish the graph that computes `outputs`; dead nodes and unused parameters are
+        dropped.
+        """
         # What only messages or unused results needed is left behind here, so that a
         # weight nobody reads is asked of no checkpoint.
         live = collect_needed_nodes(outputs.values())
@@ -268,7 +269,7 @@ class Builder:
         )
 
     def _named(self, used: Container[Value | None], live: Container[Node]) -> set[str]:
-        """The names of what is in the graph; a second result that nothing reads is, too."""
+        """Return the names in the graph, including unread second results of live nodes."""
         there = self.names.items()
         return {n for n, v in there if v in used or (v.node and v.node in live)}
 
@@ -278,14 +279,14 @@ V = TypeVar("V")
 
 
 def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
-    """The entries of some keys, in their order."""
+    """Return the entries of some keys, in order."""
     return {key: value for key, value in entries.items() if key in keys}
 
 
 def collect_needed_nodes(
     values: Iterable[Value], reads: Callable[[Node], bool] = lambda node: True
 ) -> set[Node]:
-    """Return every node that `values` need, not looking behind nodes without `reads`."""
+    """Return every node that `values` need, not following operands of nodes without `reads`."""
     live: set[Node] = set()
     # A list, not recursion: graphs are thousands of nodes deep.
     todo = [v.node for v in values]
@@ -298,12 +299,12 @@ def collect_needed_nodes(
 
 
 def substitute_op_symbol(op: Op, symbol: str, length: Dim) -> Op:
-    """`op` with `length` wherever its attributes, or the body of a loop, say `symbol`."""
+    """Replace `symbol` by `length` in the attributes and the loop body of `op`."""
     return _substitute_op(op, {symbol: length})
 
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
-    """`graph` with these lengths in place of the symbols; the types are inferred anew."""
+    """Replace symbols by lengths in `graph`; types are inferred again."""
     b, now = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
         old, type = graph.input_facts[name], _substitute_type(value.type, lengths)

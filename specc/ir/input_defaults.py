@@ -39,7 +39,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
-    """The inputs that the default of `name` follows from."""
+    """Return the inputs that the default of `name` depends on."""
     value = defaults.outputs[name]
     used = {value, *(a for node in collect_needed_nodes([value]) for a in node.args)}
     return {n for n, v in defaults.inputs.items() if v in used}
@@ -53,7 +53,9 @@ TOKENWISE_OPS = (
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph | None:
-    """The default of `name`, where it makes each row of that row's token alone."""
+    """Return the default of `name` if it is token-wise (each position depends only on its own
+    token).
+    """
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {growing}:
         return None
@@ -73,7 +75,7 @@ def find_circular_default(defaults: Graph) -> str:
 
 
 def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
-    """`graph` with the outputs of `defaults` in place of the inputs of those names."""
+    """Replace inputs of `graph` by the outputs of `defaults` with the same names."""
     defaults = resolve_absent_inputs(defaults, defaults.outputs)
     made = Builder()
     for name, facts in graph.input_facts.items():

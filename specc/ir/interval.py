@@ -1,6 +1,6 @@
-"""Integer intervals with inclusive ends, either of which may be infinite.
+"""Integer intervals with inclusive, possibly infinite ends.
 
-They say which rows are read: `t_result - t_operand` lies in the interval.
+They express which positions are read: `t_result - t_operand` lies in the interval.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Interval:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds no number."""
+        """Whether it is empty."""
         return self.lo > self.hi
 
     def __add__(self, other: "Interval") -> "Interval":
@@ -25,21 +25,21 @@ class Interval:
         return Interval(self.lo + other.lo, self.hi + other.hi)
 
     def moved(self, by: int) -> "Interval":
-        """All of it by so many numbers further."""
+        """Return the interval shifted by `by`."""
         return Interval(self.lo + by, self.hi + by)
 
     def times(self, factor: int) -> "Interval":
-        """Counted in parts, `factor` of them for one."""
+        """Return the interval scaled by `factor`."""
         return Interval(self.lo * factor, self.hi * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
-        """The smallest interval that holds both."""
+        """Return the smallest interval containing both."""
         if self.empty or other.empty:
             return self if other.empty else other
         return Interval(min(self.lo, other.lo), max(self.hi, other.hi))
 
     def __and__(self, other: "Interval") -> "Interval":
-        """What both hold."""
+        """Return the intersection."""
         both = Interval(max(self.lo, other.lo), min(self.hi, other.hi))
         return EMPTY_INTERVAL if both.empty else both
 

@@ -1,7 +1,6 @@
-"""Read lines of the textual IR and the tokens in them: names, numbers, strings, types.
+"""Lexer of the textual IR: lines and tokens (names, numbers, strings, types).
 
-Everything is checked where it is read; a fault fails with E0928 and the place in the
-text.
+Everything is checked when read; an error raises E0928 with its location.
 """
 
 import json
@@ -46,36 +45,36 @@ class IrLineReader:
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
     def advance(self) -> None:
-        """Go to the next line; the current one must be used up."""
+        """Go to the next line; the current one must be consumed."""
         if self.column != len(self.line):
             self.wrong("this is not expected here")
         self.at = min(self.start + len(self.line) + 1, len(self.source.text))
         self._load()
 
     def here(self) -> Span:
-        """What is left of the current line."""
+        """Return the rest of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
     def wrong(self, what: str, span: Span | None = None) -> NoReturn:
-        """Fails with E0928 at the current place, or at `span`."""
+        """Raise E0928 at the current position, or at `span`."""
         span = span or self.here()
         raise_error(
             "E0928", f"the graph text is wrong: {what}", span, helps=["compile the model again"]
         )
 
     def peek(self, word: str) -> bool:
-        """Whether `word` stands here."""
+        """Return whether `word` is next."""
         return self.line.startswith(word, self.column)
 
     def skip(self, word: str) -> bool:
-        """Step over `word` if it stands here."""
+        """Consume `word` if it is next; return whether it was."""
         if not self.peek(word):
             return False
         self.column += len(word)
         return True
 
     def expect(self, word: str) -> None:
-        """Step over `word`, which must stand here."""
+        """Consume `word`; E0928 if it is not next."""
         if not self.skip(word):
             self.wrong(f"`{word}` is expected")
 
@@ -88,7 +87,7 @@ class IrLineReader:
         return found
 
     def text(self) -> str:
-        """A quoted text."""
+        """Read a quoted string."""
         raw = self.match(STRING_PATTERN, "a text between quotes").group()
         try:
             value = json.loads(raw)
@@ -98,14 +97,14 @@ class IrLineReader:
         return value
 
     def dim(self, text: str) -> Dim:
-        """A length."""
+        """Parse a length."""
         try:
             return parse_dim(text)
         except DimError as error:
             self.wrong(str(error))
 
     def number(self) -> int | float:
-        """An int, or a float where it has a point or an exponent."""
+        """Read an int, or a float if it has a point or an exponent."""
         raw = self.match(NUMBER_PATTERN, "a number").group()
         try:
             if raw.lstrip("-").isdecimal():
@@ -117,7 +116,7 @@ class IrLineReader:
             self.wrong(f"`{raw}` is no number")
 
     def type(self) -> Type:
-        """An element type and the length of each axis."""
+        """Read an element type and a shape."""
         dtype, inside = self.match(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.wrong(f"there is no element type `{dtype}`")
@@ -128,7 +127,7 @@ class IrLineReader:
 
 
 def _split_at_commas(text: str) -> Iterator[str]:
-    """The parts of `a, min(b, c), d` between commas outside of brackets."""
+    """Split `a, min(b, c), d` at commas outside of brackets."""
     depth, start = 0, 0
     for n, c in enumerate(text):
         depth += (c == "(") - (c == ")")

@@ -39,7 +39,7 @@ compiler guarantees, and a text guarantees nothing."""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
-    """The graphs of a text by name. `name` is what messages call the text."""
+    """Parse the graphs of a text by name. `name` is the text's name in messages."""
     if len(text) > MAX_IR_TEXT_LENGTH:
         raise_error(
             "E0927", f"`{name}` holds more than {MAX_IR_TEXT_LENGTH >> 20} MiB of graph text"
@@ -80,7 +80,7 @@ class _GraphParser:
         self.facts: dict[str, Dim] = {}
 
     def read(self) -> Graph:
-        """The graph. Lines of one kind follow those of the kind before, as `write` orders them."""
+        """Parse the graph. Lines are grouped by kind, in the order of the printer."""
         lines = self.lines
         # A body within a body is read by a call: the text must not decide how deep.
         if self.depth > MAX_BODY_NESTING:
@@ -125,7 +125,7 @@ class _GraphParser:
         )
 
     def read_least(self) -> None:
-        """`least seq 1`"""
+        """Parse `least seq 1`."""
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" ")
         bound = self.lines.number()
@@ -134,7 +134,7 @@ class _GraphParser:
         self.least[name] = bound
 
     def read_fact(self) -> None:
-        """`fact size = 4*half`"""
+        """Parse `fact size = 4*half`."""
         name = self.lines.match(NAME_PATTERN, "a name").group()
         self.lines.expect(" = ")
         if name in self.facts:
@@ -142,11 +142,11 @@ class _GraphParser:
         self.facts[name] = self.length()
 
     def length(self) -> Dim:
-        """A length up to the end of the line."""
+        """Parse a length up to the end of the line."""
         return self.lines.dim(self.lines.match(REST_OF_LINE_PATTERN, "a length").group())
 
     def read_input(self) -> None:
-        """`input "ids" %0: i64[batch, seq] below=vocab`"""
+        """Parse `input "ids" %0: i64[batch, seq] below=vocab`."""
         lines = self.lines
         name = self.unique(self.b.inputs)
         lines.expect(" ")
@@ -160,7 +160,7 @@ class _GraphParser:
                 lines.wrong(f"`{keep}` is no side of padding")
 
     def read_parameter(self) -> None:
-        """`parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`"""
+        """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
         lines = self.lines
         name = self.unique(self.b.parameters)
         lines.expect(" ")
@@ -172,7 +172,7 @@ class _GraphParser:
         self.values.append(self.b.parameter(facts))
 
     def read_node(self) -> None:
-        """`%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body where it ends in `body`."""
+        """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body if it ends in `body`."""
         lines = self.lines
         lines.nodes += 1
         if lines.nodes > MAX_IR_NODES:
@@ -197,7 +197,7 @@ class _GraphParser:
             self.b.made[node] = NodeOrigin(scopes)
 
     def asked(self, place: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
-        """The node behind the `=`, the types that its op gives, and its scopes."""
+        """Parse the node after the `=`; return it, its inferred types and its scopes."""
         lines = self.lines
         name = lines.match(KEYWORD_PATTERN, "the name of an op").group()
         args = self.arguments()
@@ -216,14 +216,14 @@ class _GraphParser:
         return node, types, scopes
 
     def unique(self, taken: dict[str, Value]) -> str:
-        """A quoted name that is not in `taken`."""
+        """Read a quoted name that is not in `taken`."""
         name = self.lines.text()
         if name in taken:
             self.lines.wrong(f"`{name}` stands here twice")
         return name
 
     def defined(self) -> Type:
-        """`%4: f32[n]`, where 4 is the next number."""
+        """Parse `%4: f32[n]`, where 4 is the next index."""
         self.number_is(len(self.values))
         return self.lines.type()
 
@@ -239,14 +239,14 @@ class _GraphParser:
         self.lines.expect(": ")
 
     def known(self) -> Value:
-        """A value that was made before."""
+        """Read a value that is already defined."""
         number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.wrong(f"%{number} is not made before it is used")
         return self.values[number]
 
     def arguments(self) -> tuple[Value | None, ...]:
-        """`(%0, _, %3)`"""
+        """Parse `(%0, _, %3)`."""
         self.lines.expect("(")
         args: list[Value | None] = []
         while not self.lines.skip(")"):
@@ -256,7 +256,7 @@ class _GraphParser:
         return tuple(args)
 
     def attributes(self) -> dict[str, object]:
-        """`axis=1, fn="sum"}`"""
+        """Parse `axis=1, fn="sum"}`."""
         found: dict[str, object] = {}
         while True:
             name = self.lines.match(KEYWORD_PATTERN, "the name of an attribute").group()
@@ -269,7 +269,7 @@ class _GraphParser:
             self.lines.expect(", ")
 
     def attribute(self, depth: int) -> object:
-        """A number, a text, `true`, `false`, `<length>` or a tuple of these."""
+        """Parse a number, a string, `true`, `false`, `<length>` or a tuple of these."""
         lines = self.lines
         if lines.skip("true"):
             return True
@@ -289,7 +289,7 @@ class _GraphParser:
         return tuple(items)
 
     def scopes(self) -> tuple[str, ...]:
-        """`"layers.0", "layers.1"`"""
+        """Parse `"layers.0", "layers.1"`."""
         found = [self.lines.text()]
         while self.lines.skip(", "):
             found.append(self.lines.text())

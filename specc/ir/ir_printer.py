@@ -23,7 +23,7 @@ IR_HEADER = "specc-ir 1"
 
 
 def format_ir(*graphs: Graph) -> str:
-    """The text of `graphs`, which have different names. Equal graphs give equal texts."""
+    """Print `graphs`, which must have different names. Equal graphs give equal texts."""
     assert len({g.name for g in graphs}) == len(graphs), "two graphs of one text have the same name"
     lines = [IR_HEADER]
     for graph in graphs:
@@ -32,7 +32,7 @@ def format_ir(*graphs: Graph) -> str:
 
 
 def quote_string(text: str) -> str:
-    """A text between quotes, in ASCII, with JSON's escapes."""
+    """Quote a string in ASCII, with JSON escapes."""
     return json.dumps(text)
 
 

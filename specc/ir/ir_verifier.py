@@ -9,7 +9,7 @@ from specc.ir.types import ShapeError, Type
 
 
 def find_graph_errors(graph: Graph) -> list[str]:
-    """What is wrong with `graph`; nothing, for a sound one. Every node is inferred again."""
+    """Return the errors of `graph`; every node is inferred again."""
     return [f"{graph.name}: {fault}" for fault in _iterate_errors(graph)]
 
 
@@ -44,7 +44,7 @@ def _iterate_undefined(what: str, values: Mapping[str, Value], known: set[Value]
 def _iterate_input_errors(
     what: str, values: Mapping[str, Value], types: Mapping[str, Type]
 ) -> Iterator[str]:
-    """What is wrong with inputs or parameters, whose facts say that they have these types."""
+    """Yield errors of inputs or parameters whose declared types are `types`."""
     if values.keys() != types.keys():
         differ = sorted(values.keys() ^ types.keys())
         yield f"the {what}s and what is known of them differ: {differ}"
@@ -56,7 +56,7 @@ def _iterate_input_errors(
 
 
 def is_length_dependent(node: Node) -> bool:
-    """Whether a node holds the rows of a run-time length: their numbers, or how many they are."""
+    """Return whether a node's value is a dynamic length, or the indices up to it."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
             return x.type.shape[axis].number is None
@@ -77,7 +77,7 @@ def _iterate_node_errors(
 
 
 def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[str]:
-    """What is wrong with what a node gives: the shape rule is asked again."""
+    """Yield errors of a node's results; the shape rule is applied again."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
             yield "a result belongs to another node"

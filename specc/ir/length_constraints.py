@@ -27,7 +27,7 @@ class TableLimit:
 
 
 def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
-    """All of a graph whose length is known only when it runs."""
+    """Yield all table limits of a graph on dynamic lengths."""
     for node, _ in graph.nodes:
         found = find_table_limit(node)
         if found is None:
@@ -38,7 +38,7 @@ def iterate_table_limits(graph: Graph) -> Iterator[TableLimit]:
 
 
 def find_table_limit(node: Node) -> TableLimit | None:
-    """What a node asks a table for; None where it does not, or nobody knows how much."""
+    """Return the table limit of a node; None if it has none, or if it is unknown."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_table_limit(node, ids, table.type.shape[0].number, table)
@@ -57,7 +57,7 @@ def _make_table_limit(
 
 
 def _find_largest_index(value: Value) -> Dim | None:
-    """The greatest number in `value`, where its numbers are row numbers."""
+    """Return the largest index in `value`, if its values are positions."""
     match value.node:
         # rows are counted from 0, so the last one is one less than how many there are
         case Node(ops.Extent(axis=axis), (Value() as x,)):
@@ -86,7 +86,7 @@ def _find_largest_index(value: Value) -> Dim | None:
 
 
 def _shift_largest_index(fn: str, greatest: Dim | None, by: Value) -> Dim | None:
-    """Row numbers moved by a number, or by a length, as those of a step are."""
+    """Return the largest index after adding a constant or a length, as in a step."""
     match by.node:
         case _ if greatest is None:
             return None
@@ -107,13 +107,13 @@ MAX_TRIES = 1_500
 
 @dataclass(frozen=True)
 class LengthConstraint:
-    """A length that must have a value, and where it counts rows one that is not below 0."""
+    """A length that must be defined, and non-negative if it counts positions."""
 
     length: Dim
     rows: bool
 
     def met(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is so where symbols have these values."""
+        """Return whether it holds for these symbol values."""
         try:
             return self.length.at(sizes) >= 0 or not self.rows
         except DimError:
@@ -166,7 +166,7 @@ def _iterate_quotients(length: Dim) -> Iterator[DimFunction]:
 
 
 def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
-    """What lengths must have a value, of symbols that are no facts."""
+    """Return all length constraints of a graph, without symbols that are facts."""
     found = {LengthConstraint(d, True) for d in graph.facts.values()} | _collect_node_constraints(
         graph
     )
@@ -179,7 +179,7 @@ def collect_length_constraints(graph: Graph) -> set[LengthConstraint]:
 
 
 def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
-    """Those of its nodes, and of nodes in bodies of loops."""
+    """Return the constraints of its nodes, and of nodes in loop bodies."""
     found: set[LengthConstraint] = set()
     for node, results in iterate_nested_nodes(graph):
         made = [d for r in results for d in r.type.shape]
@@ -190,7 +190,7 @@ def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
 
 
 def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]]]:
-    """Its nodes, and those in bodies of loops, whose symbols are the same."""
+    """Yield its nodes, and those in loop bodies, which share its symbols."""
     for node, results in graph.nodes:
         yield node, results
         if isinstance(node.op, ops.Scan):
@@ -198,7 +198,7 @@ def iterate_nested_nodes(graph: Graph) -> Iterator[tuple[Node, tuple[Value, ...]
 
 
 def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
-    """Lengths that must not be below 0, so that every row is there that a node takes."""
+    """Return lengths that must be non-negative so that a node reads only existing positions."""
     match node:
         case Node(ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,)):
             return start, stop - start, x.type.shape[axis] - stop
@@ -232,13 +232,15 @@ def _iterate_dims(attributes: Iterable[object]) -> Iterator[Dim]:
 
 
 def _is_coupled(symbol: str, open_: Iterable[LengthConstraint]) -> bool:
-    """Whether a demand has this symbol and others: it is chosen after those that stand alone."""
+    """Return whether a constraint combines this symbol with others: it is chosen after independent
+    ones.
+    """
     read = [d.length.symbols() for d in open_]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)
 
 
 def _iterate_nearby_lengths(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
-    """The number itself, then those above it, then those below."""
+    """Yield the number itself, then larger, then smaller ones."""
     yield from range(wanted, min(wanted + reach, most) + 1)
     yield from range(wanted - 1, max(wanted - reach, least) - 1, -1)
 
@@ -290,7 +292,7 @@ def is_never_negative(length: Dim, least: Mapping[str, int] | None = None) -> bo
 
 
 def _find_lower_bound(length: Dim, least: Mapping[str, int]) -> int | None:
-    """The least value where that is seen to be 0 or more; None where it is not."""
+    """Return a lower bound that is known to be 0 or more, else None."""
     total = 0
     for monomial, c in length.terms:
         if monomial and c < 0:
@@ -304,7 +306,7 @@ def _find_lower_bound(length: Dim, least: Mapping[str, int]) -> int | None:
 
 
 def _find_factor_bound(atom: Atom, least: Mapping[str, int]) -> int | None:
-    """The least value of a factor where that is seen to be 0 or more."""
+    """Return a lower bound of a factor that is known to be 0 or more, else None."""
     if isinstance(atom, str):
         return max(least.get(atom, 0), 0)
     a, b = (_find_lower_bound(d, least) for d in atom.args)
@@ -346,7 +348,7 @@ def _bound_function(part: DimFunction, count: int) -> tuple[Dim, ...]:
 
 
 def replace_exact_division(length: Dim) -> Dim:
-    """The length with every `a / b` written `a // b`: the same where it has a value."""
+    """Replace every `a / b` by `a // b`, which is equal if defined."""
     total = Dim.of(0)
     for monomial, c in length.terms:
         term = Dim.of(c)

@@ -1,12 +1,12 @@
 """Base class of ops, named operands, and tables with one rule per op class.
 
-An op class names those of its operands that passes ask for:
+An op class names the operands that passes use:
 
     class Share(Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
         scores, mask = Operand(0), Operand(1)
 
-`Share.mask(node)` is the value, `Share.mask.of(facts)` what a list with one entry an
-operand says of it, `Share.mask.place` its number. A test compares places and kinds with
+`Share.mask(node)` is the value, `Share.mask.of(facts)` the entry of a
+per-operand list, `Share.mask.place` its index. A test compares places and kinds with
 the signature.
 """
 
@@ -52,12 +52,12 @@ class Op:
         return self.signature
 
     def at_axis(self) -> int | None:
-        """The number of axes in the first of two spreads."""
+        """Return the number of axes in the first of two spreads."""
         axis: int | None = self.__dict__.get("axis")
         return axis
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:
-        """Result types. Called when a node is built and again by the verifier."""
+        """Infer result types when a node is built, and again in the verifier."""
         rule = self.rule()
         axes = rule.match(args, self.at_axis())
         self.solve(axes)
@@ -67,11 +67,11 @@ class Op:
         """Bind the result axes the rule leaves open; check what it cannot say."""
 
     def attributes(self) -> dict[str, object]:
-        """The compile-time attributes by name, in order."""
+        """Return the compile-time attributes by name, in order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def map_dims(self, change: Callable[[object], object]) -> "Op":
-        """The same op with `change` applied to every attribute."""
+        """Return the op with `change` applied to every attribute."""
         made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
         return made
 
@@ -105,7 +105,7 @@ class OpRuleTable(Generic[F]):
         return self.table[type(op)]
 
     def missing(self, ops: Collection[type[Op]]) -> set[str]:
-        """Names of the ops this backend cannot handle. A test keeps it empty."""
+        """Return names of ops that this backend lacks; a test requires none."""
         return {op.name for op in ops} - {op.name for op in self.table}
 
 
@@ -119,24 +119,24 @@ class Operand:
     place: int
 
     def __call__(self, node: "Node") -> "Value":
-        """The value."""
+        """Return the value."""
         return node.operand(self.place)
 
     def of(self, facts: Sequence[T]) -> T:
-        """What a list with one entry for each operand holds for this one."""
+        """Return the entry for this operand of a per-operand list."""
         return facts[self.place]
 
 
 @dataclass(frozen=True)
 class OptionalOperand:
-    """One that a node may lack: it stands as None, or behind the last that is given."""
+    """An operand that a node may lack: None, or beyond the given ones."""
 
     place: int
 
     def __call__(self, node: "Node") -> "Value | None":
-        """The value; None where the node lacks it."""
+        """Return the value, or None."""
         return self.of(node.args)
 
     def of(self, facts: Sequence[T | None]) -> T | None:
-        """What a list with one entry for each operand holds for this one."""
+        """Return the entry for this operand of a per-operand list, or None."""
         return facts[self.place] if self.place < len(facts) else None

@@ -1,8 +1,8 @@
-"""Which positions of an operand axis one op reads, from the marks of its signature.
+"""Dependences of one op, from the marks of its signature.
 
-A rule such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name with a
-mark. Resolved for one node it tells, axis by axis, which axis of the result the rows are
-read along, and how far.
+A rule such as `f[*s q k|q] -> f[*s q d]` gives each axis of each operand a name with a mark.
+Resolved for one node, it says for each operand axis along which result axis positions are read, and
+how far.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
-    """Rows are read only where `operand` may be true or nonzero: by its axes `query` and `key`, of
-    which `query` becomes `result_axis`.
+    """A condition: positions are read only where `operand` may be true or nonzero, by its axes
+    `query` and `key`, of which `query` becomes `result_axis`.
     """
 
     operand: int
@@ -32,13 +32,13 @@ class DependenceGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
-    """How axis `operand_axis` of operand `operand` is read by result `result`.
+    """The read access of `result` to axis `operand_axis` of operand `operand`.
 
-    `same`: row for row. `window`: rows `t - hi` to `t - lo` of `result_axis`.
-    `strided`: rows `t · stride - hi` to `t · stride - lo`, and there are not as many in
-    the result. `band`: through any one of `gates`, all of which hold; without a gate,
-    every row. `newest`: the last row (`hi` > 0: those before it too), and `result_axis`
-    is None. `extent`: only how many there are. `all`: every row.
+    `same`: position by position. `window`: positions `t - hi` to `t - lo` of `result_axis`.
+    `strided`: positions `t · stride - hi` to `t · stride - lo`, and the result has another length.
+    `band`: through any of `gates`, all of which hold; without a gate, all positions. `newest`: the
+    last position (`hi` > 0: also those before it), and `result_axis` is None. `extent`: only the
+    length. `all`: all positions.
     """
 
     operand: int
@@ -52,12 +52,12 @@ class Dependence:
 
     @property
     def lo(self) -> float:
-        """The lowest `t_result - t_operand`; negative where later rows are read."""
+        """The minimum of `t_result - t_operand`; negative if later positions are read."""
         return self.reach.lo
 
     @property
     def hi(self) -> float:
-        """The highest `t_result - t_operand`: how far it looks back."""
+        """The maximum of `t_result - t_operand`: the lookback."""
         return self.reach.hi
 
 
@@ -69,7 +69,7 @@ def make_dependence(
     kind: DependenceKind,
     reach: Interval = FULL_INTERVAL,
 ) -> Dependence:
-    """A link without gates."""
+    """Make a dependence without gates."""
     return Dependence(
         operand=operand, operand_axis=axis, result=result, result_axis=to, kind=kind, reach=reach
     )
@@ -94,12 +94,12 @@ AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
 
 @dataclass(frozen=True)
 class _AxisPositions:
-    """Where each axis name of a term stands in a tensor."""
+    """The axes of each name of a term."""
 
     at: Mapping[str, range]
 
     def one(self, name: str) -> int | None:
-        """The axis of a name that stands for one axis."""
+        """Return the axis of a name that denotes one axis."""
         found = self.at.get(name)
         return found.start if found is not None else None
 
@@ -107,7 +107,7 @@ class _AxisPositions:
 def iterate_op_dependences(
     op: Op, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
-    """Every link between the operands and the results of such an op."""
+    """Yield every link between the operands and the results of an op."""
     rule = op.rule()
     places: list[AxisMarks] = [
         assign_axis_marks(term, arg.rank, op.at_axis(), n) if arg else ()
@@ -127,7 +127,7 @@ def iterate_op_dependences(
 def _iterate_operand_axes(
     op: Op, places: Sequence[AxisMarks], target: "_AxisPositions", result: int
 ) -> Iterator["_OperandAxis"]:
-    """Every axis of every operand that a result may read."""
+    """Yield every operand axis that a result may read."""
     for n, marked in enumerate(places):
         if isinstance(op, Attend) and (n, result) == (op.values.place, op.weights_result):
             continue  # the weights do not depend on the values
@@ -148,7 +148,7 @@ def _iterate_operand_axes(
 
 
 def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int]) -> _AxisPositions:
-    """The axes of each name of a result; the one spread whose width nothing says takes the rest."""
+    """Return the axes of each name of a result; the one spread of unknown width takes the rest."""
     open_ = [a.name for a in term.axes if a.spread and a.name not in widths]
     known = sum(widths.get(a.name, 0) if a.spread else 1 for a in term.axes)
     at: dict[str, range] = {}
@@ -164,8 +164,8 @@ def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int])
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand, seen from a result: `mark` is its name in the rule, `dims` all axes
-    of that name, `places` the same of all operands, `target` the result's axes.
+    """One axis of an operand relative to a result: `mark` is its name in the rule, `dims` all axes
+    of that name, `places` the same for all operands, `target` the result's axes.
     """
 
     op: Op
@@ -178,7 +178,7 @@ class _OperandAxis:
     result: int
 
     def to(self) -> int | None:
-        """The axis of the result that goes by the same name; None where it has none."""
+        """Return the result axis of the same name, or None."""
         found = self.target.at.get(self.mark.name)
         if found is None:
             return None
@@ -194,7 +194,7 @@ class _OperandAxis:
         reach: Interval = FULL_INTERVAL,
         gates: tuple[DependenceGate, ...] = (),
     ) -> Dependence:
-        """A link from this axis to the axis `to` of the result."""
+        """Make a dependence from this axis to the result axis `to`."""
         return Dependence(
             operand=self.operand,
             operand_axis=self.axis,
@@ -207,7 +207,7 @@ class _OperandAxis:
 
 
 def _build_dependence(at: _OperandAxis, arg: Type, result: Type) -> Dependence:
-    """How one axis of an operand is read: by its mark, and without one row for row."""
+    """Return the dependence of an operand axis: by its mark, or position by position."""
     to, mark = at.to(), at.mark
     repeated = mark.one and arg.shape[at.axis] == 1
     if repeated and to is not None and result.shape[to] != 1:
@@ -226,7 +226,7 @@ def _build_dependence(at: _OperandAxis, arg: Type, result: Type) -> Dependence:
 
 
 def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
-    """What the mark of a rule says of the rows that are read."""
+    """Interpret a mark of the rule."""
     mark = at.mark.mark
     match mark[0]:
         case "@":
@@ -253,7 +253,7 @@ def _interpret_mark(at: _OperandAxis, to: int | None) -> Dependence:
 
 
 def _evaluate_bound(op: Op, text: str) -> int:
-    """A number of a mark: written out, or an attribute of the op."""
+    """Evaluate a bound in a mark: a literal, or an attribute of the op."""
     if text.lstrip("-").isdecimal():
         return int(text)
     value: object = getattr(op, text)

@@ -15,11 +15,11 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationFormat:
-    """Numbers of `bits` bits, `block` of them to a scale; 0: one scale per channel.
+    """Quantized weights of `bits` bits, group size `block` (0: per channel).
 
-    `turned` weights lie as `[in, out]` in the checkpoint. `rounding` is what becomes of
-    the numbers that meet the weights; `layer`: what `lstm_q` makes of them, which reads
-    both weights of a layer. Layouts are those of `specc.ir.ops.quantized`.
+    `turned` weights are `[in, out]` in the checkpoint. `rounding` is the activation quantization;
+    `layer`: that of `lstm_q`, which reads both weights of a layer. Layouts are those of
+    `specc.ir.ops.quantized`.
     """
 
     bits: int
@@ -29,16 +29,16 @@ class QuantizationFormat:
     turned: bool = False
 
     def numbers(self, name: str) -> str:
-        """What the whole numbers of the weight `name` are called."""
+        """Return the tensor name of the quantized integers of the weight `name`."""
         return f"{name}:int{self.bits}"
 
     def scales(self, name: str) -> str:
-        """What its scales are called."""
+        """Return the tensor name of its scales."""
         return f"{name}:scale"
 
     @property
     def dtype(self) -> str:
-        """The element type in which the numbers are stored."""
+        """The element type of the stored integers."""
         if self.layout == "rows":
             return "u8" if self.block else "i8"
         return "i4" if self.bits == 4 else "i8"
@@ -61,8 +61,8 @@ class QuantizationFormat:
 
 @dataclass(frozen=True, slots=True)
 class NormFold:
-    """A norm whose gain moves into the maps behind it: the parameters `gain` and `bias`
-    (empty where it has none), and each weight with whether it lies as `[in, out]`.
+    """A norm whose weight is folded into the following linear layers: the parameters `gain` and
+    `bias` ("" if absent), and each weight with whether it is stored `[in, out]`.
     """
 
     gain: str
@@ -71,7 +71,7 @@ class NormFold:
 
 
 def is_quantized_part_name(name: str) -> bool:
-    """Whether this is what the numbers or scales of a rounded weight are called."""
+    """Return whether this names the integers or scales of a quantized weight."""
     return name.endswith((":scale", *(f":int{bits}" for bits in QUANTIZED_BITS)))
 
 

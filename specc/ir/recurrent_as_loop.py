@@ -1,6 +1,6 @@
 """Expand RNN, GRU and LSTM ops to a `Scan` over their cell.
 
-What the rows alone decide, `W x + b`, is computed for all of them before the loop.
+The input projection `W x + b` is computed for all positions before the loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ CellFunction = Callable[["CellBuilder", Value, list[Value], CellCaptures], list[
 def expand_to_scan(
     b: Builder, op: RecurrentOp, args: Sequence[Value | None], scope: str = ""
 ) -> tuple[Value, ...]:
-    """The results of `op`, by nodes added to `b`."""
+    """Add the nodes of `op` to `b` and return its results."""
     from_x = op.rows.of(args), op.weights.of(args), op.bias.of(args)
     rows = b.one(ops.Linear(), *from_x, scope=scope)
     # The first result is all rows; those behind it are the states after the last.
@@ -41,8 +41,8 @@ def expand_to_scan(
 def _add_captures(
     b: Builder, op: RecurrentOp, args: Sequence[Value | None], width: Dim
 ) -> CellCaptures:
-    """What a turn reads that is the same in all of them: the state's matrix `u`, its
-    bias `c`, and what an LSTM may have besides; `width` is that of the state.
+    """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional parts
+    of an LSTM; `width` is that of the state.
     """
     w_hh, b_hh = op.state_weights.of(args), op.state_bias.of(args)
     weights: dict[str, Value | None] = {"u": w_hh, "c": b_hh}
@@ -65,20 +65,20 @@ def _select_cell(op: RecurrentOp) -> CellFunction:
 
 @dataclass(frozen=True)
 class CellBuilder:
-    """Arithmetic on one row."""
+    """Arithmetic on one position."""
 
     b: Builder
 
     def do(self, fn: str, *args: Value) -> Value:
-        """`add`, `mul`, `sub` of two values, or a function of one number."""
+        """Add `add`, `mul`, `sub` of two values, or a unary function."""
         return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
-        """`x @ w.T + bias`."""
+        """Add `x @ w.T + bias`."""
         return self.b.one(ops.Linear(), x, w, bias)
 
     def parts(self, x: Value, count: int) -> list[Value]:
-        """The last axis in equal parts; a length that divides evenly by the ops' own rules."""
+        """Split the last axis in equal parts; the ops' rules ensure divisibility."""
         axis = x.type.rank - 1
         size = divide_dims_exactly(x.type.shape[axis], count)
         return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]

@@ -1,9 +1,8 @@
-"""Bind the symbolic lengths of a graph to the shapes of given inputs, and find where each
-length comes from at run time.
+"""Bind the symbolic lengths of a graph to input shapes, and find the run-time source of each
+length.
 
-Every axis of every input is an equation `dim = size`. A dim with one unknown symbol
-that stands alone in its terms is solved for it; the others are checked once all is
-known.
+Every axis of every input is an equation `dim = size`. A dim with one unknown symbol that is linear
+in it is solved for it; the others are checked at the end.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -33,11 +32,8 @@ def bind_symbols(
     facts: Mapping[str, Dim] | None = None,
     least: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """The value of each symbol. `given` holds the name, declared type and actual shape
-    of each array.
-
-    Fails with E0911 where the number of axes is wrong, with E0912 where lengths do not
-    fit or disagree.
+    """Return the value of each symbol. `given` holds the name, declared type and actual shape of
+    each array. E0911 for a wrong rank, E0912 if lengths do not fit or disagree.
     """
     equations = [e for name, type, shape in given for e in _build_equations(name, type, shape)]
     env: dict[str, int] = {}
@@ -64,7 +60,7 @@ def _check_lower_bounds(
 
 
 def _apply_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:
-    """Whether equations that the graph states gave another symbol."""
+    """Solve symbols by the graph's facts; return whether one was solved."""
     before = len(env)
     for symbol, dim in facts.items():
         if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
@@ -75,7 +71,9 @@ def _apply_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:
 def _apply_equations(
     equations: Iterable[_ShapeEquation], env: dict[str, int], source: dict[str, _ShapeEquation]
 ) -> bool:
-    """Whether the shapes that were given told another symbol; `source` keeps which did."""
+    """Solve symbols by the given shapes; return whether one was solved. `source` records the
+    equation.
+    """
     before = len(env)
     for equation in equations:
         if (solved := _solve_equation(equation, env)) is not None:
@@ -108,7 +106,7 @@ def _build_equations(name: str, type: Type, shape: tuple[int, ...]) -> list[_Sha
 
 
 def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
-    """Its value where known. A quotient that leaves a remainder fails with E0912."""
+    """Return its value if known. E0912 if an exact division has a remainder."""
     try:
         return dim.substitute(env).number
     except DimError as error:
@@ -120,7 +118,7 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
 
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
-    """The one unknown symbol of an equation `c · symbol + rest = size`, and its value."""
+    """Solve an equation `c · symbol + rest = size` for its one unknown symbol."""
     unknown = equation.dim.symbols() - env.keys()
     if len(unknown) != 1 or (name := next(iter(unknown))) == "":
         return None

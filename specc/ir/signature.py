@@ -32,7 +32,7 @@ SOLVED_OPERAND = -1
 
 @dataclass(frozen=True, slots=True)
 class SignatureAxis:
-    """One axis of a term, e.g. `#k|q`. `mark` is the text behind the name."""
+    """One axis of a term, e.g. `#k|q`. `mark` is the text after the name."""
 
     name: str
     mark: str = ""
@@ -52,7 +52,7 @@ class SignatureTerm:
 
 @dataclass
 class AxisBindings:
-    """What each axis name stands for, and which operand said so first."""
+    """The binding of each axis name, and the operand that bound it first."""
 
     dims: dict[str, tuple[tuple[Dim, ...], int]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -66,12 +66,12 @@ class AxisBindings:
         self.dims[name] = dims, SOLVED_OPERAND
 
     def one(self, name: str) -> Dim:
-        """The length of a single axis."""
+        """Return the length of a single axis."""
         (dim,) = self[name]
         return dim
 
     def bind(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
-        """Fix `name`, or check it against the operand that fixed it."""
+        """Bind `name`, or check it against the operand that bound it."""
         known, first = self.dims.setdefault(name, (dims, operand))
         if known == dims:
             return
@@ -106,7 +106,7 @@ def _broadcast_spread(
     *,
     fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
-    """The axes with those of each operand put into them, and whose each is."""
+    """Broadcast the axes of each operand; return each length with its operand."""
     rank = len(joined)
     for dims, operand in found:
         if len(dims) > rank:
@@ -121,8 +121,8 @@ def _broadcast_spread(
 def _broadcast_length(
     name: str, joined: list[tuple[Dim, int]], place: int, given: tuple[Dim, int], fixed: bool
 ) -> None:
-    """Put a length of an operand in the place of a 1, which broadcasts to any length
-    once; two lengths that are no 1 clash, as do any two where the axes are decided.
+    """Broadcast an operand's length: a 1 is replaced by any length once; two other lengths clash,
+    as do any two if the axes are fixed.
     """
     known, first = joined[place]
     if known != 1 or fixed:
@@ -131,7 +131,7 @@ def _broadcast_length(
 
 
 def make_length_mismatch(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
-    """Two lengths that must be equal are not."""
+    """Make the error for two lengths that must be equal."""
     title = f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
     return ShapeError(title, (first, second), (a, b), name)
 
@@ -150,7 +150,7 @@ class Signature:
         return _parse_signature(text)
 
     def pair(self, args: Sequence[Type | None]) -> list[tuple[SignatureTerm, Type | None]]:
-        """Each operand with its term; a repeated term is spread over the rest."""
+        """Pair each operand with its term; a repeated term takes the rest."""
         terms = list(self.operands)
         if terms and terms[-1].many:
             terms[-1:] = [terms[-1]] * (len(args) - len(terms) + 1)
@@ -162,7 +162,7 @@ class Signature:
         return list(zip(terms, args, strict=True))
 
     def match(self, args: Sequence[Type | None], axis: int | None) -> AxisBindings:
-        """What each axis is for these operands, or a ShapeError that names the axis."""
+        """Bind the axes for these operands, or raise ShapeError naming the axis."""
         axes = AxisBindings()
         for n, (term, arg) in enumerate(self.pair(args)):
             if arg is None:
@@ -176,7 +176,7 @@ class Signature:
         return axes
 
     def results_for(self, axes: AxisBindings) -> tuple[Type, ...]:
-        """The result types once every axis is known."""
+        """Return the result types once all axes are bound."""
         return tuple(_build_type(term, axes) for term in self.results)
 
 
@@ -190,7 +190,7 @@ def _parse_signature(text: str) -> Signature:
 def assign_axis_marks(
     term: SignatureTerm, rank: int, axis: int | None, operand: int
 ) -> tuple[tuple[SignatureAxis, range], ...]:
-    """Which axes of a tensor of `rank` axes each mark of `term` covers."""
+    """Return the axes of a tensor of rank `rank` that each mark of `term` covers."""
     spreads = sum(a.spread for a in term.axes)
     named = len(term.axes) - spreads
     # how many axes the spreads have to share
@@ -236,7 +236,9 @@ def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
-    """The type `term` denotes under these bindings. Unbound kinds take their usual element type."""
+    """Return the type of `term` under these bindings. Unbound kinds get their default
+    element type.
+    """
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]
     return Type(dtype, tuple(d for a in term.axes for d in axes[a.name]))
@@ -260,5 +262,5 @@ def _parse_axis(text: str) -> SignatureAxis:
 
 
 def get_dtype_kind(dtype: str) -> str:
-    """`f`, `i`, `b` or `q`: the kind an element type belongs to."""
+    """Return the kind of an element type: `f`, `i`, `b` or `q`."""
     return KIND_BY_DTYPE[dtype]

@@ -8,16 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A runtime and what it is good at.
+    """A runtime and its preferences.
 
-    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX
-    Runtime's `FusedMatMul` and adds the bias apart, which its optimizer joins with what
-    follows. `packed_heads`: the attention kernel reads `[b, t, h·d]`, without a
-    transpose. `fused`: the standard's fused operators that are used where the opset has
-    them. `cells`: which recurrent layers `RNN`, `GRU` and `LSTM` compute there, beyond
-    those over rows of one length that PyTorch has too. `alignment` is what an offset of
-    weights in a file must be a multiple of. `provider` opens its models. Every other
-    field says itself what it is.
+    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
+    `FusedMatMul` and adds the bias separately, which its optimizer fuses. `packed_heads`: the
+    attention kernel reads `[b, t, h·d]`, without a transpose. `fused`: ONNX operators that are used
+    if the opset has them. `cells`: the recurrent layers that `RNN`, `GRU` and `LSTM` support there,
+    beyond PyTorch's without padding. `alignment` is that of weight offsets in a file. `provider` is
+    its execution provider. Other fields explain themselves.
     """
 
     name: str

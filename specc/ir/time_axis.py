@@ -25,7 +25,7 @@ from specc.ir.length_constraints import is_never_negative
 
 @dataclass(frozen=True, slots=True)
 class TimeAxisLayout:
-    """The rows of an axis that grows: `head` of them first, then `rate` with each chunk."""
+    """The positions of a time axis: `head` prefix positions, then `rate` per chunk."""
 
     head: Dim
     rate: int = 1
@@ -33,10 +33,9 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """What grows in a graph: the length `grows`, a symbol, and those that follow from it,
-    `related`, itself among them. `least` bounds lengths from below.
-
-    The input that grows has `chunk` rows for each that `grows` counts.
+    """The time axis of a graph: the symbol `grows`, and the symbols that depend on it, `related`,
+    itself included. `least` are lower bounds of lengths. The autoregressive input has `chunk`
+    positions per unit of `grows`.
     """
 
     grows: Dim
@@ -46,7 +45,7 @@ class TimeAxis:
 
     @property
     def symbol(self) -> str:
-        """The name of what grows."""
+        """The symbol of the time axis."""
         name = self.grows.name
         assert name is not None, "what grows is a length with a name"
         return name
@@ -57,21 +56,21 @@ class TimeAxis:
         return None if track is None else track.head
 
     def rate(self, length: Dim) -> int:
-        """How many rows an axis of this length gains with a chunk; 0 where it gains none."""
+        """Return the positions that an axis of this length gains per chunk, or 0."""
         track = self.track(length)
         return 0 if track is None else track.rate
 
     def track(self, length: Dim) -> TimeAxisLayout | None:
-        """The rows of an axis of this length; None where it is no time axis."""
+        """Return the layout of an axis of this length; None if it is no time axis."""
         return TimeAxisLayout(Dim.of(0)) if length == self.grows else _find_layout(self, length)
 
     def begun(self, length: Dim) -> bool:
-        """Whether an axis of this length surely has a row before those that grow."""
+        """Return whether an axis of this length certainly has a prefix position."""
         head = self.head(length)
         return head is not None and self.sure(head - 1)
 
     def sure(self, length: Dim) -> bool:
-        """Whether a length is surely not below 0."""
+        """Return whether a length is certainly non-negative."""
         return is_never_negative(length, dict(self.least))
 
 
@@ -91,14 +90,14 @@ def _find_layout(clock: TimeAxis, length: Dim) -> TimeAxisLayout | None:
 
 
 def find_time_axis(graph: Graph, symbol: str, chunk: int = 1) -> TimeAxis:
-    """What grows along `symbol` in a graph, `chunk` rows at a time."""
+    """Return the time axis of `symbol` in a graph, with `chunk` positions per unit."""
     related = collect_related_symbols(graph.facts, symbol)
     least = frozenset((n, m) for n, m in graph.least.items() if n not in related)
     return TimeAxis(Dim.symbol(symbol), related, least, chunk)
 
 
 def collect_related_symbols(facts: Mapping[str, Dim], symbol: str) -> frozenset[str]:
-    """The symbol and those that a fact states in terms of it."""
+    """Return the symbol and those that facts define in terms of it."""
     found = {symbol}
     while more := {n for n, dim in facts.items() if dim.symbols() & found} - found:
         found |= more

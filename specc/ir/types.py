@@ -43,12 +43,12 @@ class Type:
 
     @classmethod
     def of(cls, dtype: str, *shape: DimLike) -> "Type":
-        """`Type.of("f32", Dim.symbol("batch"), 768)`."""
+        """Make a type: `Type.of("f32", Dim.symbol("batch"), 768)`."""
         return cls(dtype, tuple(Dim.of(d) for d in shape))
 
     @property
     def rank(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     def __str__(self) -> str:
@@ -57,11 +57,10 @@ class Type:
 
 @dataclass(frozen=True)
 class ShapeError(Exception):
-    """Operands that an operation cannot take. `title` stands alone; the rest is
-    evidence.
+    """Incompatible operands of an operation. `title` is a complete message; the rest is evidence.
 
-    `operands` are the numbers (from 0) of the operands that clash, `dims` the lengths
-    that do; `name` is the axis letter of the signature.
+    `operands` are the indices of the clashing operands, `dims` the clashing lengths; `name` is the
+    axis letter of the signature.
     """
 
     title: str

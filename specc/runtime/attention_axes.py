@@ -1,4 +1,4 @@
-"""What queries and keys of an attention are: tokens, audio frames, image patches."""
+"""Labels of the queries and keys of an attention: tokens, audio frames, image patches."""
 
 import math
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ CLASS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttendedInputs:
-    """A model with the arrays that it was given, prepared; `written` i64[batch, target]
-    are the tokens that its rows chose, where it wrote them itself.
+    """A model with its prepared inputs; `written` i64[batch, target] are the generated tokens, if
+    the model is generative.
     """
 
     model: LoadedModel
@@ -31,7 +31,9 @@ class AttendedInputs:
     written: Array | None = None
 
     def axis(self, length: Dim | None, count: int) -> MapAxis:
-        """What `count` rows are whose number is `length` in the graph."""
+        """Return the labels of an axis with `count` positions whose length in the graph is
+        `length`.
+        """
         return (
             self._text(length, count)
             or self._sound(count)
@@ -51,7 +53,7 @@ class AttendedInputs:
         return down, across
 
     def picture(self) -> Bytes | None:
-        """The first picture that the model was given, as it saw it."""
+        """Return the first input image, denormalized, or None."""
         found = self._image()
         if found is None:
             return None
@@ -62,7 +64,7 @@ class AttendedInputs:
         return pixels.repeat(3, 2) if pixels.shape[2] == 1 else pixels
 
     def said(self) -> str:
-        """The input in words: its text, or what it is."""
+        """Describe the inputs: their text, or the kind of each."""
         words = [self._said(n, a) for n, a in self.arrays.items()]
         return "   ".join(filter(None, words))
 
@@ -81,7 +83,7 @@ class AttendedInputs:
         return self.model.entrance.growing if self.written is not None else ""
 
     def _text(self, length: Dim | None, count: int) -> MapAxis | None:
-        """The `count` symbols of the text input that is `length` long."""
+        """Label the `count` tokens of the text input whose length is `length`."""
         growing = self.model.entrance.growing
         for name, array in self.arrays.items():
             record = self._record(name)
@@ -93,20 +95,20 @@ class AttendedInputs:
         return None
 
     def _record(self, name: str) -> TextReading | None:
-        """How an input reads text: what grows has the symbols of the text that is shown."""
+        """Return the tokenizer of an input; that of the output for the autoregressive input."""
         record = self.model.manifest.reading.of_input(name)
         if isinstance(record, TEXT):
             return record
         return self._shows() if name == self.model.entrance.growing else None
 
     def _shows(self) -> TextReading | None:
-        """The symbols of what the model writes, where it shows that as text."""
+        """Return the tokenizer of the generated text, if the model has one."""
         shows = self.model.manifest.reading.shows
         texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
         return texts[0] if texts else None
 
     def _sound(self, count: int) -> MapAxis | None:
-        """Rows of a recording, each with the second at which it begins."""
+        """Label audio frames by the second at which each begins."""
         for name, array in self.arrays.items():
             record = self.model.manifest.reading.of_input(name)
             if isinstance(record, Waveform | LogMel) and count:
@@ -136,14 +138,14 @@ class AttendedInputs:
         return None
 
     def _chosen(self) -> MapAxis | None:
-        """The tokens that the first row wrote, where the model shows them as text."""
+        """Label the tokens generated for the first batch element, if they decode to text."""
         record = self._shows()
         if record is None or self.written is None:
             return None
         return MapAxis(role="written", labels=tuple(token_labels(self.written[0], record)))
 
     def answer(self) -> str:
-        """What was written, as text; nothing where that is not told."""
+        """Return the generated text, or "" if there is none."""
         record = self._shows()
         if record is None or self.written is None:
             return ""
@@ -164,11 +166,11 @@ def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
 
 
 def token_labels(ids: Array, record: TextReading) -> list[str]:
-    """A label an id; specials, which have no text, are dots."""
+    """Return one label per id; special tokens, which have no text, are dots."""
     return [token_label(int(i), record) for i in ids]
 
 
 def _seconds(array: Array, record: Waveform | LogMel) -> float:
-    """How long the recordings of a batch last, padding included."""
+    """Return the duration of the batch in seconds, padding included."""
     samples = record.samples if isinstance(record, LogMel) else array.shape[-1]
     return samples / record.rate

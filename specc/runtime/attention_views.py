@@ -25,19 +25,19 @@ MOST_NUMBER = 9999
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSelection:
-    """A pattern of scopes, and numbers of layers and heads; what is not said picks all."""
+    """A scope pattern and indices of layers and heads; an empty field selects all."""
 
     scope: str = ""
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is picked."""
+        """Return whether any field restricts the selection."""
         return bool(self.scope or self.layers or self.heads)
 
 
 def parse_number_list(text: str, option: str) -> tuple[int, ...]:
-    """`0,2-5` as numbers, each once and in order. E0954 for anything else."""
+    """Parse `0,2-5` into sorted unique indices. E0954 for anything else."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -57,7 +57,7 @@ def _is_number(text: str) -> bool:
 
 
 def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
-    """The scopes that a pattern fits. E0931 where none is called so."""
+    """Return the scopes that match a pattern. E0931 if none does."""
     fits = [scope for scope in scopes if not pattern or NamePattern(pattern).matches(scope)]
     if not fits:
         helps = [f"there are {escape_text(', '.join(scopes[:12]))}"]
@@ -82,7 +82,7 @@ def select_maps(
 
 
 def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
-    """The same attention with some of its heads."""
+    """Return the attention with only these heads."""
     rows = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
         attention.weights[rows], attention.hidden[rows], tuple(attention.heads[n] for n in rows)
@@ -92,7 +92,7 @@ def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
 def _know(
     what: str, asked: Sequence[int], maps: Sequence[AttentionMap], there: Set[int | None]
 ) -> None:
-    """E0954 for a number that nothing has."""
+    """Raise E0954 for an index that no map has."""
     numbers_there = {n for n in there if n is not None}
     strange = [n for n in asked if n not in numbers_there]
     if not strange:
@@ -111,7 +111,7 @@ def _know(
 
 
 def format_number_list(numbers_there: set[int]) -> str:
-    """`0 to 5`, or each where some lack."""
+    """Format indices as `0 to 5`, or as a list if some are missing."""
     every = sorted(numbers_there)
     if every == list(range(every[0], every[-1] + 1)) and len(every) > 2:
         return f"{every[0]} to {every[-1]}"
@@ -119,7 +119,7 @@ def format_number_list(numbers_there: set[int]) -> str:
 
 
 def format_other_scopes(weights: Mapping[str, object], said: str) -> str:
-    """What else a model has besides what is drawn: its scopes, the first twelve."""
+    """List the model's attention scopes, at most twelve."""
     more = f" and {len(weights) - 12} more" if len(weights) > 12 else ""
     return f"{said} {escape_text(', '.join(list(weights)[:12]))}{more}"
 
@@ -142,8 +142,8 @@ class AttentionRun:
     rows: int = 1
 
     def drawn(self, choice: AttentionSelection, *, every: bool) -> tuple[AttentionMaps, str]:
-        """The maps that a drawing shows, and what it leaves out. With `every` that is all
-        that `choice` picks; else of a choice of nothing it is the last attention.
+        """Return the maps to plot and a note on those left out. With `every`, all that `choice`
+        selects; otherwise the last attention if `choice` is empty.
         """
         maps = select_maps(self.looks.maps, choice)
         if not every:
@@ -152,7 +152,7 @@ class AttentionRun:
         return replace(self.looks, maps=maps), self._left_out(maps)
 
     def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
-        """What a drawing of some maps does not show of what the model has."""
+        """Describe the attentions and heads that a plot leaves out."""
         there = {m.scope: m for m in self.looks.maps}
         some = len(maps) < len(there)
         is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
@@ -174,7 +174,7 @@ class AttentionRun:
 
 
 def _first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
-    """The maps that have room in one drawing, at least one."""
+    """Return the maps that fit in one plot, at least one."""
     room, kept = MOST_PANELS, []
     for each in maps:
         if room <= 0:
@@ -193,11 +193,11 @@ def run_with_attention(
     scope: str = "",
     written: Array | None = None,
 ) -> AttentionRun:
-    """Runs a model and keeps where it looked: every attention, of which one is to fit
-    `scope`; its own alignment, if it gives one and nothing else is asked for.
+    """Run a model and keep every attention, one of which must match `scope`; or the model's own
+    `alignment` output, if it has one and no `scope` is given.
 
-    `written` i64[batch, target] are the tokens that the rows chose, where the model
-    wrote them itself. E0931 where there is nothing to see.
+    `written` i64[batch, target] are the generated tokens of a generative model. E0931 if there are
+    no attention weights.
     """
     given = AttendedInputs(model=model, arrays=model.prepared(inputs), written=written)
     if ALIGNMENT in model.manifest.graph.outputs and not scope:
@@ -220,8 +220,8 @@ def run_with_attention(
 def attention_of_generation(
     model: LoadedModel, writing: GenerationStream, best: GenerationResult, scope: str = ""
 ) -> AttentionRun:
-    """Where a model looked while it wrote: the whole graph once more, on all that the
-    first row read and wrote. The last token was never fed, so nothing looked from it.
+    """Return attention maps of a generation: one full forward over the prompt and the generated
+    tokens of the first sequence. The last token was never fed, so it has no query.
     """
     entrance = writing.writer.entrance
     growing, inputs = entrance.growing, entrance.graph.inputs
@@ -244,8 +244,8 @@ def attention_of_generation(
 
 
 def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> list[AttentionMap]:
-    """Every attention as a map of the first row of the batch. E0931 where none is called
-    as `scope` says, or nothing of that name is a picture.
+    """Return every attention of the first batch element as a map. E0931 if none matches `scope`, or
+    its weights are not [batch, heads, query, key].
     """
     graph, model = given.model.manifest.graph, given.model
     asked = select_scopes(list(weights), scope)
@@ -276,12 +276,14 @@ def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> li
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:
-    """Whether weights of that shape are maps, and of more than nothing."""
+    """Return whether weights of this shape can be plotted: rank 4, no empty axis."""
     return len(shape) == 4 and all(shape)
 
 
 def _alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
-    """The model's own alignment [batch, target, source], or with heads before the target."""
+    """Return the model's own alignment [batch, target, source] as a map; heads may precede
+    target.
+    """
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [f"its shape is {list(weights.shape)}"]
@@ -310,11 +312,10 @@ class AttentionImage:
 def render_attention(
     seen: AttentionRun, form: str, choice: AttentionSelection | None = None, *, log: bool = False
 ) -> AttentionImage:
-    """A file of the ending `form` (`.html`, `.svg`, `.png`) that shows what `choice`
-    picks: a page everything, a drawing the last attention where nothing is picked.
+    """Render what `choice` selects as `.html`, `.svg` or `.png`: HTML shows everything, an image
+    the last attention if nothing is selected.
 
-    E0931 and E0954 where there is no such attention, E0902 and E0953 for a PNG that
-    cannot be made.
+    E0931 and E0954 if there is no such attention, E0902 and E0953 if the PNG cannot be rendered.
     """
     looks, left_out = seen.drawn(choice or AttentionSelection(), every=form == ".html")
     remarks = (left_out,) if left_out else ()

@@ -69,7 +69,7 @@ def _places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, Attent
 
 
 def _mask_of(weights: Value | None) -> Value | None:
-    """The mask through which a normalizer made weights of scores."""
+    """Return the mask of the masked softmax that computed the weights."""
     node = weights.node if weights else None
     if node is None or not isinstance(node.op, ops.MaskedWeights):
         return None
@@ -77,7 +77,7 @@ def _mask_of(weights: Value | None) -> Value | None:
 
 
 def _length(loop: Node) -> Dim:
-    """How often a loop turns, as a formula."""
+    """Return the number of iterations of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
     row = op.row(loop)
@@ -91,11 +91,9 @@ def compute_attention_weights(
     told: Mapping[str, Array],
     parameters: Callable[[], Mapping[str, Array]],
 ) -> dict[str, Array]:
-    """The weights of every attention by scope, [batch, heads, query, key], for inputs
-    that are prepared.
-
-    `told` are those that the compiled model gives; `parameters` gives its weights,
-    where the rest need them.
+    """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
+    inputs. `told` are those that the compiled model returns; `parameters` loads its weights if the
+    rest need them.
     """
     places = find_attentions(graph)
     found = _raw(graph, given, told, parameters)
@@ -109,8 +107,8 @@ def find_masked_positions(
     shapes: Mapping[str, tuple[int, ...]],
     parameters: Callable[[], Mapping[str, Array]],
 ) -> dict[str, Array]:
-    """Where masks let nothing through, bool[batch, heads, query, key] by scope, for
-    attentions whose weights have these `shapes`. One without a mask is not among them.
+    """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
+    whose weights have these `shapes`. Attentions without a mask are left out.
     """
     masked = {n: p for n, p in find_attentions(graph).items() if p.mask is not None}
     if not masked:
@@ -133,7 +131,7 @@ def _raw(
     told: Mapping[str, Array],
     parameters: Callable[[], Mapping[str, Array]],
 ) -> dict[str, Array]:
-    """The weights of every attention as its loops stack them."""
+    """Compute the weights of every attention, stacked by its loops."""
     places = find_attentions(graph)
     found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
     rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
@@ -158,7 +156,7 @@ def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _shaped(weights: Array, place: AttentionLocation) -> Array:
-    """Loops in the place of queries, and heads behind the batch, also where there is one."""
+    """Move loop axes to the query axis and add a heads axis after the batch if there is none."""
     turns = len(place.loops)
     for at, loop in enumerate(place.loops):  # the outermost stacked last
         assert isinstance(loop.op, ops.Scan)
@@ -188,7 +186,7 @@ def _is_told(
     told: Mapping[str, Array],
     places: Mapping[str, AttentionLocation],
 ) -> bool:
-    """Whether what the model gives under a name is this attention's weights."""
+    """Return whether the model's output under a name is this attention's weights."""
     # A loop gives a slice a turn, and of two attentions of one scope a model that was
     # compiled elsewhere may mean either.
     if place.loops or name not in told or {f"{name} 2"} & {*told, *places}:
@@ -219,7 +217,7 @@ def _with(
 def _within(
     loop: Node, wanted: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> dict[str, tuple[tuple[Node, ...], Value]]:
-    """What is wanted of the body of a loop, as the body sees it."""
+    """Return the wanted values inside the body of a loop, as seen from the body."""
     return {
         name: (loops[1:], value)
         for name, (loops, value) in wanted.items()
@@ -230,8 +228,8 @@ def _within(
 def _collecting(
     op: Op, inner: Mapping[str, tuple[tuple[Node, ...], Value]]
 ) -> tuple[Op, tuple[str, ...]]:
-    """A loop that also collects what is wanted of its body, and what that is, in order.
-    One that may end early turns to its end: what others need changes no row then.
+    """Return the loop that also stacks wanted values of its body, and their names in order. A loop
+    with early exit then runs all iterations, which changes no result.
     """
     assert isinstance(op, ops.Scan)
     body, taps = _with(op.body, inner)
@@ -251,6 +249,6 @@ class AttentionWeights(dict[str, Array]):
         return format_repr(f"attention of {len(self)} scopes: {first}")
 
     def _repr_html_(self) -> str:
-        """Scopes and shapes, for a notebook."""
+        """Return scopes and shapes as an HTML table for notebooks."""
         shapes = [(scope, str(list(x.shape))) for scope, x in self.items()]
         return render_html_table("attention: batch, heads, query, key", shapes)

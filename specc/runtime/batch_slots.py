@@ -21,14 +21,14 @@ SPARE = 16
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Texts of a stepper that stay, i64[rows]."""
+    """Sequences of a stepper that stay in the batch, i64[rows]."""
 
     stepper: KVCacheStepper
     rows: Ints
 
     @property
     def columns(self) -> int:
-        """How many tokens each text has been given, those that do not exist included."""
+        """Number of tokens fed per sequence, padding included."""
         return int(self.stepper.rows.tokens.shape[1])
 
 
@@ -40,7 +40,7 @@ def spare_columns(states: Sequence[DecodeState]) -> int:
 def prepend_spare_columns(
     entrance: ModelInputs, prepared: Mapping[str, Array], count: int
 ) -> dict[str, Array]:
-    """Inputs for a prompt with so many columns in front that do not exist."""
+    """Prepend `count` padding columns to the inputs of a prompt."""
     graph, growing = entrance.graph, entrance.growing
     names = {growing, find_mask_input(graph, growing)} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
@@ -59,7 +59,7 @@ def stack_prompts(entrance: ModelInputs, texts: Sequence[Mapping[str, Array]]) -
 
 
 def unpadded_lengths(entrance: ModelInputs, prepared: Mapping[str, Array]) -> tuple[object, ...]:
-    """The lengths in which texts of one batch must agree: those that nothing pads."""
+    """Return the lengths that must agree within one batch: those without a padding mask."""
     graph = entrance.graph
     kept = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
     # all but the batch, which comes first
@@ -75,8 +75,8 @@ def unpadded_lengths(entrance: ModelInputs, prepared: Mapping[str, Array]) -> tu
 def merge_stepper_rows(
     stepper: KVCacheStepper, rows: Ints, other: KVCacheStepper | None, chosen: Ints
 ) -> None:
-    """From now on `stepper` goes on with its texts `rows` and, behind them, with the texts
-    `chosen` of `other`. Columns that no text has any more are dropped.
+    """Continue `stepper` with its sequences `rows`, followed by the sequences `chosen` of `other`.
+    Columns that no sequence uses any more are dropped.
     """
     parts = [BatchPart(stepper, rows)]
     if other is not None and len(chosen):
@@ -98,12 +98,14 @@ class _Joint:
 
     @staticmethod
     def of(first: KVCacheStepper, parts: Sequence[BatchPart]) -> "_Joint":
-        """As many columns as the oldest text has, and the margin."""
+        """Build the joint batch with as many columns as the longest sequence has, plus the spare
+        one.
+        """
         oldest = max((map(_oldest, parts)), default=0)
         return _Joint(first, tuple(parts), oldest + spare_columns(first.facts.states))
 
     def states(self) -> dict[str, DeviceTensor]:
-        """What the step keeps of every text."""
+        """Return the decode states of all sequences."""
         facts, tensor = self.first.facts, self.first.run.tensor
         return {s.name: tensor(self._state(s)) for s in facts.states}
 
@@ -159,7 +161,7 @@ class _Joint:
         return state_array
 
     def handed(self) -> dict[str, DeviceTensor]:
-        """What `encode` handed over, or the caller."""
+        """Return the merged outputs of `encode`, or those of the caller."""
         graph, run = self.first.graph, self.first.run
         found = {}
         for name in self.first.facts.handed:
@@ -170,7 +172,7 @@ class _Joint:
         return found
 
     def once(self) -> dict[str, Array]:
-        """The caller's inputs that do not grow."""
+        """Return the caller's inputs without a time axis."""
         inputs = self.first.entrance.graph.inputs
         found = {}
         for name in self.first.rows.once:
@@ -180,7 +182,7 @@ class _Joint:
         return found
 
     def given(self) -> tuple[dict[str, Array], Ints]:
-        """The inputs that grow, and the tokens: nothing stands in front."""
+        """Return the inputs with a time axis, and the tokens, without spare columns."""
         grown: dict[str, Array] = {}
         for name in self.first.rows.given:
             given = [part.stepper.rows.given[name][part.rows] for part in self.parts]
@@ -189,14 +191,14 @@ class _Joint:
         return grown, np.concatenate(tokens)
 
     def _aligned(self, value: Array) -> Array:
-        """[rows columns] with as many columns as all have, the newest last."""
+        """Right-align [batch columns] to the joint number of columns."""
         own = min(value.shape[1], self.columns)
         made = np.zeros((len(value), self.columns), value.dtype)
         made[:, self.columns - own :] = value[:, value.shape[1] - own :]
         return made
 
     def _stacked(self, arrays: list[Array], type: Type, batch: int | None) -> Array:
-        """The rows that stay of each part, as one batch."""
+        """Stack the batch elements that stay of each part."""
         if batch is not None:
             pairs = zip(arrays, self.parts, strict=True)
             arrays = [np.take(a, part.rows, batch) for a, part in pairs]
@@ -204,7 +206,7 @@ class _Joint:
 
 
 def _oldest(part: BatchPart) -> int:
-    """The columns of the oldest text of a part, from its first token that exists."""
+    """Return the columns of the longest sequence of a part, from its first real token."""
     entrance, columns = part.stepper.entrance, part.columns
     keep = find_mask_input(entrance.graph, entrance.growing)
     known = part.stepper.rows.given.get(keep)
@@ -217,12 +219,12 @@ def _oldest(part: BatchPart) -> int:
 
 
 def _with(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
-    """Lengths of which some are others."""
+    """Return `sizes` with some axes replaced."""
     return tuple(others.get(n, size) for n, size in enumerate(sizes))
 
 
 def _room(columns: int) -> int:
-    """How long a buffer is made that holds so many columns."""
+    """Return the buffer length to allocate for so many columns."""
     length = SHORTEST
     while length < columns + SPARE:
         length *= 2
@@ -230,7 +232,7 @@ def _room(columns: int) -> int:
 
 
 def left_padded_axes(entrance: ModelInputs, type: Type) -> tuple[int, ...]:
-    """The axes of a value along which padding stands in front."""
+    """Return the axes of a value that are left-padded."""
     graph, growing = entrance.graph, entrance.growing
     left = set[str]()
     for name in graph.inputs:

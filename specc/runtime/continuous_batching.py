@@ -39,8 +39,8 @@ Ended: TypeAlias = tuple[int, list[GenerationResult] | Failed]
 
 @dataclass(slots=True, kw_only=True)
 class BatchSlot(Generic[T]):
-    """One text that is being written, made of what was `given`; `prompt` is how many
-    tokens stand before it. `settings` say how many there may be at most.
+    """A sequence being generated from the input `given`; `prompt` is its number of prompt tokens.
+    `settings` bound its length.
     """
 
     number: int
@@ -81,7 +81,7 @@ class BatchSlot(Generic[T]):
         )
 
     def take(self, token: int, log_prob: float | None) -> None:
-        """The next token of the text, which may be its last."""
+        """Append the next token of the sequence, which may be its last."""
         self.tokens.append(token)
         if log_prob is not None:
             self.log_probs.append(log_prob)
@@ -97,7 +97,7 @@ class BatchSlot(Generic[T]):
         self.over = self.complete or len(self.tokens) >= self.settings.max_tokens
 
     def result(self) -> GenerationResult:
-        """What was written."""
+        """Return the finished generation."""
         scored = self.settings.log_probs
         return GenerationResult(
             tokens=tuple(self.tokens),
@@ -125,11 +125,10 @@ def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> st
 
 @dataclass(kw_only=True)
 class ContinuousBatch(Generic[T]):
-    """Texts that are being written, at most `at_once`: `lanes` are the rows of `stepper`.
-
-    `ask` prepares some that begin together, which agree in their `shape`; `began` is told
-    the numbers of all that stand beside each other from now on. So many rows were `fed`
-    in all, of which so many were `used`.
+    """Continuous batching of at most `at_once` sequences: `lanes` are the batch elements of
+    `stepper`. `ask` prepares sequences that begin together, which agree in their `shape`; `began`
+    receives the numbers of all active sequences. `fed` counts all tokens fed, `used` those without
+    padding.
     """
 
     writer: GenerativeModel
@@ -157,24 +156,24 @@ class ContinuousBatch(Generic[T]):
 
     @property
     def live(self) -> list[int]:
-        """The rows of texts that go on."""
+        """Batch indices of unfinished sequences."""
         return [row for row, lane in enumerate(self.lanes) if not lane.over]
 
     @property
     def free(self) -> int:
-        """How many texts may begin now: none where that is not worth while yet."""
+        """Number of sequences that may begin now: 0 until a prefill pays off."""
         live = len(self.live)
         free = self.at_once - live
         # reading a prompt stops everybody's writing: it is done for several at once
         return free if not live or free >= max(1, self.at_once // FREE) else 0
 
     def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
-        """Whether a text can stand beside those that are here, and the `fresh` ones."""
+        """Return whether a sequence fits the shape of the active and the `fresh` ones."""
         here = [t for _, t in fresh[:1]] or [self.lanes[r].given for r in self.live[:1]]
         return all(self.shape(other) == self.shape(text) for other in here)
 
     def begin(self, fresh: Sequence[tuple[int, T]]) -> Iterator[Ended]:
-        """Texts that begin stand beside the others from now on."""
+        """Add fresh sequences to the batch."""
         live = self.live
         self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
         try:
@@ -195,7 +194,7 @@ class ContinuousBatch(Generic[T]):
             self.stepper = stepper
 
     def _read(self, fresh: Sequence[T]) -> tuple[KVCacheStepper, GenerationStream, Floats]:
-        """The prompts of some texts, read → f32[texts vocab]."""
+        """Prefill the prompts of fresh sequences → f32[batch vocab]."""
         facts, entrance = self.writer.apart, self.writer.entrance
         assert facts is not None, "sequences of different lengths need a step that supports them"
         asked = self.ask(fresh)
@@ -206,7 +205,7 @@ class ContinuousBatch(Generic[T]):
         return stepper, asked, self._fed(stepper, prepared[entrance.growing])
 
     def _count(self, asked: GenerationStream) -> None:
-        """Sources are fed as well, with the padding behind them."""
+        """Count the source tokens fed, padding included."""
         facts, growing = asked.writer.entrance.graph.input_facts, asked.keep
         for name, value in asked.prepared.items():
             if facts[name].keep and value is not growing:
@@ -214,7 +213,7 @@ class ContinuousBatch(Generic[T]):
                 self.used += int(value.sum())
 
     def step(self) -> Iterator[Ended]:
-        """One token more for every text."""
+        """Generate one token for every sequence."""
         assert self.stepper is not None, "there are texts to go on with"
         live, over = self.live, np.array([lane.over for lane in self.lanes])
         self.stepper.rows.over = over
@@ -239,7 +238,7 @@ class ContinuousBatch(Generic[T]):
         return np.asarray(stepper.step(tokens), np.float32)
 
     def _alone(self, texts: Sequence[tuple[int, T]], failed: Failed) -> Iterator[Ended]:
-        """Texts one of which something is wrong with, from their beginnings."""
+        """Retry the sequences of a failed batch one by one."""
         if len(texts) == 1 and not self.lanes:
             yield texts[0][0], failed
             return
@@ -250,7 +249,7 @@ class ContinuousBatch(Generic[T]):
 
 
 def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[Ended]:
-    """The next token of every text, by f32[texts vocab]; gives those that are over."""
+    """Choose the next token of every sequence from f32[batch vocab]; yield the finished ones."""
     best = logits.max(axis=1, initial=-np.inf)  # is NaN where any of the row is
     fine = np.isfinite(best)
     for row in np.flatnonzero(~fine).tolist():
@@ -265,7 +264,7 @@ def _chosen(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[Ended]:
 
 
 def _before(keep: Bools) -> int:
-    """How many columns stand before the first that exists."""
+    """Count the padding columns before the first token."""
     return int(keep.argmax()) if keep.any() else len(keep)
 
 
@@ -277,7 +276,9 @@ def _no_best(lane: BatchSlot[T]) -> Failed:
 
 
 def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]]:
-    """Rows for which the rules on tokens say the same: all, where they hang on no place."""
+    """Group batch elements to which the same token rules apply: all, if no rule depends on the
+    position.
+    """
     groups: dict[object, list[int]] = {}
     for row in rows:
         s = lanes[row].settings
@@ -291,7 +292,9 @@ def _alike(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]
 def _tokens(
     lanes: Sequence[BatchSlot[T]], logits: Floats
 ) -> Iterator[tuple[BatchSlot[T], int, float | None]]:
-    """What is chosen for texts at one place, by f32[texts vocab], and how probable it was."""
+    """Yield the tokens chosen for sequences at one position from f32[batch vocab], with
+    log-probabilities.
+    """
     settings, step = lanes[0].settings, len(lanes[0].tokens)
     seen = [lane.seen for lane in lanes if lane.seen is not None]
     place = DecodePosition(

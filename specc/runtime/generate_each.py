@@ -23,11 +23,10 @@ Row = tuple[int, GenerationStream]
 def generate_each(
     writer: Generator, rows: object, at_once: object, settings: GenerationSettings
 ) -> Iterator[GenerationResult | Diagnostic]:
-    """What is written of every row, or what is wrong with it, in the order of the rows.
+    """Yield the generation or the diagnostic of every row, in order. A row is the value of the
+    first required input, or inputs by name, without a batch axis.
 
-    A row is what is given for the first input that is asked for, or inputs by name; none
-    of it has an axis for the batch. E0891 for rows that are none, for texts beside each
-    other that are no count, and for several of one row.
+    E0891 for invalid rows, for an invalid batch size, and for several sequences in one row.
     """
     count = _count(at_once)
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
@@ -72,7 +71,7 @@ def _in_order(
 
 
 def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[GenerationStream]:
-    """A batch of texts that are prepared one by one."""
+    """Make a continuous batch of sequences that are prepared one by one."""
 
     def ask(texts: Sequence[GenerationStream]) -> GenerationStream:
         return _joined(texts, ())
@@ -101,7 +100,7 @@ def _apart(writer: Generator, one: GenerationStream, other: GenerationStream) ->
 
 
 def _written(some: Sequence[Row]) -> Iterator[Ended]:
-    """All of a batch; each alone where something is wrong with one of them."""
+    """Generate a batch; on an error retry its sequences one by one."""
     numbers = [number for number, _ in some]
     try:
         made = _joined([text for _, text in some], numbers).results()
@@ -116,7 +115,7 @@ def _written(some: Sequence[Row]) -> Iterator[Ended]:
 
 
 def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
-    """Texts that are prepared alone, as one batch."""
+    """Join sequences that were prepared alone into one batch."""
     first = texts[0]
     entrance = first.writer.entrance
     prepared = stack_prompts(entrance, [text.prepared for text in texts])
@@ -152,7 +151,7 @@ def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
 
 
 def _count(at_once: object) -> int:
-    """E0891 for what is no count of texts."""
+    """Raise E0891 unless the batch size is a valid count."""
     count = 0
     if isinstance(at_once, SupportsIndex) and at_once is not True:
         count = operator.index(at_once)
@@ -166,6 +165,6 @@ def _count(at_once: object) -> int:
 
 
 def _where(failed: Failed, number: int) -> Diagnostic:
-    """What is wrong with a row, and with which."""
+    """Return the diagnostic of a row, with its index."""
     first = failed.diagnostics[0]
     return replace(first, notes=(*first.notes, f"it is row {number + 1}"))

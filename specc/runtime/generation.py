@@ -64,7 +64,9 @@ class GenerationStream(GenerationRequest):
         )
 
     def __iter__(self) -> Iterator[DecodeStep]:
-        """Tokens i64[rows] as they are made; a beam search finds whole texts first."""
+        """Yield tokens i64[batch] as they are generated; beam search finds whole sequences
+        first.
+        """
         place = 0
         while place < len(self.log) or self._one_more():
             yield self.log[place]
@@ -123,7 +125,7 @@ class GenerationStream(GenerationRequest):
         return made is not None
 
     def _row(self, row: int) -> GenerationResult:
-        """What the log says of one row, up to its end."""
+        """Return the logged tokens of one batch element, up to its end."""
         tokens, scores, ended = list[int](), list[float](), False
         for made in self.log:
             if ended:
@@ -141,7 +143,7 @@ class GenerationStream(GenerationRequest):
 
 
 def _found(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
-    """What a search has found."""
+    """Convert a beam hypothesis to a result."""
     return GenerationResult(
         tokens=text.tokens,
         text=decode_tokens(writing, text.tokens),
@@ -152,7 +154,7 @@ def _found(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
 
 
 def decode_tokens(asked: GenerationRequest, tokens: Sequence[int]) -> str | None:
-    """The text of tokens, up to a stop; None where tokens are no text."""
+    """Decode tokens to text up to a stop; None if the model has no detokenizer."""
     if asked.writer.decode is None:
         return None
     stop, strings = asked.settings.stop, asked.settings.stop_strings
@@ -183,7 +185,7 @@ def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
 
 
 def _beams(writing: GenerationStream) -> Iterator[DecodeStep]:
-    """Steps of the best text of each row, once the search has found it."""
+    """Yield the steps of the best hypothesis of each batch element once beam search ends."""
     writing.found = _searched(writing)
     best = [row[0] for row in writing.found]
     for step in range(max((len(h.tokens) for h in best), default=0)):
@@ -217,7 +219,7 @@ def results_as_arrays(
     shape = (len(results), len(results[0]))
 
     def padded(rows: Iterable[Sequence[float]], fill: float) -> Array:
-        """[batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
+        """Pad to [batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
         return np.array(values).reshape(*shape, longest)[:, best]
 

@@ -25,13 +25,11 @@ Begin = Callable[[Mapping[str, Array]], FullForwardStepper | KVCacheStepper]
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """What a model that writes is run by. `entrance` says what it may be given,
-    `context` how much it can see, by `table`.
-
-    `stepper` begins one that is driven from here; `itself` runs one that decodes by
-    itself, `compiled` as it says. Tokens are `drawn` from so many. A text `begins` by
-    itself where rows stand before it, of which its first token is drawn. `apart` are the
-    facts of a step in which sequences of different lengths may share a batch.
+    """The parts of a generative model. `entrance` describes its inputs, `context` its maximum
+    length, bounded by `table`. `stepper` begins a decode loop in Python; `itself` runs a standalone
+    decode graph with the settings `compiled`. Tokens are `drawn` from so many logits. `begins`: the
+    first token is sampled from prefix positions, without a prompt. `apart` are the facts of a step
+    whose batch may hold sequences of different lengths.
     """
 
     entrance: ModelInputs
@@ -62,19 +60,16 @@ class GenerativeModel:
 
     @property
     def vocabulary(self) -> VocabularySizes:
-        """How many tokens there are."""
+        """Vocabulary sizes of the input and of the logits."""
         below = self.entrance.graph.input_facts[self.entrance.growing].below
         return VocabularySizes(below.number if below is not None else None, self.drawn)
 
 
 @dataclass(kw_only=True)
 class GenerationRequest:
-    """What a model that writes is asked for: a batch of texts behind `prompt`, of which
-    `keep` says what is no padding.
-
-    There is `room` for so many tokens. `begun` says that nobody gave a prompt: the first
-    token is the start, or there is none. The seed draws texts by their `numbers`, which
-    are those of the rows where nobody gives any.
+    """A request to generate a batch after `prompt`, with `keep` as its padding mask and `room` for
+    so many tokens. `begun`: no prompt was given, so the first token is the start token, or there is
+    none. Sequences are sampled by their `numbers`, by default their batch indices.
     """
 
     writer: GenerativeModel
@@ -88,13 +83,13 @@ class GenerationRequest:
 
     @property
     def bounded(self) -> GenerationSettings:
-        """The settings, with no more tokens than there are positions for."""
+        """The settings, with max_tokens limited to the positions left."""
         most = min(self.settings.max_tokens, self.room)
         return replace(self.settings, max_tokens=most)
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
-        """Ids to text. E0945 where tokens are no text."""
+        """Detokenizer. E0945 if the model has none."""
         if self.writer.decode is None:
             raise_error(
                 "E0945",

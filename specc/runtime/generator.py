@@ -50,15 +50,13 @@ class Generator(GenerativeModel):
         return format_repr(f"writer of {made.name}: {made.growing} from {made.source}")
 
     def generate(self, *given: object, **settings: object) -> GenerationStream:
-        """Begin to write behind what is given: inputs by name, or in the order in which
-        the spec has them.
+        """Start generation from inputs by name, or in the order of the spec.
 
-        An input is an array, a nested list, a text or a list of texts. Other names are
-        settings (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`,
-        `top_p`, `min_p`, `repetition_penalty`, `num_beams`, `length_penalty`,
-        `early_stopping`, `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`.
-        Fails with E09xx on inputs, E0731 to E0733 on settings, E0943 for prompts longer
-        than the context.
+        An input is an array, a nested list, a text or a list of texts. Other names are settings
+        (docs/generation.md): `max_tokens`, `strategy`, `temperature`, `top_k`, `top_p`, `min_p`,
+        `repetition_penalty`, `num_beams`, `length_penalty`, `early_stopping`,
+        `num_return_sequences`, `stop`, `stop_strings`, `seed`, `log_probs`. Fails with E09xx on
+        inputs, E0731 to E0733 on settings, E0943 for prompts longer than the context.
         """
         names = [n for n in settings if n in self.entrance.graph.inputs]
         inputs = {name: settings.pop(name) for name in names}
@@ -91,7 +89,7 @@ class Generator(GenerativeModel):
         return chosen
 
     def _settled(self, asked: object) -> dict[str, object]:
-        """Settings that the model was compiled with, which hold unless others are asked for."""
+        """Return the compiled settings, which apply unless the caller overrides the strategy."""
         kind = self.compiled.get("strategy")
         own = asked is None or (isinstance(asked, str) and asked == kind)
         options = [o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)]
@@ -137,7 +135,7 @@ class Generator(GenerativeModel):
 
 
 def standalone_generator_of(model: LoadedModel) -> Generator | None:
-    """How a model of one graph writes; None where it says nothing of it."""
+    """Return the generator of a single-graph model; None if the model is not generative."""
     generation, graph = model.manifest.generates, model.manifest.graph
     if generation is None:
         return None
@@ -193,7 +191,7 @@ def _by_itself(
 
 
 def _begins(graph: Graph, generation: GenerateSection) -> bool:
-    """Whether a whole graph gives a row of what is drawn from before any token."""
+    """Return whether the full forward gives logits before any token."""
     grows = graph.inputs[generation.growing].type.shape[1].name
     made = graph.outputs[generation.source].type
     # Where rows of what grows are promised it may not be run on none.
@@ -203,7 +201,7 @@ def _begins(graph: Graph, generation: GenerateSection) -> bool:
 
 
 def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
-    """How many tokens are drawn from."""
+    """Return the size of the logits' vocabulary axis."""
     return graph.outputs[generation.source].type.shape[-1].number
 
 
@@ -261,13 +259,13 @@ def open_generator(package: ModelPackage, *, provider: str = "cpu", threads: int
 
 
 def _strides(data: object) -> dict[str, int]:
-    """Strides from JSON data; what is none of ours is left out."""
+    """Parse strides from JSON data; invalid entries are dropped."""
     told = data if isinstance(data, dict) else {}
     return {name: stride for name, stride in told.items() if isinstance(stride, int) and stride > 1}
 
 
 def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
-    """What may be given: the spec's inputs, of which `encode` and the step read some."""
+    """Return the inputs of the spec that `encode` or the step read."""
     signature, growing = facts.signature, facts.generation.growing
     encode = package.manifest("encode").graph if "encode" in package.roles else None
     read = {growing, *step.inputs, *(encode.inputs if encode else ())}

@@ -57,17 +57,17 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
 
 
 def _weight_shape(value: Value) -> tuple[int, ...]:
-    """The lengths of a weight. E0917 is told of one that is no matrix by its numbers."""
+    """Return the shape of a weight, 0 for symbolic dimensions."""
     return tuple(d.number or 0 for d in value.type.shape)
 
 
 @dataclass(kw_only=True)
 class LoadedModel:
-    """A compiled model ready to run: `runtime` holds it, `session` runs it as its graph
-    says, which is the same but for a step that writes into buffers.
+    """A compiled model ready to run: `runtime` is its session, `session` follows its declared
+    graph, which differs only for a step with in-place buffers.
 
-    `model.run(pixel_values=array)` gives the results by name; absent inputs that have a
-    default are computed.
+    `model.run(pixel_values=array)` returns the results by name; absent inputs with a default are
+    computed.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class LoadedModel:
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """What it takes."""
+        """The inputs."""
         return self.entrance.specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
@@ -90,11 +90,11 @@ class LoadedModel:
         return self.session.run(self.prepared(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
-        """The results, and the weights of every attention by its scope: [batch, heads,
-        query, key].
+        """Return the results and the weights of every attention by its scope: [batch, heads, query,
+        key].
 
-        Where an attention stands in a loop, each turn is a query; where it has many
-        queries in each, a turn is a map of its own, `self.attn turn 1`.
+        In a loop each iteration is a query; if each iteration has many queries, it is a map of its
+        own, `self.attn turn 1`.
         """
         session, names = self._attending
         prepared = self.prepared(inputs)
@@ -105,22 +105,24 @@ class LoadedModel:
 
     @cached_property
     def _attending(self) -> tuple[Session, dict[str, str]]:
-        """A copy that gives attention weights too, opened when they are first asked for."""
+        """A copy of the model that also returns attention weights, opened on first use."""
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
     @property
     def entrance(self) -> ModelInputs:
-        """What may be given to it."""
+        """The inputs with their preprocessing and defaults."""
         manifest = self.manifest
         growing = str((manifest.generation or {}).get("growing", ""))
         return model_inputs_of(manifest.graph, manifest.reading, manifest.defaults, growing)
 
     def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """Checked arrays for every input, defaults filled in."""
+        """Return checked arrays for every input, defaults filled in."""
         return self.entrance.prepared(inputs)
 
     def exact(self) -> "LoadedModel":
-        """The same with nothing rounded but weights; itself where none are."""
+        """Return the model with weight-only quantization (no quantized activations); itself if none
+        are quantized.
+        """
         if not self.manifest.rounded:
             return self
         runtime = self.file.open_exact(self.provider)
@@ -130,7 +132,9 @@ class LoadedModel:
         return replace(self, runtime=runtime, session=session)
 
     def with_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
-        """A copy that also gives what its products by rounded weights read and make."""
+        """Return a copy that also outputs the operands and results of its quantized matrix
+        products.
+        """
         session, products = self.file.open_with_products(self.provider)
         if isinstance(self.session, BufferedStep):
             return replace(self.session, inner=session), products
@@ -144,18 +148,17 @@ class LoadedModel:
         return counting
 
     def weights(self) -> dict[str, Array]:
-        """The model's parameters by the spec's names; rounded ones as what they stand for."""
+        """Return the model's parameters by the spec's names, dequantized."""
         return read_dequantized_weights(self.file, self.manifest)
 
 
 def load_model(
     path: str, *, provider: str = "cpu", threads: int = 0, contents: bool = False
 ) -> LoadedModel:
-    """A compiled model, with `contents` once every byte of it is known to be what was
-    written.
+    """Load a compiled model; `contents` verifies every byte by hash.
 
-    E0918 for one without our manifest, E0929 for weights that are not its own, E0921
-    and E0922 for a provider that is not there.
+    E0918 if it has no specc manifest, E0929 if the weights are not its own, E0921 and E0922 if the
+    provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
     manifest = manifest_of_file(file, path)
@@ -170,9 +173,10 @@ larger one takes more than 5 % of the time to load it.
 
 
 def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
-    """Raise E0929 where weights beside a model, or the model itself, are not what was
-    compiled. A model larger than HASHED_BYTES with its weights inside is compared only
-    with `contents`, and so is what follows the first mebibyte of a file of weights.
+    """Raise E0929 if the model or its external data differ from what was compiled.
+
+    A model larger than HASHED_BYTES with its weights inside is compared only with `contents`, and
+    so is all after the first mebibyte of a weight file.
     """
     folder, name = file.path.parent, file.path.name
     recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
@@ -207,10 +211,10 @@ def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
 def load_parsed_model(
     file: ModelFile, manifest: Manifest, provider: str, threads: int = 0
 ) -> LoadedModel:
-    """A model file with its manifest and what lies beside it, ready to run.
+    """Open a model file with its manifest and external data.
 
-    E0804 where there is no room for its weights, before any is taken; E0921 and E0922
-    for a provider that is not there, E0942 for a tokenizer that is not the model's.
+    E0804 if there is too little memory for its weights (checked before allocation), E0921 and E0922
+    if the provider is not available, E0942 if the tokenizer is not the model's.
     """
     manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
     room = file.room()
@@ -228,12 +232,12 @@ def load_parsed_model(
 
 
 def read_manifest(path: str) -> Manifest:
-    """What a compiled model says about itself; it is not run."""
+    """Read the manifest of a compiled model without running it."""
     return manifest_of_file(backend.load_runner().read_model(Path(path)), path)
 
 
 def manifest_of_file(file: ModelFile, path: str) -> Manifest:
-    """The manifest of a model file. E0918 where there is none."""
+    """Return the manifest of a model file. E0918 if there is none."""
     texts = file.metadata
     if KEY not in texts:
         raise_error(
@@ -248,8 +252,8 @@ def manifest_of_file(file: ModelFile, path: str) -> Manifest:
 def run_batches(
     model: LoadedModel, given: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
-    """The results of each batch, when it is asked for: no two batches are held at once.
-    E0910 where what is given is no iterable of mappings; a fault names its batch.
+    """Yield the results of each batch lazily. E0910 unless the argument is an iterable of mappings;
+    errors name their batch.
     """
     batches: Any = given[0]
     alone = len(given) == 1 and not inputs
@@ -287,10 +291,10 @@ def _not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """`model` for these lengths of its inputs alone: `fixed(model, {"batch": 1})`.
+    """Return `model` specialized to these input lengths: `fixed(model, {"batch": 1})`.
 
-    E0981 unless each length has one whole number; E0832 for a model that decodes by
-    itself, whose results are as long as they become.
+    E0981 unless each length has one integer; E0832 for a standalone decode graph, whose result
+    lengths are dynamic.
     """
     if model.manifest.decodes is not None:
         raise_error("E0832", "a model that decodes by itself has no results of fixed length")
@@ -310,7 +314,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
 
 
 def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
-    """E0981."""
+    """Raise E0981 for unknown or invalid lengths."""
     known = _lengths(graph)
     for name, length in lengths.items():
         if name not in known:
@@ -325,7 +329,7 @@ def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
 
 
 def _lengths(graph: Graph) -> list[str]:
-    """The lengths that only inputs tell, in their order."""
+    """Return the dynamic lengths of the inputs, in order."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     found = dict.fromkeys(symbol for dim in dims for symbol in sorted(dim.symbols()))
     return [symbol for symbol in found if symbol not in graph.facts]

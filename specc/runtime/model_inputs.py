@@ -39,19 +39,16 @@ NUMPY: Mapping[str, np.dtype[np.generic]] = {
 
 
 def initial_state(state: DecodeState, env: Mapping[str, int]) -> Array:
-    """A state before the first row: zeros, without rows where it has an axis of them."""
+    """Return the initial state: zeros, with length 0 along the time axis."""
     shape = [0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)]
     return np.zeros(shape, NUMPY[state.type.dtype])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """The inputs of `graph`, how `reading` reads them and how `defaults` computes those
-    that are absent.
-
-    `growing` is the input that grows, where one does; `bounds` says what each length
-    may be, `strides` of how many rows padding in front consists, where an input says
-    which rows exist. `unread` are inputs that nothing reads, which may be left out.
+    """The inputs of `graph`, their preprocessing `reading` and the graph `defaults` of absent ones.
+    `growing` is the autoregressive input, if any; `bounds` are the limits of each length, `strides`
+    the multiples that left padding must have. `unread` inputs have no consumer and may be omitted.
     """
 
     graph: Graph
@@ -67,7 +64,7 @@ class ModelInputs:
 
     @property
     def specs(self) -> tuple[InputSpec, ...]:
-        """What is checked of each input."""
+        """The expected dtype and shape of each input."""
         absent = {*self.unread, *(self.defaults.outputs if self.defaults else ())}
         made = []
         for name, value in self.graph.inputs.items():
@@ -85,12 +82,12 @@ class ModelInputs:
         ]
 
     def pads_left(self, name: str) -> bool:
-        """Whether what is too short for an input is padded in front of it."""
+        """Return whether short values of an input are left-padded."""
         return name in self.graph.inputs and is_left_padded(self.graph, name, self.growing)
 
     def encode_each(self, name: str, texts: Sequence[object]) -> list[Array | Diagnostic]:
-        """The ids i64[length] of each text for the input `name`, or what is wrong with
-        it: a bad text fails no other. E0906 for an input that reads no text.
+        """Tokenize each text for the input `name`: ids i64[length], or a diagnostic for that text
+        alone. E0906 if the input has no tokenizer.
         """
         record = self.reading.of_input(name)
         if not isinstance(record, TEXT):
@@ -119,7 +116,7 @@ class ModelInputs:
         return whole
 
     def _seen(self, name: str, value: object) -> object:
-        """What is given as an input: an array, texts, or lists of numbers as they are."""
+        """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
         several = is_multi_image_input(self.graph, self.reading, name)
         texts = images_per_text(self.reading, name, value) if several else []
         if texts:
@@ -145,7 +142,7 @@ class ModelInputs:
 def model_inputs_of(
     graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, growing: str
 ) -> ModelInputs:
-    """What may be given to a whole graph, as it says itself."""
+    """Return the inputs of a full-forward graph with its declared bounds and strides."""
     return ModelInputs(
         graph=graph,
         reading=reading,
@@ -157,7 +154,7 @@ def model_inputs_of(
 
 
 def _in_strides(name: str, keep: Array, stride: int) -> None:
-    """E0325 where rows stand behind padding that is no whole number of strides."""
+    """Raise E0325 if left padding is not a multiple of the stride."""
     before = np.where(keep.any(-1), keep.argmax(-1), 0).reshape(-1)
     odd = np.flatnonzero(before % stride)
     if odd.size:
@@ -173,7 +170,7 @@ def _in_strides(name: str, keep: Array, stride: int) -> None:
 
 
 def find_unread_inputs(graph: Graph, defaults: Graph | None, read: Iterable[str]) -> frozenset[str]:
-    """The inputs of `graph` that are not `read`, nor by the default of one that is."""
+    """Return the inputs of `graph` that neither `read` contains nor a default of these reads."""
     todo, found = list(read), set[str]()
     while todo:
         name = todo.pop()

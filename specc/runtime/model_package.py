@@ -46,17 +46,17 @@ class ModelPackage:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The graphs there are, in alphabetical order: `encode`, `score`, `step`."""
+        """The graphs in alphabetical order: `encode`, `score`, `step`."""
         return tuple(sorted(self.index.graphs))
 
     @property
     def usual(self) -> str:
-        """The graph that is meant where none is named; empty where that is open."""
+        """The default graph; empty if it is ambiguous."""
         alone = self.roles[0] if len(self.roles) == 1 else ""
         return next((role for role in USUAL if role in self.roles), alone)
 
     def has(self, wanted: str) -> bool:
-        """Whether there is a graph of that name, or one that is meant without a name."""
+        """Return whether there is a graph of that name, or a default graph."""
         return wanted in self.roles or bool(self.usual and not wanted)
 
     def role(self, wanted: str = "") -> str:
@@ -76,18 +76,18 @@ class ModelPackage:
         raise_error("E0832", title, helps=helps)
 
     def described(self, role: str) -> bool:
-        """Whether a graph carries a manifest."""
+        """Return whether a graph carries a manifest."""
         return KEY in self.models[role].metadata
 
     def manifest(self, role: str) -> Manifest:
-        """What a graph says of itself. E0918 where it says nothing."""
+        """Return the manifest of a graph. E0918 if it has none."""
         file = self.models[role]
         found = manifest_of_file(file, str(file.path))
         # The texts of a spec stand once in the index, not in every graph.
         return found if found.sources else replace(found, sources=self.index.sources)
 
     def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
-        """A graph ready to run. E0921 and E0922 for a provider that is not there."""
+        """Load a graph ready to run. E0921 and E0922 if the provider is not available."""
         model = load_parsed_model(self.models[role], self.manifest(role), provider, threads)
         if role != "step" or not self.index.about:
             return model
@@ -161,7 +161,7 @@ def _check_size(folder: Path, name: str, facts: FileDigest) -> None:
 
 
 def _checked(folder: Path, name: str, facts: FileDigest) -> bytes:
-    """The content of a file, once it is known to be what was written with the package."""
+    """Return the content of a file, verified by its hash."""
     _check_size(folder, name, facts)
     try:
         data = read_regular_file(folder / name, facts.bytes)
@@ -201,7 +201,7 @@ def _mixed(folder: Path, name: str, why: str) -> NoReturn:
 
 
 def format_package_overview(package: ModelPackage) -> list[str]:
-    """What a package holds, a line a graph and one for each further file."""
+    """Format the files of a package, one line per graph and per extra file."""
     rows = _files(package.index)
     sizes = [f"{group_thousands(size)} bytes" for _, _, size in rows]
     width = max(map(len, sizes))
@@ -216,7 +216,7 @@ def format_package_overview(package: ModelPackage) -> list[str]:
 
 
 def _files(index: PackageIndex) -> list[tuple[str, str, int]]:
-    """The role, name and bytes of every file: graphs first, weights last."""
+    """Return role, name and bytes of every file: graphs first, weights last."""
     named = [*sorted(index.graphs.items()), *sorted(index.extras.items())]
     rows = [(role, name, index.files[name].bytes) for role, name in named]
     others = index.files.keys() - {name for _, name in named}
@@ -227,7 +227,9 @@ def _files(index: PackageIndex) -> list[tuple[str, str, int]]:
 
 
 def _between_steps(package: ModelPackage) -> list[str]:
-    """What `encode` hands over and what a step hands to the next, where the package says so."""
+    """Describe the outputs of `encode` and the states between steps, if the package
+    declares them.
+    """
     about = package.index.about
     if "step" not in package.roles or not about or not package.described("step"):
         return []
@@ -242,7 +244,7 @@ def _between_steps(package: ModelPackage) -> list[str]:
 
 
 def _growth(state: DecodeState, facts: GenerationFacts) -> str:
-    """How a state changes from step to step, in words; empty: it stays as large as it is."""
+    """Describe how a state grows per step; "" if its size is constant."""
     if state.rows is None:
         return ""
     if state.most < inf:

@@ -44,7 +44,7 @@ class OpenedModel(Closeable):
         return format_repr(f"model {self._signed}, {self.provider}")
 
     def _repr_html_(self) -> str:
-        """What it takes and gives, for a notebook."""
+        """Return inputs and outputs as an HTML table for notebooks."""
         return render_html_table(
             f"specc model {self.path}",
             [
@@ -57,7 +57,7 @@ class OpenedModel(Closeable):
 
     @property
     def _signed(self) -> str:
-        """Its name, what it takes and what it gives."""
+        """Its name, inputs and outputs."""
         if self.closed:
             return f"at {self.path}, closed"
         if self.scoring is None:
@@ -66,12 +66,12 @@ class OpenedModel(Closeable):
 
     @property
     def steps(self) -> bool:
-        """Whether a text is written with a step graph, which specc drives."""
+        """Whether specc runs a decode loop over a step graph."""
         return _drives(self.package, self.graph, rows_come=False)
 
     @cached_property
     def streamer(self) -> StreamingModel | None:
-        """How it is given rows as they come; None for what is not streamed."""
+        """The streaming model; None if the model does not stream."""
         if self.package is None or not _drives(self.package, self.graph, rows_come=True):
             return None
         self.check_open()
@@ -79,14 +79,14 @@ class OpenedModel(Closeable):
 
     @cached_property
     def whole(self) -> LoadedModel:
-        """The graph that computes all at once. E0832 where it is open which is meant."""
+        """The full-forward graph. E0832 if it is ambiguous."""
         role = self.package.role(self.graph) if self.package else ""
         # the same graph is not opened twice: it may fill the memory of a device
         return self.scoring if role == "score" and self.scoring else self._load(role)
 
     @cached_property
     def scoring(self) -> LoadedModel | None:
-        """The graph that scores whole texts; None where a package lacks it."""
+        """The full-forward graph; None if a package lacks it."""
         if self.package is None:
             return self.whole
         return self._load("score") if "score" in self.package.roles else None
@@ -129,14 +129,14 @@ class OpenedModel(Closeable):
 
     @property
     def entrance(self) -> ModelInputs:
-        """What may be given to it."""
+        """The inputs with their preprocessing and defaults."""
         if self.streamer is not None and self.scoring is None:
             return self.streamer.entrance
         return self.writer.entrance if self.writer else self.whole.entrance
 
     @property
     def chance(self) -> RandomWeights | None:
-        """Which weights are random, where there are any."""
+        """Record of randomly initialized weights, if any."""
         # in a package with steps no graph has all the weights: the index has the seed
         fed = self.writer if self.steps else self.streamer
         if self.steps or fed is not None:
@@ -148,7 +148,7 @@ class OpenedModel(Closeable):
     def begin(
         self, given: Mapping[str, object], settings: Mapping[str, object]
     ) -> GenerationStream:
-        """A text behind what is given. E0701 where nothing can be written."""
+        """Start generation from these inputs. E0701 if the model is not generative."""
         if self.writer is None:
             _nothing_to_set(self)
         return self.writer.generate(**given, **settings)
@@ -162,7 +162,7 @@ class OpenedModel(Closeable):
             self.__dict__.pop(name, None)
 
     def check_open(self) -> None:
-        """E0949 once it is closed."""
+        """Raise E0949 if the model is closed."""
         if self.closed:
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
@@ -231,7 +231,7 @@ def has_batch_shared_scales(opened: OpenedModel) -> bool:
 
 
 def open_stream(opened: OpenedModel) -> StreamingModel:
-    """The same. E0977 for what is not streamed."""
+    """Return the streaming model. E0977 if the model does not stream."""
     if opened.streamer is None:
         mend = "compile a spec that says `stream RESULT of INPUT`, `--graphs step`"
         raise_error("E0977", "this model is not streamed", helps=[mend])
@@ -254,10 +254,9 @@ def open_compiled(
     threads: int = 0,
     contents: bool = False,
 ) -> OpenedModel:
-    """What lies at `path`, with `contents` once every byte is known to be what was
-    written.
+    """Open the model at `path`; `contents` verifies every byte by hash.
 
-    E0802 and E0830 to E0832 for a package that cannot be opened, or has no such graph.
+    E0802 and E0830 to E0832 if a package cannot be opened, or has no such graph.
     """
     if not os.path.lexists(path):
         _not_there(Path(path))
@@ -279,7 +278,7 @@ def open_compiled(
 
 
 def _not_there(path: Path) -> NoReturn:
-    """E0802, with the model beside it that was probably meant."""
+    """Raise E0802, suggesting a similarly named model in the directory."""
     try:
         beside = sorted(path.parent.iterdir())
     except (OSError, ValueError):  # no folder, or none that may be looked into
@@ -296,7 +295,7 @@ def _not_there(path: Path) -> NoReturn:
 
 
 def _no_attention(where: str) -> NoReturn:
-    """E0931: the graph is not there whose attention is asked for."""
+    """Raise E0931: the graph with the attention is missing."""
     title = f"the weights of attention are seen {where}"
     raise_error(
         "E0931", title, helps=["compile it with `--graphs all`, or with `--graphs score,step`"]
@@ -304,7 +303,7 @@ def _no_attention(where: str) -> NoReturn:
 
 
 def _nothing_to_set(opened: OpenedModel) -> NoReturn:
-    """E0701 where nothing can be written."""
+    """Raise E0701: the model does not generate."""
     helps = ["leave out the options of writing"]
     if opened.package is None:
         title = "this model does not generate, so there is nothing to set"

@@ -25,14 +25,13 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(kw_only=True)
 class PerTokenInputs:
-    """The inputs along the time axis beside the growing one, as the text grows.
+    """The inputs along the time axis other than tokens, extended during generation.
 
-    What a caller gives is for the prompt. For what is written, an input with a default
-    is computed, from all that is there. One that says which rows exist is true where it
-    has none, or declares a side: padding can stand only there. For any other nothing
-    can be known. `given` has all rows, `count` of them the newest, `once` the other inputs,
-    `tokens` i64[batch n] the text; `tables` tell what defaults make of each token. Of
-    texts that are `over`, bool[batch], nothing that is fed exists.
+    The caller's values are for the prompt. For generated tokens an input with a default is
+    recomputed from the whole sequence. A padding mask is true there if it has no default or
+    declares a side. Other inputs are errors. `given` has all positions, the newest `count` being
+    new, `once` the other inputs, `tokens` i64[batch n] the sequences; `tables` cache token-wise
+    defaults. For finished sequences `over`, bool[batch], the mask is false.
     """
 
     entrance: ModelInputs
@@ -78,14 +77,14 @@ class PerTokenInputs:
             self.given[name] = whole
 
     def newest(self, name: str) -> Array:
-        """Of an input the newest rows, along the first of its axes that grow."""
+        """Return the newest positions of an input, along the first of its time axes."""
         value, axis = self.given[name], dict(self._growing)[name][0]
         first = value.shape[axis] - self.count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
     def _longer(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
-        """An input with rows for new tokens along `axes`; those that were there stay as
-        they were, whatever a default would make of them now.
+        """Extend an input along `axes` for new tokens; earlier values stay, whatever its default
+        would compute now.
         """
         old, count = self.given[name], tokens.shape[1]
         before = tuple(map(slice, old.shape))
@@ -106,8 +105,8 @@ class PerTokenInputs:
 
     @cached_property
     def _following(self) -> dict[str, Graph | None]:
-        """The inputs whose written rows are computed: by what makes one of each token
-        alone, where it is so. E0944 for one that has no default.
+        """Inputs computed for generated tokens, with the token-wise graph if there is one. E0944
+        for one without a default.
         """
         defaults, growing = self.entrance.defaults, self.entrance.growing
         found: dict[str, Graph | None] = {}
@@ -121,7 +120,7 @@ class PerTokenInputs:
         return found
 
     def _of_tokens(self, name: str, each: Graph, tokens: Ints) -> Array:
-        """What a default says of tokens, looked up in what it says of all so far."""
+        """Look up a token-wise default in a table over the vocabulary so far."""
         most = int(tokens.max(initial=0))
         if most >= len(self.tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
@@ -131,7 +130,7 @@ class PerTokenInputs:
 
     @property
     def empty(self) -> Bools:
-        """Which texts have no token yet, bool[rows]: padding is none."""
+        """Sequences without a token so far, bool[batch]; padding does not count."""
         keep = find_mask_input(self.entrance.graph, self.entrance.growing)
         known = self.given.get(keep) if keep else None
         if known is None:
@@ -139,7 +138,7 @@ class PerTokenInputs:
         return np.array(~known.any(axis=1))
 
     def reorder(self, rows: Ints) -> None:
-        """Row r becomes what row `rows[r]` was."""
+        """Reorder batch elements: r becomes `rows[r]`."""
         inputs = self.entrance.graph.inputs
         batch = inputs[self.entrance.growing].type.shape[0]
         self.tokens = self.tokens[rows]
@@ -159,7 +158,7 @@ class PerTokenInputs:
         ]
 
     def _computed(self, name: str) -> Array:
-        """The default of an input, for the whole text."""
+        """Compute the default of an input for the whole sequence."""
         defaults, growing = self.entrance.defaults, self.entrance.growing
         assert defaults is not None, "what is computed has a default"
         known = {**self.once, **self.given, growing: self.tokens}
@@ -167,7 +166,7 @@ class PerTokenInputs:
 
 
 def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[str]) -> Array:
-    """What a default makes of all that is known, `whole` whatever reads it."""
+    """Evaluate a default on all known inputs, among them `whole`."""
     alone = resolve_absent_inputs(defaults, (name,))
     # what is not read may not have grown yet
     used = whole | find_default_sources(alone, name)
@@ -176,7 +175,7 @@ def _default(defaults: Graph, name: str, known: Mapping[str, Array], whole: set[
 
 
 def _in_order(names: Iterable[str], defaults: Graph | None, following: Container[str]) -> list[str]:
-    """Inputs, each behind those that it follows from."""
+    """Sort inputs topologically by the dependencies of their defaults."""
     waiting = [*names]
     follows = {
         n: find_default_sources(defaults, n) - {n} if defaults and n in following else set()
@@ -191,7 +190,7 @@ def _in_order(names: Iterable[str], defaults: Graph | None, following: Container
 
 
 def batch_axis(type: Type, batch: Dim) -> int | None:
-    """The axis whose length is that of the batch."""
+    """Return the batch axis, or None."""
     return next((n for n, d in enumerate(type.shape) if d == batch), None)
 
 

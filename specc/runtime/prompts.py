@@ -22,9 +22,8 @@ from specc.runtime.model_inputs import ModelInputs
 
 
 def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
-    """A chat as the ids that the model is to go on behind: of a text, or of messages with
-    `role` and `content`. E0424 where the model has no template, else as
-    `specc.preprocessing.chat_template` does.
+    """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. E0424 if the
+    model has no chat template, else as in `specc.preprocessing.chat_template`.
     """
     growing = entrance.growing
     record = entrance.reading.of_input(growing) if growing else None
@@ -40,9 +39,8 @@ def encode_chat(entrance: ModelInputs, messages: object) -> list[int]:
 def prepare_prompts(
     entrance: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool = False
 ) -> dict[str, Array]:
-    """Arrays for every input, what grows among them: prompts as one batch, or where nobody
-    gives a prompt, the tokens that each text starts with; none where a text `begins`
-    with what stands before it.
+    """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
+    given; none if the sequence `begins` from prefix positions.
     """
     growing = entrance.growing
     if growing not in inputs:
@@ -69,7 +67,7 @@ def _started(
 
 
 def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> dict[str, Array]:
-    """Prompts of different length, of which tokens exist that would in each alone."""
+    """Compute the padding mask of batched prompts as if each stood in a batch of one."""
     defaults, growing = entrance.defaults, entrance.growing
     if defaults is None or keep not in defaults.outputs:
         return prepared
@@ -85,7 +83,7 @@ def _as_alone(entrance: ModelInputs, prepared: dict[str, Array], keep: str) -> d
 
 
 def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
-    """Prompts of different length, lists of ids, padded on the left, with what says so."""
+    """Left-pad prompts of different lengths (lists of ids) and add their padding mask."""
     growing = entrance.growing
     rows = _listed(given)
     if not rows:
@@ -120,7 +118,7 @@ def _padded(entrance: ModelInputs, given: object) -> dict[str, object]:
 
 
 def _listed(given: object) -> list[Sequence[object]]:
-    """Prompts that are lists of ids; nothing where they are anything else."""
+    """Return prompts that are lists of ids; empty for any other value."""
     if not isinstance(given, list | tuple):
         return []
     rows: list[Sequence[object]] = [r for r in given if isinstance(r, list | tuple)]
@@ -128,7 +126,7 @@ def _listed(given: object) -> list[Sequence[object]]:
 
 
 def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
-    """How many texts are written: how many rows the inputs that are given have."""
+    """Return the batch size of the given inputs."""
     graph = entrance.graph
     batch = graph.inputs[entrance.growing].type.shape[0]
     for name, value in inputs.items():
@@ -145,7 +143,7 @@ def _rows(entrance: ModelInputs, inputs: Mapping[str, object]) -> int:
 
 
 def check_generation_settings(source: GenerativeModel, settings: GenerationSettings) -> None:
-    """E0732 and E0733 for what fits no text of this model."""
+    """Raise E0732 or E0733 for settings that this model does not support."""
     growing = source.entrance.growing
     grows = source.entrance.graph.inputs[growing].type
     named = {
@@ -167,7 +165,7 @@ def check_generation_settings(source: GenerativeModel, settings: GenerationSetti
 
 
 def check_context(source: GenerativeModel, prompt: Ints) -> None:
-    """E0943 for a prompt that is longer than what the model can see."""
+    """Raise E0943 if the prompt is longer than the context."""
     if source.context is None or prompt.shape[1] <= source.context:
         return
     raise_error(
@@ -179,8 +177,8 @@ def check_context(source: GenerativeModel, prompt: Ints) -> None:
 
 
 def max_new_tokens(source: GenerativeModel, settings: GenerationSettings, length: int) -> int:
-    """How many tokens may be written behind a prompt of so many. E0733 for none, where a
-    text and its prompt have at most `max_length`.
+    """Return how many tokens may follow a prompt of this length. E0733 if `max_length`
+    leaves none.
     """
     room = settings.max_tokens
     if source.context is not None:

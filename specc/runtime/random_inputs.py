@@ -30,17 +30,17 @@ DENSITIES = (USUAL, 1.0, 0.02)
 
 
 def _symbols(graph: Graph) -> set[str]:
-    """The lengths of the inputs that are known only when the model runs."""
+    """Return the dynamic lengths of the inputs."""
     dims = (d for v in graph.inputs.values() for d in v.type.shape)
     return {symbol for dim in dims for symbol in dim.symbols()}
 
 
 def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A length for every symbol: the smallest first, then distinct primes, so that
-    exchanged axes cannot cancel.
+    """Choose a length for every symbol: the smallest first, then distinct primes, so that swapped
+    axes are detected.
 
-    None is longer than a table of positions allows, or than `most` says. Where the
-    graph has no value at these, the nearest at which it has one.
+    Lengths respect position tables and `most`. If the graph is undefined at these, the nearest
+    valid lengths are used.
     """
     above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     above |= most or {}
@@ -71,10 +71,10 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
 def random_inputs(
     graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator, density: float = USUAL
 ) -> dict[str, Array]:
-    """Inputs a caller could give: ids inside their tables, padding on the declared
-    side, numbers around zero, booleans of which the share `density` is true.
+    """Generate random inputs: ids inside their tables, padding on the declared side, values around
+    zero, booleans true with probability `density`.
 
-    Padding masks are dense and sparse too: no padding at 1, little else at 0.
+    It also sets how dense padding masks are: no padding at 1, almost all padding near 0.
     """
     env = dict(sizes)
     for name, dim in graph.facts.items():
@@ -99,11 +99,11 @@ def random_inputs(
 
 
 def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
-    """For each input of whole numbers that reaches ids of a table, however changed, the
-    rows of the shortest such table.
+    """Return, for each integer input that indexes a table (even transformed), the rows of the
+    smallest such table.
 
-    `embedding(max(ids, 0))` asks for rows that `ids` names, though `ids` itself is no
-    index. Loops are not looked into: what is scanned has a bound of its own there.
+    `embedding(max(ids, 0))` bounds `ids`, though `ids` itself is no index. Loop bodies are skipped:
+    scanned inputs have their own bound there.
     """
     reached = {v: {v} for v in graph.inputs.values() if _is_whole(v)}
     shortest: dict[Value, int] = {}
@@ -123,7 +123,7 @@ def _is_whole(value: Value) -> bool:
 
 
 def _table_of(node: Node) -> tuple[Value, Dim] | None:
-    """The ids of a node that looks rows up, and how many rows there are."""
+    """Return the ids of a table lookup and the table's rows."""
     match node.op:
         case ops.Embedding():
             return node.op.ids(node), node.op.table(node).type.shape[0]
@@ -133,7 +133,7 @@ def _table_of(node: Node) -> tuple[Value, Dim] | None:
 
 
 def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
-    """Numbers below a bound, the last and the first of them among them."""
+    """Sample ids below a bound, including the last and the first."""
     made = rng.integers(0, below, shape)
     if made.size > 1:
         made.flat[0], made.flat[-1] = below - 1, 0
@@ -141,10 +141,10 @@ def _ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
 
 
 def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float) -> Array:
-    """True where a row exists: everything in the first batch row, some padding in the
-    others. All of them have none for a density of 1, most for one near 0.
+    """Generate a padding mask: the first batch element is full, others have some padding.
 
-    Where no side is declared, rows have it on the left and on the right in turn.
+    Density 1 means no padding, near 0 mostly padding. Without a declared side, left and right
+    padding alternate.
     """
     length = shape[-1]
     # half of the usual density on: between half of a row and all of it
@@ -180,7 +180,9 @@ class StepInputs:
         rng: np.random.Generator,
         density: float = USUAL,
     ) -> dict[str, Array]:
-        """Inputs for lengths of the step graph, behind as many rows as they say that there were."""
+        """Sample inputs for lengths of the step graph, after as many past positions as the lengths
+        say.
+        """
         new = self._new(step)
         past = self._past(step, new)
         # A step with nothing as long as the past is told by a number how long it was.
@@ -207,11 +209,11 @@ class StepInputs:
 
     @property
     def _chunk(self) -> int:
-        """How many rows of the input are one of the step's."""
+        """Number of input positions per step position."""
         return self.facts.chunks.rows if self.facts.chunks else 1
 
     def _behind(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
-        """The states that a first call of the step leaves."""
+        """Return the states after a first call of the step."""
         after = backend.load_reference().evaluate_graph(step, first, self.weights)
         return {s.name: _stored(after[s.next], s.type.dtype) for s in self.facts.states}
 
@@ -228,12 +230,12 @@ class StepInputs:
         return {**bounds, **rows}
 
     def _new(self, step: Graph) -> str:
-        """The symbol of the rows that a step takes, or of the chunks of them."""
+        """Return the symbol of the new positions (or chunks) of a step."""
         length = step.inputs[self.facts.generation.growing].type.shape[1]
         return next(iter(length.symbols()))
 
     def _past(self, step: Graph, new: str) -> str:
-        """The symbol of the rows that there were; "" where no length tells it."""
+        """Return the symbol of the past length; "" if no dimension has it."""
         lengths = [s.type.shape[s.rows] for s in self.facts.states if s.rows is not None]
         lengths += [step.inputs[n].type.shape[1] for n in self.facts.whole]
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
@@ -242,7 +244,7 @@ class StepInputs:
     def _once(
         self, made: Mapping[str, Array], sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
-        """The results of `encode`; what it takes that a step takes too is the same for both."""
+        """Return random outputs of `encode`; inputs shared with the step are the same for both."""
         if self.encode is None:
             return {}
         shapes = [v.type.shape for v in self.encode.inputs.values()]
@@ -260,7 +262,7 @@ class StepInputs:
 
 
 def _stored(value: Array, dtype: str) -> Array:
-    """Numbers as the model has them."""
+    """Convert values to the model's dtype."""
     return np.asarray(value).astype(NUMPY[dtype])
 
 
@@ -269,8 +271,8 @@ PAST, PRESENT = "past_key_values.", "present."
 
 
 def states_by_name(step: Graph) -> dict[str, str]:
-    """The states of a step under the names of other programs, each with the result that
-    is the state behind it. A state that no step changes, the keys of a source, has none.
+    """Return the states of a step named as in other exporters, each with the output that updates
+    it. Constant states (the cross-attention keys) have none.
     """
     after = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
@@ -281,8 +283,8 @@ def states_by_name(step: Graph) -> dict[str, str]:
 
 
 def sample_step_inputs(weights: Mapping[str, Array]) -> Draw:
-    """Draws inputs of a step under the names of other programs: what it computes itself
-    of a first part of a text, from no rows before, are the states of the second.
+    """Return a sampler for steps named as in other exporters: it runs the step on a prefix from an
+    empty state and uses the resulting states.
     """
 
     def draw(

@@ -21,10 +21,10 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class StandaloneOutput:
-    """`tokens` i64[batch, num_return_sequences, made], filler behind a stop.
+    """Outputs of a standalone decode graph.
 
-    Beside them `scores` f32[batch, num_return_sequences] of a beam search, or
-    `log_probs` f32[batch, made].
+    `tokens` i64[batch, num_return_sequences, length], filler after a stop; `scores` f32[batch,
+    num_return_sequences] of beam search, or `log_probs` f32[batch, length].
     """
 
     tokens: Array
@@ -33,9 +33,8 @@ class StandaloneOutput:
 
 
 def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutput:
-    """What the model makes of what it is asked for.
-
-    E0912 for padding that the model would not find, E0732 and E0733 for settings.
+    """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
+    E0733 for settings.
     """
     given = {**_inputs(session, asked), **_scalars(session, asked.bounded, asked.prepared)}
     names = list(session.outputs)
@@ -49,7 +48,7 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
 
 
 def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
-    """What the model takes of what is prepared; the rest it computes itself."""
+    """Return the prepared inputs that the graph takes; it computes the rest itself."""
     entrance, takes = asked.writer.entrance, {*session.inputs, *session.optional}
     known = takes
     if asked.begun and entrance.growing in session.optional:
@@ -63,9 +62,7 @@ def _inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
 def _scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> dict[str, Array]:
-    """Settings that the model takes as inputs, under their names: a spec may have an
-    input of that name, then another stands behind it, `seed_2`.
-    """
+    """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
     values, found = asdict(settings), {}
     for name in SCALARS:
         wanted = f"{name}_2" if name in prepared else name
@@ -109,7 +106,7 @@ def standalone_hypotheses(
 
 
 def _hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> BeamHypothesis:
-    """A text up to its first stop; behind it stands filler."""
+    """Truncate a hypothesis at its first stop; filler follows."""
     ends = (n + 1 for n, token in enumerate(tokens) if token in stops)
     end = next(ends, len(tokens))
     return BeamHypothesis(tuple(tokens[:end]), score, tokens[end - 1] in stops)
@@ -123,7 +120,7 @@ def _check_numbers(tokens: Ints) -> None:
 
 
 def _fitting(name: str, value: float) -> float:
-    """A scalar as the model can hold it. E0732 where it cannot."""
+    """Return a scalar in the graph's range. E0732 if it is out of range."""
     if name == "seed" and value >= 2**63:
         raise_error(
             "E0732",
@@ -146,7 +143,7 @@ def _check_computed(
 
 
 def _computed(name: str, entrance: ModelInputs) -> NoReturn:
-    """E0912 for an input that the model computes, and that the caller means otherwise."""
+    """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not entrance.graph.input_facts[name].keep:
         title = f"this model computes `{name}` by itself, and comes to something else"
@@ -163,7 +160,7 @@ def _computed(name: str, entrance: ModelInputs) -> NoReturn:
 
 
 def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, object]) -> None:
-    """E0733 where a setting differs from what the model was compiled with."""
+    """Raise E0733 if a setting differs from the compiled one."""
     values, unsaid = asdict(asked), asdict(GenerationSettings())
     for name in FIXED:
         known = compiled.get(FIXED[name], unsaid[name])
@@ -177,7 +174,7 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
 
 
 def _listed(value: object) -> object:
-    """Tuples as lists, as JSON has them."""
+    """Convert tuples to lists, as in JSON."""
     return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 

@@ -22,7 +22,7 @@ AHEAD = 32
 
 
 class FullForwardStepper:
-    """Runs the whole graph on everything written so far: n tokens cost n full passes."""
+    """Runs the full forward on all tokens so far: n tokens cost n full passes."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class FullForwardStepper:
         self.results: dict[str, Array] = {}
 
     def step(self, tokens: Ints) -> Floats:
-        """i64[rows n] → f32[rows vocab]."""
+        """Feed tokens i64[batch n] → logits f32[batch vocab]."""
         if self.started:
             self.rows.extend(tokens)
         begins, self.started = not self.started, True
@@ -52,12 +52,12 @@ class FullForwardStepper:
         return _newest(made)
 
     def reorder(self, rows: Ints) -> None:
-        """Row r goes on from what row `rows[r]` was."""
+        """Reorder batch elements: r continues from `rows[r]`."""
         self.rows.reorder(rows)
 
 
 class KVCacheStepper:
-    """Runs a step graph: new rows in, logits out, states handed on."""
+    """Runs a decoder-with-past: new tokens in, logits out, states carried."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class KVCacheStepper:
         self.there: tuple[DeviceTensor, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
-        """i64[rows n] → f32[rows vocab]; of no token, what a text begins with."""
+        """Feed tokens i64[batch n] → logits f32[batch vocab]; with n = 0, the initial logits."""
         begins = None if self.started else self.first
         if begins is not None and not tokens.shape[1]:
             self.started = True
@@ -116,7 +116,7 @@ class KVCacheStepper:
         return made if begins is None else _begun(made, begins, self.rows.empty)
 
     def _run(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
-        """All results for what is fed beside the states."""
+        """Run the step on these inputs and the states."""
         if not self.buffers:
             return self.run.tensors({**given, **self.handed, **self.states})
         there = {**self.handed, **{s.name: self.states[s.name] for s in self.buffers}}
@@ -143,8 +143,8 @@ class KVCacheStepper:
         return fixed
 
     def _given(self, tokens: Ints) -> dict[str, Array | DeviceTensor]:
-        """What is fed beside the states: the new tokens, and of inputs along their axis
-        the new rows, or all where the step looks at all of them (a padding mask).
+        """Return the inputs other than states: the new tokens, and of inputs along the time axis
+        the new positions, or all if the step reads all of them (a padding mask).
         """
         given: dict[str, Array | DeviceTensor] = {self.entrance.growing: tokens}
         for name, every in self.rows.given.items():
@@ -175,7 +175,7 @@ class KVCacheStepper:
             self.states[state.name] = grown
 
     def reorder(self, rows: Ints) -> None:
-        """Row r goes on from what row `rows[r]` was, caches and all."""
+        """Reorder batch elements: r continues from `rows[r]`, KV cache included."""
         self.rows.reorder(rows)
         axes = {s.name: s.batch for s in self.facts.states}
         self.states = {n: self._picked(v, axes[n], rows) for n, v in self.states.items()}
@@ -209,7 +209,9 @@ def first_states(
 
 
 def _newest(logits: Array) -> Floats:
-    """f32[rows vocab] of f32[rows n vocab], or of a result that is the newest row alone."""
+    """Return the last logits f32[batch vocab] of f32[batch n vocab], or of an output with the last
+    position only.
+    """
     made: Floats = logits if logits.ndim == 2 else logits[:, -1]
     return made
 
@@ -221,7 +223,7 @@ def _begun(logits: Floats, first: Floats, empty: Bools) -> Floats:
 
 
 def infer_lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
-    """Every length that the shapes of inputs tell by themselves."""
+    """Infer the lengths that appear alone in the shapes of inputs."""
     return {
         d.name: size
         for name, value in graph.inputs.items()
@@ -241,7 +243,7 @@ class BufferedStep:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The results, as of any open model."""
+        """The outputs, as of any session."""
         return self.inner.outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -262,7 +264,7 @@ class BufferedStep:
         return {name: self._joined(name, [m[name] for m in made]) for name in made[-1]}
 
     def _once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:
-        """One call, its buffers just long enough for the old rows and the new."""
+        """Run one call with buffers just long enough for past and new positions."""
         for name in self.facts.in_place:
             old = given[name]
             batch, heads, _, width = old.shape
@@ -271,7 +273,7 @@ class BufferedStep:
         return self.inner.run({**given, PAST_LENGTH_INPUT: np.array(past, np.int64)})
 
     def _piece(self, name: str, value: Array, past: int, start: int, stop: int) -> Array:
-        """The part of an input for some of the new rows."""
+        """Return the slice of an input for some of the new positions."""
         if name in self.facts.whole:
             return value[:, : past + stop]
         axis = self._new(self.graph.inputs[name].type.shape)
@@ -286,6 +288,6 @@ class BufferedStep:
         return np.concatenate(parts, axis)
 
     def _new(self, shape: tuple[Dim, ...]) -> int | None:
-        """The axis of the new rows."""
+        """Return the axis of the new positions."""
         new = self.graph.inputs[self.facts.generation.growing].type.shape[1]
         return next((n for n, d in enumerate(shape) if d == new), None)

@@ -1,4 +1,4 @@
-"""Streaming inference: the rows of an input are fed as they arrive."""
+"""Streaming inference: the positions of an input are fed in chunks as they arrive."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ Lengths: TypeAlias = dict[str, int]
 
 @dataclass(kw_only=True)
 class StreamingModel:
-    """A package whose step is a stream's: `begin` starts one, as often as is wanted."""
+    """A package with a streaming step graph: `begin` starts a stream, any number of times."""
 
     facts: GenerationFacts
     chunks: StreamChunks
@@ -39,7 +39,7 @@ class StreamingModel:
 
     @property
     def chance(self) -> RandomWeights | None:
-        """Which weights are random, where there are any."""
+        """Record of randomly initialized weights, if any."""
         return self.facts.chance
 
     @cached_property
@@ -83,7 +83,7 @@ class StreamingModel:
     def first(
         self, given: Mapping[str, Array], known: Lengths
     ) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
-        """What `encode` hands over, and the first states."""
+        """Return the outputs of `encode`, and the initial states."""
         made: dict[str, DeviceTensor] = {}
         if self.encode is not None:
             at = self.along
@@ -95,7 +95,7 @@ class StreamingModel:
         return first_states(self.facts, self.step, made, given, known)
 
     def nothing(self, known: Lengths) -> Arrays:
-        """Results without rows, of a last piece that fills no chunk."""
+        """Return empty results, for a last piece that fills no chunk."""
         states = {s.next for s in self.facts.states}
         found: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
@@ -123,11 +123,9 @@ class StreamingModel:
 
 @dataclass(kw_only=True)
 class InputStream:
-    """Rows that come, and what was made of them. `rows` says how many came so far; one
-    that has `ended` takes no more.
-
-    `before` are the rows that came, where something looks at all of them; `infer_lengths` what
-    the first piece told of other lengths; `states` what the last step left.
+    """State of a stream. `rows` counts the positions so far; after `ended` it takes no more.
+    `before` are past inputs, if a default or the step reads all of them; `infer_lengths` the other
+    lengths, from the first piece; `states` the states after the last step.
     """
 
     streamer: StreamingModel
@@ -145,12 +143,12 @@ class InputStream:
         return format_repr(f"stream of {made.name}: {self.rows} rows of {made.growing}{end}")
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
-        """The rows of every result that these rows of the inputs make: whole chunks of
-        rows, or with `last` any number.
+        """Feed a piece and return the new positions of every result: whole chunks, or with `last`
+        any length.
 
-        E0976 for rows that are no whole chunks, E0979 where rows that are left over at
-        the end would have made some, E0978 for inputs that come at another time, E0943
-        behind the last row of a table, E09xx for what the inputs cannot take.
+        E0976 for partial chunks, E0979 if leftover positions at the end would have produced
+        results, E0978 for inputs that belong to another call, E0943 beyond the end of a position
+        table, E09xx for invalid inputs.
         """
         # Of two threads that push at once one waits: each goes on from where the other
         # left the stream.
@@ -177,9 +175,8 @@ class InputStream:
         return made
 
     def _given(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """Checked arrays for every input: of those along the stream the rows of this
-        piece alone, but for what the step is given whole; the rows that are remembered
-        then, and every length but that of the rows.
+        """Return checked arrays for every input (the new positions only, unless the step reads
+        all), the positions to remember, and every length other than the time axis.
         """
         at, entrance = self.streamer.along, self.streamer.entrance
         for name in pieces:
@@ -195,12 +192,12 @@ class InputStream:
         return {**prepared, **before}, before, known
 
     def _remembers(self, pieces: Mapping[str, object]) -> bool:
-        """Whether an input follows from all rows that came, not from those that come."""
+        """Return whether a default depends on all positions so far, not only on the new ones."""
         open_ = {n for n in self.streamer.along if n not in pieces}
         return bool(open_ - {*self.streamer.chunks.alone})
 
     def _among_all(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
-        """The same where a default looks at rows that came before."""
+        """Return the same as `_given`, for defaults that read past positions."""
         at, whole = self.streamer.along, {*self.streamer.facts.whole}
         rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
         known = {n: self._behind(n, v) for n, v in rows.items()}
@@ -215,7 +212,7 @@ class InputStream:
         return new, before, self._lengths_of(prepared)
 
     def _behind(self, name: str, rows: Array) -> Array:
-        """New rows of an input behind those that came. E0912 where they do not fit."""
+        """Append new positions of an input to past ones. E0912 if their shapes do not fit."""
         old = self.before.get(name)
         if old is None:
             return rows
@@ -244,7 +241,7 @@ class InputStream:
         return told
 
     def _step(self, given: Mapping[str, Array], count: int) -> dict[str, Array]:
-        """What the step makes of so many rows; what it leaves are the next states."""
+        """Run the step on `count` new positions and carry its states."""
         facts, step = self.streamer.facts, self.streamer.step
         if not self.states and not self.handed:
             self.handed, self.states = self.streamer.first(given, self.lengths)
@@ -262,8 +259,8 @@ class InputStream:
 
 
 def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) -> None:
-    """E0979 where rows that fill no chunk would make some in the whole graph: `rows` are
-    those that whole chunks have, and all.
+    """Raise E0979 if leftover positions would produce results in the full forward: `rows` are the
+    positions in whole chunks, and all.
     """
     entrance, size = streamer.entrance, streamer.chunks.rows
     symbol = str(entrance.graph.inputs[entrance.growing].type.shape[1])
@@ -285,7 +282,7 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
 
 
 def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
-    """E0943 behind the last row of a table, where other inputs take room in it too."""
+    """Raise E0943 beyond the end of a position table, also if other inputs share it."""
     facts, grows = streamer.facts, streamer.entrance.growing
     symbol = str(streamer.entrance.graph.inputs[grows].type.shape[1])
     most = [facts.context, max_context_length(facts.bounds, symbol, known)]
@@ -300,7 +297,7 @@ def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
 
 
 def _rows(value: Array, axis: int, start: int, stop: int) -> Array:
-    """Rows of an array, as far as there are; what has no such axis as it is."""
+    """Slice an array along an axis, clipped to its length; unchanged if it has no such axis."""
     if value.ndim <= axis:
         return value
     end = value.shape[axis]

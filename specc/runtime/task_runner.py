@@ -63,8 +63,8 @@ class Predictions(dict[str, Array]):
 
 @dataclass
 class _Batch:
-    """Rows for one run, the text that each is of, the slots as lists of texts, how many
-    texts were truncated, and how many tokens of each are a prompt.
+    """Encodings of one run, the text index of each, the slots as lists of texts, the number of
+    truncated texts, and of prompt tokens.
     """
 
     rows: list[TextEncoding]
@@ -75,7 +75,7 @@ class _Batch:
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
-    """Whether inputs are named as those of the model's task, and not of its graph."""
+    """Return whether inputs are named as those of the model's task, not of its graph."""
     task = model.manifest.reading.task
     names = {slot.name for slot in task.slots} if task else set()
     return bool(names & inputs.keys() - model.manifest.graph.inputs.keys())
@@ -115,7 +115,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
 
 
 def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
-    """The text input, its keep input and the segment ids."""
+    """Return the text input, its padding mask and the token type ids."""
     graph, growing = model.manifest.graph, model.entrance.growing
     rank = graph.inputs[task.text].type.rank
     made = batch_encodings(graph, task.text, batch.rows, types=task.token_types, growing=growing)
@@ -127,7 +127,7 @@ def _arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
 
 
 def _without_prompt(model: LoadedModel, task: Task, batch: _Batch) -> Array:
-    """1 for every token of a row but those of the prompt, i64[batch, longest]."""
+    """Return a mask without the prompt tokens, i64[batch, longest]."""
     rows = [np.ones(len(row.ids), np.int64) for row in batch.rows]
     for row in rows:
         row[: batch.prompt] = 0
@@ -135,7 +135,7 @@ def _without_prompt(model: LoadedModel, task: Task, batch: _Batch) -> Array:
 
 
 def _image_input(model: LoadedModel) -> str:
-    """The input that reads images."""
+    """Return the name of the image input."""
     inputs = model.manifest.reading.inputs
     return next(name for name, record in inputs if isinstance(record, ImageRecord))
 
@@ -168,7 +168,7 @@ def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_complete(task: Task, given: Mapping[str, object]) -> None:
-    """E0910 for an input of the task that is missing."""
+    """Raise E0910 for a missing task input."""
     for slot in task.slots:
         if slot.name not in given and not slot.optional:
             every = ", ".join(s.name for s in task.slots)
@@ -181,7 +181,7 @@ def _check_complete(task: Task, given: Mapping[str, object]) -> None:
 
 
 def _listed(name: str, value: object) -> list[str]:
-    """A text, a list of texts or a column of them as a list. E0906 for anything else."""
+    """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
     items = convert_input(PreprocessingConfig(), name, value)
     found = [items] if isinstance(items, str) else items
     if not isinstance(found, list | tuple) or not found:
@@ -215,7 +215,7 @@ def _together(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def _pairs(given: Mapping[str, object]) -> dict[str, object]:
-    """`text=[("a", "b"), …]` as two lists, and records of JSON by their names."""
+    """Split `text=[("a", "b"), …]` into two lists, and JSON records by name."""
     items = given.get("text")
     if not isinstance(items, list | tuple) or "text_pair" in given or not items:
         return dict(given)
@@ -227,7 +227,7 @@ def _pairs(given: Mapping[str, object]) -> dict[str, object]:
 def _texts(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
-    """One row for each text, or pair of texts."""
+    """Encode each text, or pair of texts."""
     lists = {name: _listed(name, value) for name, value in _pairs(given).items()}
     lists = _together(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
@@ -249,7 +249,7 @@ def _prompt_length(prompt: TextEncoding) -> int:
 
 
 def _prompt(task: Task, options: Options) -> str:
-    """The text before every text. E0910 for a prompt of a name that is not there."""
+    """Return the prompt prepended to every text. E0910 for an unknown prompt name."""
     if options.get("prompt"):
         return str(options["prompt"])
     named = options.get("prompt_name") or task.prompt
@@ -264,7 +264,7 @@ def _prompt(task: Task, options: Options) -> str:
 def _questions(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
-    """Questions with their contexts, long ones in windows."""
+    """Encode questions with their contexts, long ones in windows."""
     lists = _together({name: _listed(name, value) for name, value in given.items()})
     batch = _Batch([], [], lists)
     most = int(options["max_seq_len"])
@@ -280,7 +280,7 @@ def _questions(
 def _choices(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
-    """A text with each of its choices."""
+    """Encode a text with each of its choices."""
     texts = _listed("text", given["text"])
     if len(texts) > 1:
         helps = ["run one text at a time"]
@@ -293,7 +293,7 @@ def _choices(
 def _images(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
 ) -> _Batch:
-    """Images, and candidate labels in a sentence."""
+    """Encode candidate labels in the hypothesis template, and preprocess images."""
     labels = _listed("candidate_labels", given["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:

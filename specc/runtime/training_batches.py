@@ -63,7 +63,7 @@ def _picture(reading: PreprocessingConfig, name: str, value: object, record: Ima
 
 
 def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
-    """What should have been said as the result `name`, i64 or f32[batch, …]."""
+    """Return the targets of the result `name`, i64 or f32[batch, …]."""
     record = dict(reading.shows).get(name)
     rows = [_answer(name, value, record) for value in values]
     if len({row.shape for row in rows}) == 1:
@@ -77,7 +77,7 @@ def training_targets(reading: PreprocessingConfig, name: str, values: list[objec
 
 @dataclass(frozen=True)
 class CausalTargets:
-    """Texts that `graph` learns to write, as `generation` says."""
+    """Causal LM targets: texts that `graph` learns to generate, as `generation` declares."""
 
     graph: Graph
     reading: PreprocessingConfig
@@ -122,7 +122,7 @@ class CausalTargets:
 
     @property
     def vocabulary(self) -> TextReading | None:
-        """How what is written becomes text; None where it is none."""
+        """Tokenizer of the generated text; None if there is none."""
         record = dict(self.reading.shows).get(self.generation.source)
         if isinstance(record, TextOutput):
             return record.vocabulary
@@ -131,7 +131,7 @@ class CausalTargets:
 
 
 def _answer(name: str, value: object, record: OutputReading | None) -> Array:
-    """One answer as numbers: the number of a label, the ids of a text, or as it is."""
+    """Convert one target: a label to its index, a text to ids, else unchanged."""
     if isinstance(value, str):
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
@@ -171,7 +171,7 @@ Row = Mapping[str, object]
 
 
 class TrainingBatch(NamedTuple):
-    """What the model is given by input, and what it should have said by result."""
+    """Inputs by name and targets by result."""
 
     inputs: dict[str, Array]
     wanted: dict[str, Array]
@@ -188,13 +188,13 @@ class TrainingBatches:
 
     @cached_property
     def entrance(self) -> ModelInputs:
-        """What may be given to the model."""
+        """The model's inputs with their preprocessing and defaults."""
         growing = self.generation.growing if self.generation else ""
         return model_inputs_of(self.graph, self.reading, self.defaults, growing)
 
     def batch(self, rows: Sequence[Row]) -> TrainingBatch:
-        """Rows that name the same inputs and results, as arrays: inputs checked and
-        completed, results i64 or f32, -100 where nothing should have been said.
+        """Batch rows that name the same inputs and results: inputs checked and completed, targets
+        i64 or f32, -100 where the loss ignores them.
 
         Fails with E0946 and E0947, and E09xx on inputs as `run` does.
         """
@@ -226,14 +226,14 @@ class TrainingBatches:
         return CausalTargets(self.graph, self.reading, made)
 
     def _check_wanted(self, names: Sequence[str]) -> None:
-        """E0946 where nothing should have been said."""
+        """Raise E0946 if there are no targets."""
         results = [name for name in names if name in self.graph.outputs]
         if results or any(self._texts(name, names) for name in names):
             return
         self._nothing_wanted()
 
     def _names(self, rows: Sequence[Row]) -> list[str]:
-        """The inputs and results that every row names. E0946."""
+        """Return the inputs and results that every row names. E0946 if they differ."""
         if not rows:
             raise_error("E0946", "a batch without rows teaches nothing")
         for number, row in enumerate(rows):
@@ -266,7 +266,7 @@ class TrainingBatches:
         return first
 
     def _example(self) -> str:
-        """What a row may look like."""
+        """Return an example of a row."""
         made = self.generation
         asked = [name for name in self.entrance.asked if not made or name != made.growing]
         last = made.growing if made else next(iter(self.graph.outputs))
@@ -286,8 +286,8 @@ def _kind(value: object) -> str:
 
 
 def check_training_rows(given: object) -> Sequence[Row]:
-    """Rows that have an order and a length. E0946 for one row alone, for a frame, whose
-    rows go by other names, and for what is no collection.
+    """Return rows as a sequence. E0946 for a single row, a data frame, or anything that is not a
+    collection.
     """
     if isinstance(given, list | tuple):
         return given

@@ -101,7 +101,7 @@ def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
 
 
 def _check_beside(locations: list[str]) -> None:
-    """E0889 for weights that lie where a repository cannot have them."""
+    """Raise E0889 if external data lies outside the model's directory."""
     for location in locations:
         if Path(location).name != location:
             raise_error(

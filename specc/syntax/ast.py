@@ -9,17 +9,15 @@ OptionalSpan: TypeAlias = Span | None
 
 
 def span_field() -> OptionalSpan:
-    """The `span` field of every class here: where it stands, no part of what it says."""
+    """Return the `span` field of AST classes: the source location, ignored by comparison."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """Comments that belong to a statement: those on lines before it, and the one behind
-    it.
-
-    Each is the text after `#`, without surrounding blanks. `gap` is layout, not
-    content: the user left an empty line above, and the writers keep one.
+    """Comments of a statement: those on lines before it, and the trailing one. Each is the text
+    after `#`, stripped. `gap` is layout, not content: the user left a blank line above, and
+    printers keep one.
     """
 
     before: tuple[str, ...] = ()
@@ -32,21 +30,21 @@ NO_COMMENTS = Comments()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spanned:
-    """A node with the place where it stands, which is no part of what it says."""
+    """A node with its source location, which comparison ignores."""
 
     span: OptionalSpan = span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commented(Spanned):
-    """What takes lines of its own, so that comments can belong to it."""
+    """A node on lines of its own, to which comments can belong."""
 
     remarks: Comments = NO_COMMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommentedBlock(Commented):
-    """What has a body in braces, or entries below a key; `end` are the comments at its end."""
+    """A node with a body in braces, or entries below a key; `end` are the comments at its end."""
 
     end: tuple[str, ...] = ()
 
@@ -56,7 +54,7 @@ class CommentedBlock(Commented):
 
 @dataclass(frozen=True, slots=True)
 class NumberLiteral(Spanned):
-    """`1e-5`: a number as written."""
+    """`1e-5`: a number in source form."""
 
     text: str
 
@@ -138,9 +136,7 @@ class Binary(Spanned):
 
 @dataclass(frozen=True, slots=True)
 class Compare(Spanned):
-    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` stands between `operands[n]`
-    and `[n + 1]`.
-
+    """`0 <= i - j < n`, `x in [1, 2]`: a chain; `ops[n]` is between `operands[n]` and `[n + 1]`.
     Each op is one of `== != <= >= < > in`.
     """
 
@@ -267,12 +263,12 @@ class Repeat(CommentedBlock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan(CommentedBlock):
-    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d)
-    { … }`: a run-time loop.
+    """`scan y, m in ys, ms along tgt carry s, c collect out reverse keep k until all(d) { … }`: a
+    run-time loop.
 
-    `variables` and `over` pair up. Without `along` the one thing it runs over is the
-    number of its turns; `along` is the length of the axis. `keep` is a boolean
-    `[batch, along]`; `until` says where a row needs no more turns.
+    `variables` and `over` pair up. Without `along` the one operand is the number of iterations;
+    `along` is the length of the axis. `keep` is a boolean `[batch, along]`; `until` is the
+    early-exit condition of a batch element.
     """
 
     variables: tuple[str, ...] = ()
@@ -376,7 +372,7 @@ class Dims(Commented):
 
 @dataclass(frozen=True, slots=True)
 class DimName(Spanned):
-    """One run-time length, at least `least` (0 unless said)."""
+    """One dynamic length, at least `least` (default 0)."""
 
     name: str
     least: int = 0
@@ -386,9 +382,9 @@ class DimName(Spanned):
 class Use(Commented):
     """`use "vit.specc" as v`: blocks and graphs of another file, under a name.
 
-    `use "llama" | "mistral" as text from "text_config" under language_model`: that file,
-    or another instead of it, with config values of its own, which a config file has
-    under one of the keys `sources`, and weights of its own, which stand `under` a path.
+    `use "llama" | "mistral" as text from "text_config" under language_model`: that file, or an
+    alternative, with its own config, found in a config file under one of the keys `sources`, and
+    its own weights, `under` a path.
     """
 
     path: str
@@ -399,12 +395,12 @@ class Use(Commented):
 
     @property
     def owns(self) -> bool:
-        """Whether the used spec has a config and weights of its own here."""
+        """Whether the used spec has its own config and weights here."""
         return bool(self.others or self.sources or self.under)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file, and those that may be used in its place."""
+        """The file, and its alternatives."""
         return (self.path, *self.others)
 
 
@@ -444,9 +440,8 @@ DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
 class Definition(Commented):
     """`mask window(back, ahead=0) = 0 <= i - j < back`: an expression with parameters.
 
-    `kind` is one of `DEFINITION_KINDS`. `params` is None when written without
-    parentheses. A parameter may carry a type and a default: `score general(dim: int)`.
-    An untyped one has type None.
+    `kind` is one of `DEFINITION_KINDS`. `params` is None if there are no parentheses. A parameter
+    may have a type and a default: `score general(dim: int)`. An untyped one has type None.
     """
 
     kind: str
@@ -468,7 +463,7 @@ class DefinitionParameter(Spanned):
 
 @dataclass(frozen=True, slots=True)
 class InputReading(Commented):
-    """`pixels = image(size=[8, 8])` in `reading`: how an input is made from what a person gives."""
+    """`pixels = image(size=[8, 8])` in `reading`: the preprocessing of an input."""
 
     name: str
     value: Expr
@@ -476,7 +471,7 @@ class InputReading(Commented):
 
 @dataclass(frozen=True, slots=True)
 class ResultDisplay(Commented):
-    """`show logits = choice(labels, top=3)` in `reading`: how a result is shown."""
+    """`show logits = choice(labels, top=3)` in `reading`: the postprocessing of a result."""
 
     name: str
     value: Expr
@@ -574,7 +569,7 @@ class Generate(CommentedBlock):
 
 @dataclass(frozen=True, slots=True)
 class Stream(Commented):
-    """`stream logits of sound`: a result that is made while the rows of an input come."""
+    """`stream logits of sound`: a result computed while the input streams in."""
 
     source: str
     growing: str
@@ -618,7 +613,9 @@ Commentable: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File(Commented):
-    """A whole spec. `remarks.before` stands above its first line, `end` below its last item."""
+    """A whole spec. `remarks.before` are the comments above its first line, `end` those below its
+    last item.
+    """
 
     version: int
     model: str

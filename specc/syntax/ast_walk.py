@@ -18,7 +18,7 @@ CONTENT_FIELDS = {
 
 
 def iterate_children(node: ast.Node) -> Iterator[ast.Node]:
-    """The tree nodes directly inside a node, in the order of the source."""
+    """Yield the tree nodes directly inside a node, in source order."""
     for name in CONTENT_FIELDS[type(node)]:
         value = getattr(node, name)
         if isinstance(value, NODE_CLASSES):
@@ -28,7 +28,7 @@ def iterate_children(node: ast.Node) -> Iterator[ast.Node]:
 
 
 def walk_tree(node: ast.Node) -> Iterator[ast.Node]:
-    """A node and everything inside it, parents first."""
+    """Yield a node and all its descendants, parents first."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -37,7 +37,9 @@ def walk_tree(node: ast.Node) -> Iterator[ast.Node]:
 
 
 def flatten_binary_chain(expr: ast.Binary) -> tuple[ast.Expr, list[ast.Binary]]:
-    """The leftmost operand of `a + b - c` and the operations that follow it, from the left."""
+    """Return the leftmost operand of `a + b - c` and the operations that follow it, left to
+    right.
+    """
     operations: list[ast.Binary] = []
     left: ast.Expr = expr
     while isinstance(left, ast.Binary):

@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The children of a body with their comments, those at its end, and the one behind
-    what opens it.
+    """The children of a body with their comments, those at its end, and the one after its
+    opening.
     """
 
     children: tuple[T, ...]
@@ -35,14 +35,12 @@ class CommentAttacher:
         self._taken = [False] * len(comments)
 
     def take(self, start: int, stop: int) -> tuple[str, ...]:
-        """The texts of all comments left in a range."""
+        """Take the texts of all unattached comments in a range."""
         return tuple(c.text for c in self._left(start, stop))
 
     def body(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
-        """Statements between `start` and `stop` with the comments among them.
-
-        Inner bodies are complete before outer ones, so what is left here stands between
-        the children, or in the head of one.
+        """Attach the comments between `start` and `stop` to statements. Inner bodies are complete
+        before outer ones, so the remaining ones are between the children, or in the header of one.
         """
         waiting = deque(self._left(start, stop))
         builder = BodyBuilder[T](self.text, start)
@@ -55,7 +53,7 @@ class CommentAttacher:
         return builder.close(waiting)
 
     def _left(self, start: int, stop: int) -> list[Comment]:
-        """Takes the comments in a range that nothing has taken yet."""
+        """Take the unattached comments in a range."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
         places = [n for n in range(first, last) if not self._taken[n]]
         for n in places:
@@ -75,7 +73,7 @@ class BodyBuilder(Generic[T]):
         self.behind = ""
 
     def add(self, child: T, comments: Sequence[Comment]) -> None:
-        """The next child; `comments` are those before its end."""
+        """Add the next child; `comments` are those before its end."""
         span = get_node_span(child)
         first = span.start
         above: list[str] = []
@@ -94,7 +92,7 @@ class BodyBuilder(Generic[T]):
         self.edge = span.end
 
     def close(self, comments: Sequence[Comment]) -> CommentedBody[T]:
-        """The body; `comments` are those after its last child."""
+        """Return the body; `comments` are those after its last child."""
         end: list[str] = []
         for comment in comments:
             # only the first can stand on the line of the last child
@@ -103,11 +101,11 @@ class BodyBuilder(Generic[T]):
         return CommentedBody(tuple(self.children), tuple(end), self.behind)
 
     def _follows(self, comment: Comment) -> bool:
-        """Whether a comment stands on the line where the last thing ended."""
+        """Return whether a comment is on the line where the last child ended."""
         return self.text.find("\n", self.edge, comment.start) < 0
 
     def _in_head(self, child: T, comment: Comment) -> bool:
-        """Whether a comment stands on the first line of a child that has a body."""
+        """Return whether a comment is on the first line of a child that has a body."""
         return (
             has_header_line(child)
             and not child.remarks.behind
@@ -115,8 +113,8 @@ class BodyBuilder(Generic[T]):
         )
 
     def _trail(self, comment: Comment) -> bool:
-        """Puts a comment behind the last child, or behind what opens the body; False if
-        something stands there already.
+        """Attach a trailing comment to the last child, or to the opening of the body; return False
+        if there is one already.
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
@@ -130,10 +128,10 @@ class BodyBuilder(Generic[T]):
 def attach_file_comments(
     attacher: CommentAttacher, file: ast.File, start: int, head_end: int
 ) -> ast.File:
-    """A file with the comments of its head, which is between two offsets, and of its items.
+    """Attach the comments of a file's header, between two offsets, and of its items.
 
-    The head has four places for comments: above it, behind its first line, between its lines,
-    and behind its last; the tree has two, so the last two move above.
+    The header has four places for comments: above it, after its first line, between its lines, and
+    after its last; the tree has two, so the last two move above.
     """
     above = attacher.take(0, start)
     line = attacher.text.find("\n", start, head_end)
@@ -146,8 +144,8 @@ def attach_file_comments(
 
 
 def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[str, ...]]:
-    """The children and the comments at the end of a body; the comment behind what opens it
-    stands above its first child.
+    """Return the children and final comments of a body; the comment after its opening moves above
+    its first child.
     """
     if not body.behind:
         return body.children, body.end
@@ -158,13 +156,13 @@ def move_header_comment(body: CommentedBody[T]) -> tuple[tuple[T, ...], tuple[st
 
 
 def get_node_span(node: ast.Commented) -> Span:
-    """The span of a node that was read from text."""
+    """Return the span of a parsed node."""
     assert node.span is not None
     return node.span
 
 
 def has_header_line(node: ast.Commented) -> bool:
-    """Whether the first line of a node introduces the lines after it."""
+    """Return whether the first line of a node introduces the lines after it."""
     # a record's fields stand in lines of their own too: `d: record {`
     return isinstance(node, ast.CommentedBlock) or (
         isinstance(node, ast.Field) and bool(node.type.fields)
@@ -172,7 +170,7 @@ def has_header_line(node: ast.Commented) -> bool:
 
 
 def add_leading_comments(node: T, before: tuple[str, ...], gap: bool) -> T:
-    """A node with more comments above it and perhaps an empty line above those."""
+    """Add comments above a node, and perhaps a blank line above those."""
     if not before and not gap:
         return node
     old = node.remarks
@@ -180,14 +178,12 @@ def add_leading_comments(node: T, before: tuple[str, ...], gap: bool) -> T:
 
 
 def add_header_comment(node: T, text: str) -> T:
-    """A node with a comment behind its first line."""
+    """Add a comment after a node's first line."""
     return replace(node, remarks=replace(node.remarks, behind=text))
 
 
 def add_trailing_comment(node: T, text: str) -> T:
-    """A node with a comment behind its last line: inside the body of those that have
-    one on lines of its own.
-    """
+    """Add a comment after a node's last line: inside the body if it has one on lines of its own."""
     if isinstance(node, ast.CommentedBlock):
         # `config { d = 1 }  # all` is one line: first and last are the same
         if not node.remarks.behind and "\n" not in get_node_span(node).text:

@@ -26,7 +26,7 @@ BYTE_ORDER_MARKS = (
 
 
 def parse_spec(source: Source) -> ast.File:
-    """The tree of a spec in either syntax. Fails with E01xx or E0201."""
+    """Parse a spec in either syntax. Fails with E01xx or E0201."""
     check_source_characters(source)
     if detect_syntax(source) == "specc":
         return parse_dsl(source)
@@ -36,8 +36,8 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """The syntax a text is in: by its name, else by its first word. Fails with E0114 if
-    the two differ.
+    """Detect the syntax of a text by its file name, else by its first word. E0114 if the two
+    differ.
     """
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
@@ -52,21 +52,21 @@ def detect_syntax(source: Source) -> Syntax:
 
 
 def _syntax_of_suffix(ending: str) -> Syntax | None:
-    """What a file's ending says, if anything."""
+    """Return the syntax of a file suffix, if known."""
     if ending in YAML_SUFFIXES:
         return "yaml"
     return "specc" if ending == ".specc" else None
 
 
 def _syntax_of_first_word(text: str, start: int) -> Syntax | None:
-    """What the first word says, behind blank lines and comments."""
+    """Return the syntax of the first word after blank lines and comments."""
     if YAML_START.match(text, start):
         return "yaml"
     return "specc" if DSL_START.match(text, start) else None
 
 
 def _raise_syntax_conflict(looks: Syntax, ending: str, span: Span) -> NoReturn:
-    """E0114: the text is in one syntax, the file's name says the other."""
+    """Raise E0114: the text and the file name have different syntaxes."""
     if looks == "yaml":
         raise_error(
             "E0114",
@@ -85,7 +85,7 @@ def _raise_syntax_conflict(looks: Syntax, ending: str, span: Span) -> NoReturn:
 
 
 def translate_advice(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Messages with their advice in the syntax of the file that they are about."""
+    """Translate the advice of diagnostics to the syntax of their file."""
     found = list(diagnostics)
     if not any(map(_is_about_yaml, found)):
         return found
@@ -102,14 +102,12 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
 
 
 def truncate_suffix(ending: str) -> str:
-    """A file ending, cut if long."""
+    """Truncate a file suffix if long."""
     return ending if len(ending) <= 12 else ending[:11] + "…"
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """The text of a file's bytes. Fails with E0109 for more than 1 MiB, E0112 for
-    anything but UTF-8.
-    """
+    """Decode a file's bytes. E0109 for more than 1 MiB, E0112 for anything but UTF-8."""
     nothing = Source(name, "")
     at_start = Span(nothing, 0, 0)
     if len(data) > source_limits.MAX_SPEC_BYTES:

@@ -23,8 +23,8 @@ After: TypeAlias = Callable[[Value, Array], Array]
 def reference_cache_values(
     graph: Graph, got: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
-    """What the reference reads in place of rows that it rounds, beside the results `got`
-    of the model; None for a graph that keeps none so.
+    """Return a hook that replaces the reference's quantized KV cache entries by the model's results
+    `got`, where equal up to rounding ties; None for a graph without.
     """
     kept = {v: got[name] for v, name in _kept(graph).items()}
     if not kept:
@@ -50,8 +50,8 @@ def reference_cache_values(
 
 
 def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> Array:
-    """Whole numbers of `x / scale`: theirs where they are a neighbor of ours, and `x` lies
-    on the edge between the two as far as float32 can tell; ours elsewhere.
+    """Return integers of `x / scale`: theirs if adjacent to ours and `x` lies on the rounding edge
+    between both within float32 accuracy; otherwise ours.
     """
     units = x / scale.astype(np.float64)
     to_edge = np.abs(np.abs(units - np.rint(units)) - 0.5)
@@ -62,7 +62,7 @@ def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> A
 
 
 def _kept(graph: Graph) -> dict[Value, str]:
-    """The results that hold rounded rows, by the new ones among these."""
+    """Return the results that hold quantized KV caches, keyed by their new entries."""
     found = {}
     for name, value in graph.outputs.items():
         if value.node is None or not isinstance(value.node.op, ops.Concat):
@@ -97,7 +97,7 @@ class QuantizationLoss:
     rows: int = 0
 
     def see(self, low: Array, full: Array, drawn: bool) -> None:
-        """One result of both; of the one that is `drawn` from, rows of logits."""
+        """Add one result of both models; `drawn`: it is the logits."""
         a, b = low.astype(np.float64), full.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)
@@ -114,7 +114,7 @@ class QuantizationLoss:
 
     @property
     def measures(self) -> dict[str, float]:
-        """Each measure that this result has."""
+        """The measures of this result."""
         size = (self.squares[0] * self.squares[1]) ** 0.5
         found = {
             "error": self.apart / self.largest if self.largest else self.apart,
@@ -127,7 +127,7 @@ class QuantizationLoss:
 
 
 def log_probabilities(x: Array) -> Array:
-    """Logarithms of the probabilities of each row."""
+    """Compute log-probabilities along the last axis."""
     moved = x - x.max(-1, keepdims=True)
     made: Array = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
     return made
@@ -156,18 +156,18 @@ class QuantizationComparison:
                     self.losses.setdefault(name, QuantizationLoss()).see(value, full[name], drawn)
 
     def told(self) -> list[dict[str, object]]:
-        """What each result lost, as plain values."""
+        """Return the loss of each result as JSON values."""
         return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
 
     def lines(self) -> Iterator[str]:
-        """A line a result."""
+        """Format one line per result."""
         for name, loss in self.losses.items():
             told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
             yield f"`{name}` beside the other: {told}"
 
     def layers(self, seed: int) -> Iterator[tuple[str, float]]:
-        """Each part of the model that has a rounded weight, in order, and how far off its
-        results are in float64, of their size, by what the weights stand for alone.
+        """Yield each scope with a quantized weight, in order, with the relative error of its
+        results in float64 due to weight quantization alone.
         """
         graph = self.low.manifest.graph
         places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
@@ -189,7 +189,7 @@ class QuantizationComparison:
             yield scope, float(off / size if size else off)
 
     def check(self, most: Mapping[str, float]) -> None:
-        """E0856 where a measure of a result is more than it may be."""
+        """Raise E0856 if a measure of a result exceeds its bound."""
         for name, loss in self.losses.items():
             for measure, value in loss.measures.items():
                 if value > most.get(measure, np.inf):
@@ -216,7 +216,7 @@ class QuantizationComparison:
 
 
 def comparison_sizes(graph: Graph) -> dict[str, int]:
-    """Lengths of about `LONG`, as far as the graph allows them."""
+    """Return lengths of about `LONG`, within the graph's limits."""
     above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     least = find_min_lengths(graph)
     usual = sizes_for(graph, 1)

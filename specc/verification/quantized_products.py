@@ -29,13 +29,15 @@ class QuantizedProducts:
 
     @classmethod
     def of(cls, model: LoadedModel) -> "QuantizedProducts":
-        """Those of an open model; none in 16 bits, which round each of them once more."""
+        """Build from an open model; empty for 16-bit models, which round each product again."""
         if not model.manifest.rounded or half_format_of(model.manifest.graph):
             return cls()
         return cls(*model.with_products())
 
     def told(self, inputs: Mapping[str, Array], shown: str) -> str:
-        """How they agree in one run, as the end of a line. E0855 where one does not."""
+        """Compare the products of one run and format the suffix of its line. E0855 if one
+        differs.
+        """
         if self.session is None or not self.products:
             return ""
         results = self.session.run(inputs)
@@ -46,8 +48,8 @@ class QuantizedProducts:
 def compare_products(
     products: Iterable[QuantizedProduct], results: Mapping[str, Array], shown: str
 ) -> float:
-    """The worst difference of any product, of its largest value. E0855 where one is
-    more than it may be; `shown` says at what lengths.
+    """Return the largest relative difference of any product. E0855 if it exceeds the tolerance;
+    `shown` names the lengths.
     """
     worst = 0.0
     for product in products:
@@ -98,7 +100,7 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
 
 
 def _products(x: Array, w: Array, middle: Array) -> Array:
-    """Products of whole numbers. In a loop each turn has a middle of its own."""
+    """Multiply integers after subtracting the zero point. In a loop each iteration has its own."""
     turns = (*middle.shape, *[1] * (x.ndim - middle.ndim))
     whole = x.astype(np.float64) - middle.reshape(turns)
     made: Array = _rows(whole) @ w
@@ -106,8 +108,8 @@ def _products(x: Array, w: Array, middle: Array) -> Array:
 
 
 def _together_apart(given: Mapping[str, Array]) -> float:
-    """How far off the rounding of all rows by one scale is: in whole numbers, and of the
-    scale. In a loop each turn has its own.
+    """Return the error of per-tensor quantization: in integers, and of the scale. In a loop each
+    iteration has its own.
     """
     x, y, scale = given["x"], given["y"], given["scale"]
     # a scale for each turn of each loop around
@@ -125,14 +127,14 @@ def _together_apart(given: Mapping[str, Array]) -> float:
 
 
 def _middle(x: Array) -> int:
-    """What whole numbers have added, by their element type."""
+    """Return the zero point of an integer element type."""
     return 0 if x.dtype == np.int8 else MIDDLE
 
 
 def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[Array, Array]:
-    """Products of rows, rounded block by block, and weights in blocks; with them the
-    errors that float32 explains, for a result may be far smaller than its terms: `λ √n u`
-    of the terms (Higham and Mary 2019, doi:10.1137/18M1226312).
+    """Return products of group-quantized activations and weights, and the error bounds of float32,
+    since a result may be far smaller than its terms: `λ √n u` of the terms (Higham and Mary 2019,
+    doi:10.1137/18M1226312).
     """
     x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
     # weights lie as results, blocks, numbers of a block
@@ -161,8 +163,8 @@ def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[
 
 
 def _rounded(piece: Array) -> Array:
-    """Numbers of a block as whole ones times a scale, as the kernel decides in float32.
-    A block whose factor is more than float32 holds is zeros to it: it is below 1e-36.
+    """Quantize and dequantize the values of a group, as the kernel does in float32. A group whose
+    factor overflows float32 is zero: it is below 1e-36.
     """
     most = np.abs(piece).max(-1, keepdims=True)
     scale, part = most / np.float32(127), np.zeros_like(most)
@@ -174,12 +176,12 @@ def _rounded(piece: Array) -> Array:
 
 
 def _rows(x: Array) -> Array:
-    """All axes but the last as one; of a loop, all its turns."""
+    """Flatten all axes but the last, including loop iterations."""
     return x.reshape(-1, x.shape[-1])
 
 
 def _product_matrix(w: Array, axes: int = 2) -> Array:
-    """A weight; one that a loop gave out is the same in each turn."""
+    """Return a weight; one that a loop returned is the same in each iteration."""
     while w.ndim > axes:
         w = w[0]
     return w
@@ -190,7 +192,7 @@ STEPS = np.float32(255)
 
 
 def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
-    """The results `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should give."""
+    """Return the results `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should compute."""
     x, made = given["x"].astype(np.float32), given["y"][:, 0]
     counts = given.get("lengths")
     counts = np.full(x.shape[1], len(x)) if counts is None else counts
@@ -218,7 +220,7 @@ def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
 
 
 def _whole(x: Array) -> Array:
-    """Numbers as whole ones times one scale for all, as ONNX Runtime decides in float32."""
+    """Quantize and dequantize per tensor, as ONNX Runtime does in float32."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / STEPS if high > low else np.float32(1)
@@ -234,7 +236,7 @@ def _matrix(numbers: Array, scales: Array) -> Array:
 
 
 def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
-    """Results and cell behind gates in ONNX's order: input, output, forget, cell."""
+    """Return hidden state and cell from gates in ONNX's order: input, output, forget, cell."""
     i, o, f, g = np.split(gates, 4, axis=1)
     peep = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
     p_i, p_o, p_f = np.split(peep[0], 3)
@@ -252,7 +254,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _turned(x: Array, counts: Array) -> Array:
-    """Each text from its last row to its first; what lies behind it stays."""
+    """Reverse each sequence up to its length; padding stays."""
     made = x.copy()
     for text, count in enumerate(counts):
         made[:count, text] = x[:count, text][::-1]

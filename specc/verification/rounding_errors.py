@@ -35,10 +35,10 @@ After = Callable[[Value, Array], Array]
 
 
 def rounding_bounds(sample: "Sample", want: Mapping[str, Array]) -> dict[str, Array]:
-    """Bounds of the absolute error of each result by float32 rounding, each of the shape
-    of the result: equal along its last axis, infinite where the result is not stable.
+    """Return bounds of the absolute float32 rounding error of each result, of its shape: equal
+    along its last axis, infinite if the result is not stable.
 
-    `want` are the results without errors, `sample` is of `make_rounding_sample`.
+    `want` are the exact results, `sample` is of `make_rounding_sample`.
     """
     bounds = bounds_of_samples(sample, want)
     return {name: _by_position(bound) for name, bound in bounds.items()}
@@ -85,7 +85,7 @@ Sample = Callable[["RoundingErrors"], Mapping[str, Array]]
 
 
 def bounds_of_samples(sample: Sample, want: Mapping[str, Array]) -> dict[str, Array]:
-    """Bounds of the absolute error of results that `sample` computes with errors."""
+    """Return bounds of the absolute error of results that `sample` perturbs."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
     for seed in range(SAMPLES):
         made = sample(RoundingErrors(np.random.default_rng(seed)))
@@ -105,7 +105,7 @@ class RoundingErrors:
         self.fixed = set[Value]()
 
     def __call__(self, value: Value, array: Array) -> Array:
-        """The result of a node with its error."""
+        """Return the result of a node with its error."""
         array = self.after(value, array) if self.after else array
         if self._is_fixed(value):
             self.fixed.add(value)
@@ -128,11 +128,11 @@ class RoundingErrors:
         return all(a is None or a in self.fixed for a in node.args)
 
     def of_all(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Inputs or weights with their errors."""
+        """Return inputs or weights with errors."""
         return {name: self.of(np.asarray(array)) for name, array in arrays.items()}
 
     def of(self, array: Array) -> Array:
-        """An array with its errors; integers and booleans have none."""
+        """Return an array with errors; integers and booleans have none."""
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
@@ -143,7 +143,7 @@ class RoundingErrors:
 
 
 def _movement(after: Array, before: Array) -> Array:
-    """The absolute change at each place; infinite where a number, integer or boolean is lost."""
+    """Return the absolute elementwise change; infinite if a number, integer or boolean is lost."""
     if before.dtype.kind in "iub":
         return np.where(after != before, np.inf, 0.0)
     # NaN and infinities that stay what they are do not move
@@ -155,7 +155,9 @@ def _movement(after: Array, before: Array) -> Array:
 
 
 def _by_position(bound: Array) -> Array:
-    """The largest bound along the last axis, for its features are errors of one vector."""
+    """Return the maximum bound along the last axis, as its features share the errors of one
+    vector.
+    """
     if bound.ndim < 2 or not bound.shape[-1]:
         return bound
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
@@ -170,15 +172,15 @@ DRAWS = 3
 
 @dataclass(frozen=True)
 class HalfFormat:
-    """A 16-bit float type: its digits, the exponent of the least normal, and the largest."""
+    """A 16-bit float type: its digits, the exponent of the smallest normal, and the maximum."""
 
     digits: int
     least: int
     most: float
 
     def rounded(self, x: Array, nudge: Array | float = 0.0) -> Array:
-        """The nearest numbers of this type, after `nudge` times a half of the distance
-        to the next; infinite above the largest.
+        """Round to this type, after adding `nudge` times half a unit in the last place; infinite
+        above the maximum.
         """
         _, exponent = np.frexp(x)
         unit = np.ldexp(1.0, np.maximum(exponent, self.least) - self.digits)
@@ -196,7 +198,7 @@ FORMS: Mapping[str, HalfFormat] = {
 
 
 def half_format_of(graph: Graph) -> str:
-    """The type of 16 bits that a graph computes in; empty where it is none."""
+    """Return the 16-bit type that a graph computes in, or ""."""
     types = (v.type.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in FORMS), "")
 
@@ -230,9 +232,8 @@ def half_rounding_error(
     weights: Mapping[str, Array],
     want: Mapping[str, Array],
 ) -> dict[str, float]:
-    """By how much of its largest value each result moves by the roundings of 16 bits.
-
-    Fails with E0980 at a value that does not fit into them.
+    """Return the relative error of each result due to 16-bit rounding. E0980 for a value out of
+    range.
     """
     numpy = backend.load_reference()
     rng = np.random.default_rng(0)
@@ -249,7 +250,7 @@ def half_rounding_error(
 
 
 def _too_large(graph: Graph, value: Value, number: float) -> None:
-    """E0980."""
+    """Raise E0980."""
     dtype = value.type.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.origin(value.node).scopes)), graph.name)

@@ -46,7 +46,7 @@ class Coverage:
 
     @classmethod
     def of(cls, model: LoadedModel) -> "Coverage":
-        """Of an open model."""
+        """Build for an open model."""
         made = cls(model.file.subgraphs())
         made.counts = np.zeros(len(made.subgraphs.names), np.int64)
         room, free = model.file.room(), get_free_memory()
@@ -64,7 +64,7 @@ class Coverage:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the subgraphs that were not executed yet."""
+        """The names of the subgraphs not executed so far."""
         pairs = zip(self.subgraphs.names, self.counts, strict=True)
         return tuple(name for name, count in pairs if not count)
 
@@ -78,22 +78,22 @@ class _Counted:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """The results of the model itself."""
+        """The outputs of the model itself."""
         known = self.inner.outputs
         return {n: s for n, s in known.items() if n != self._output}
 
     @property
     def inputs(self) -> Mapping[str, TensorSlot]:
-        """What must be given."""
+        """The required inputs."""
         return self.inner.inputs
 
     @property
     def optional(self) -> Mapping[str, TensorSlot]:
-        """What may be given."""
+        """The optional inputs."""
         return self.inner.optional
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of the model itself."""
+        """Run the model and return its own results."""
         return self.run(inputs)
 
     @property
@@ -101,7 +101,7 @@ class _Counted:
         return self.coverage.subgraphs.output
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of the model itself."""
+        """Run the model and return its own results."""
         results = self.inner.run(inputs)
         self.coverage.counts = self.coverage.counts + results.pop(self._output)
         return results
@@ -151,7 +151,7 @@ def candidate_sizes(
 def _lengths(
     graph: Graph, constants: tuple[int, ...], most: Sizes | None
 ) -> Iterator[dict[str, int]]:
-    """Usual lengths; empty axes; lengths above each constant of a condition."""
+    """Yield typical lengths; empty axes; lengths above each constant of a condition."""
     usual = sizes_for(graph, 2, most)
     yield usual
     for symbol in usual:
@@ -173,7 +173,7 @@ def _found(sizes: dict[str, int] | None, empty: str) -> Iterator[dict[str, int]]
 
 
 def _with(graph: Graph, wanted: Sizes, others: int, most: Sizes | None) -> dict[str, int] | None:
-    """Lengths that the graph can have, near the wanted ones and `others`."""
+    """Return valid lengths of the graph, near the wanted ones and `others`."""
     bounds = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
     sizes = {}

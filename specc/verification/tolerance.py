@@ -23,7 +23,7 @@ class ResultDifference:
 
 
 def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
-    """The result `name` beside the reference's."""
+    """Compare the result `name` with the reference."""
     if got.shape != want.shape:
         return ResultDifference(
             np.inf, f"`{name}` has the shape {list(got.shape)}, the reference {list(want.shape)}"
@@ -56,13 +56,13 @@ def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
 
 
 def _as_stored(want: Array, dtype: DTypeLike) -> Array:
-    """The reference with infinity for what the element type of the result cannot hold."""
+    """Return the reference with infinity for values out of range of the result's dtype."""
     most = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
     return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
 
 
 def _odd(got: Array, want: Array) -> str:
-    """The first place where one is a number and the other none, or another infinity."""
+    """Describe the first position where only one is finite, or the infinities differ."""
     usual = np.isfinite(got) & np.isfinite(want)
     wrong = ~(usual | (got == want) | (np.isnan(got) & np.isnan(want)))
     if not wrong.any():
@@ -76,15 +76,15 @@ def _odd(got: Array, want: Array) -> str:
 
 
 def _apart(a: Array, b: Array) -> tuple[Array, float]:
-    """The distance of two tensors at each place, and the largest value of the second."""
+    """Return the elementwise distance of two tensors, and the maximum of the second."""
     usual = np.isfinite(a) & np.isfinite(b)
     apart = np.abs(np.where(usual, a, 0) - np.where(usual, b, 0))
     return apart, float(np.abs(np.where(usual, b, 0)).max(initial=0)) or 1.0
 
 
 def relative_change(after: Array, before: Array) -> float:
-    """By how much of its largest value a result differs from that of before; of whole
-    numbers, the share of those that do.
+    """Return the difference of a result relative to its maximum; for integers, the fraction that
+    differs.
     """
     if before.dtype.kind in "ib":
         return float((after != before).mean()) if before.size else 0.0
@@ -95,8 +95,8 @@ def relative_change(after: Array, before: Array) -> float:
 
 
 def is_explained(got: Array, want: Array, bound: Array) -> bool:
-    """Whether every element that differs by more than the tolerance is within `bound`,
-    the absolute error that rounding explains there.
+    """Return whether every element beyond the tolerance is within `bound`, its absolute rounding
+    error.
     """
     return got.shape == want.shape and not count_unexplained(got, want, bound)
 
@@ -118,25 +118,24 @@ def count_unexplained(got: Array, want: Array, bound: Array) -> int:
 
 
 def is_informative(want: Array, bound: Array) -> bool:
-    """Whether the bounds are small at half of the elements at least."""
+    """Return whether the bounds are small for at least half of the elements."""
     allowed = INFORMATIVE * largest_value(want)
     return not bound.size or float((bound <= allowed).mean()) >= 0.5
 
 
 def largest_value(x: Array) -> float:
-    """The largest finite magnitude of a tensor; 1 where there is none."""
+    """Return the largest finite magnitude of a tensor; 1 if there is none."""
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationRound:
-    """A graph and its reference at one set of lengths.
+    """The comparison of a graph with its reference at one set of lengths.
 
-    `agrees` is None where nothing can be told: nothing was `compared`, or rounding
-    decides. `worst` is the largest difference of any of the `results`, of the largest
-    value of that result. `note` is what else there is to say, as the end of the line.
-    `uncovered` are the branches and loop bodies that no round has executed; a value of
-    its own after all rounds.
+    `agrees` is None if undecided: nothing was `compared`, or rounding decides. `worst` is the
+    largest difference of the `results`, relative to the maximum of that result. `note` ends the
+    line. `uncovered` are the branches and loop bodies that no round executed; set after the last
+    round.
     """
 
     graph: str = ""
@@ -156,7 +155,7 @@ class VerificationRound:
         return f"{graph}{lengths}{self._agreeing()}{self.note}"
 
     def _agreeing(self) -> str:
-        """How many results agree, and how well; nothing where that is not so."""
+        """Format how many results agree, and their difference; "" otherwise."""
         if not (self.compared and self.agrees):
             return ""
         one = self.results == 1
@@ -164,7 +163,7 @@ class VerificationRound:
         return f"{agree}, worst difference {self.worst:.1e} of the largest value"
 
     def told(self) -> dict[str, object]:
-        """Plain values; the note without what joins it to the line."""
+        """Return JSON values; the note without its separator."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),
@@ -178,5 +177,5 @@ class VerificationRound:
 
 
 def format_lengths(sizes: Mapping[str, int]) -> str:
-    """`batch=2, seq=3`."""
+    """Format `batch=2, seq=3`."""
     return ", ".join(f"{k}={v}" for k, v in sizes.items()) or "fixed sizes"

@@ -42,8 +42,8 @@ TOKENS = 8
 def iterate_generated_rounds(
     model: LoadedModel, *, seed: int, rounds: int
 ) -> Iterator[VerificationRound]:
-    """What each round found. E0930 at the first token, probability or score that differs
-    though rounding does not change it.
+    """Yield each round. E0930 at the first token, probability or score with a difference that
+    rounding does not explain.
     """
     exact, graph = model.exact(), model.manifest.scoring
     writer = standalone_generator_of(exact)
@@ -73,7 +73,7 @@ def _asked(
     rng: np.random.Generator,
     density: float,
 ) -> GenerationRequest:
-    """Random inputs that the model takes, and settings as it was compiled."""
+    """Sample inputs of the model, with its compiled settings."""
     session, growing = writer.itself, writer.entrance.growing
     assert session is not None, "a model that decodes by itself runs by itself"
     takes = {*session.inputs, *session.optional}
@@ -95,8 +95,8 @@ def _count(coverage: Coverage, asked: GenerationRequest) -> None:
 
 @dataclass(frozen=True)
 class _Decode:
-    """The reference decode of what is `asked`: results by name, `tokens` i64[batch n steps]
-    and `log_probs` f64[batch steps] or `scores` f64[batch n].
+    """The reference decode of a request: results by name, `tokens` i64[batch n steps] and
+    `log_probs` f64[batch steps] or `scores` f64[batch n].
     """
 
     asked: GenerationRequest
@@ -104,7 +104,7 @@ class _Decode:
     weights: Mapping[str, Array]
 
     def results(self, errors: RoundingErrors | None = None) -> dict[str, Array]:
-        """The results, computed with rounding errors where such are given."""
+        """Return the results, with rounding errors if given."""
         asked, settings = self.asked, self.asked.bounded
         weights = errors.of_all(self.weights) if errors else self.weights
         session = _Reference(self.graph, weights, errors)
@@ -123,7 +123,7 @@ class _Decode:
         }
 
     def got(self) -> dict[str, Array]:
-        """The results of the model."""
+        """Return the results of the model."""
         session = self.asked.writer.itself
         assert session is not None, "a model that decodes by itself runs by itself"
         made = run_standalone(session, self.asked)
@@ -150,11 +150,11 @@ class _Reference:
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
-        """Nobody asks for them."""
+        """Unused."""
         return {}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of the graph for these inputs."""
+        """Evaluate the graph for these inputs."""
         given = {n: v for n, v in inputs.items() if n in self.graph.inputs}
         return backend.load_reference().evaluate_graph(
             self.graph, given, self.weights, after=self.errors
@@ -162,7 +162,7 @@ class _Reference:
 
 
 def _compare(decode: _Decode, sizes: Mapping[str, int]) -> VerificationRound:
-    """E0930 unless the results agree."""
+    """Compare the results. E0930 unless they agree."""
     got, want = decode.got(), decode.results()
     apart = {n: compare_result(n, got[n], x) for n, x in want.items()}
     steps = int((want["tokens"] >= 0).sum(-1).max(initial=0))
@@ -208,19 +208,19 @@ def _explained(
 
 
 def _filled(steps: list[Array], width: int) -> Array:
-    """[batch width] of an array for each step, filled with -1 behind the last."""
+    """Stack per-step arrays to [batch width], padded with -1."""
     fill = [np.full_like(steps[0], -1)] * (width - len(steps))
     return np.stack([*steps, *fill], -1)
 
 
 def _padded(rows: list[list[list[int]]], settings: GenerationSettings) -> Array:
-    """i64[batch n steps], filled up to `max_tokens`."""
+    """Stack to i64[batch n steps], padded to `max_tokens`."""
     width = settings.max_tokens
     made = [[[*t, *[settings.filler] * (width - len(t))] for t in row] for row in rows]
     return np.array(made, np.int64)
 
 
 def _cut(text: list[int], stops: tuple[int, ...]) -> list[int]:
-    """A text up to its first stop."""
+    """Truncate a sequence at its first stop token."""
     end = next((n + 1 for n, token in enumerate(text) if token in stops), len(text))
     return text[:end]

@@ -68,15 +68,14 @@ def iterate_rounds(
     draw: Draw | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
-    """What each round found. Fails with E0930 at the first output that differs by more
-    than it may. A model with rounded weights is compared with nothing else rounded, against the
-    numbers that its weights stand for; beside that each of its products with one of
-    whole numbers, E0855.
+    """Yield each round. E0930 at the first output beyond the tolerance.
 
-    Further rounds follow for branches and loop bodies that none before has executed;
-    the last one names those that none did. E0932 in the end where rounding decides a
-    result in half of the rounds at least. `draw` makes other inputs than random ones,
-    `most` are bounds of lengths that the graph does not tell.
+    A model with quantized weights is compared without activation quantization, with its dequantized
+    weights; and each of its products with an integer one, E0855. More rounds follow for branches
+    and loop bodies not executed yet; the last names those left. E0932 at the end if rounding
+    decides a result in half of the rounds or more.
+
+    `draw` replaces random inputs, `most` bounds lengths that the graph does not.
     """
     if model.manifest.decodes is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
@@ -122,8 +121,8 @@ def planned_inputs(
 
 @dataclass(kw_only=True)
 class _Comparison:
-    """A model beside its reference; `shaky` counts the rounds in which rounding decides a
-    result, of `rounds` that compared it.
+    """A model and its reference; `shaky` counts the rounds in which rounding decides a result, of
+    `rounds` that compared it.
     """
 
     graph: Graph
@@ -181,8 +180,8 @@ def _explained(
     sample: Sample,
     sizes: str,
 ) -> tuple[set[str], str]:
-    """The results whose bounds tell nothing, and what is said of differences that float32
-    rounding explains. E0930 for one that it does not.
+    """Return the results with uninformative bounds, and a note on differences that float32 rounding
+    explains. E0930 for one that it does not.
     """
     bounds = rounding_bounds(sample, want)
     moves = {n: _share(want[n], bounds[n]) for n in wrong}
@@ -204,7 +203,7 @@ def _explained(
 
 
 def _share(want: Array, bound: Array) -> float:
-    """The largest bound, of the largest value."""
+    """Return the maximum bound relative to the maximum value."""
     most = float(bound.max(initial=0))
     return most if want.dtype.kind in "iub" else most / largest_value(want)
 
@@ -212,15 +211,15 @@ def _share(want: Array, bound: Array) -> float:
 def _all_sizes(
     graph: Graph, rounds: int, most: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
-    """The lengths of every round; then lengths above the constants of masks and caches,
-    and above those of blocks, where that is not too much for float64.
+    """Yield the lengths of every round; then lengths above the constants of masks, caches and
+    blocks, if float64 is fast enough.
     """
     yield from (sizes_for(graph, turn, most) for turn in range(rounds))
     yield from long_sizes(graph, lambda sizes: _worth(sizes, graph), most)
 
 
 def _worth(sizes: Mapping[str, int], graph: Graph) -> bool:
-    """Whether the reference computes these lengths in about a second."""
+    """Return whether the reference computes these lengths in about a second."""
     env = {**sizes, **{name: dim.at(sizes) for name, dim in graph.facts.items()}}
     try:
         work = sum_dims(count_multiply_adds(node) for node, _ in graph.nodes)
@@ -237,8 +236,8 @@ def _in_half(
     want: Mapping[str, Array],
     apart: Mapping[str, ResultDifference],
 ) -> str:
-    """What is said of results that were computed in 16 bits. Fails with E0930 where they
-    differ by more than that explains, E0980 where a number does not fit.
+    """Return the note on results computed in 16 bits. E0930 for a difference beyond their rounding,
+    E0980 for a value out of range.
     """
     moved = half_rounding_error(graph, inputs, weights, want)
     for name, difference in apart.items():
@@ -251,7 +250,7 @@ def _in_half(
 
 
 def _undecided(names: list[str]) -> NoReturn:
-    """E0932: neither an agreement nor a difference."""
+    """Raise E0932: neither an agreement nor a difference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
         "E0932",
@@ -282,8 +281,8 @@ def iterate_opened_rounds(
 
 
 def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[VerificationRound]:
-    """What each round of a single file found. A step that was taken out of its package
-    has inputs that its graph does not tell of.
+    """Yield the rounds of a single file. A step without its package has inputs that its graph does
+    not declare.
     """
     decodes = model.manifest.decodes is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
@@ -295,8 +294,8 @@ def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[Verifi
 
 
 def _package_of_step(opened: OpenedModel) -> ModelPackage | None:
-    """The package that a file is the step of; None for any other. Only its index says
-    which states are buffers, and what a step may be given.
+    """Return the package whose step is this file, or None. Its index declares buffers and input
+    bounds.
     """
     folder = opened.path.parent
     if not is_package_directory(folder):
@@ -329,7 +328,7 @@ def iterate_package_rounds(
 
 
 def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[Draw, dict[str, int]]:
-    """How inputs of a step are made that writing would give it, and how long they may be."""
+    """Return a sampler of step inputs as in generation, and their maximum lengths."""
     step = model.manifest.graph
     facts = load_facts(package.index.about, step, str(package.path))
     encode = package.load("encode") if "encode" in package.roles else None

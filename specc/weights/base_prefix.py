@@ -12,9 +12,8 @@ from specc.io.safe_read import escape_text
 
 @dataclass(frozen=True, slots=True)
 class ParameterNaming:
-    """How declared names become names of the file: without `minus` in front, or behind
-    `plus`; below the path of a used spec as is said for that in `parts`, longest path
-    first.
+    """Mapping from declared names to tensor names: strips the prefix `minus` or adds `plus`; below
+    the path of a used spec as `parts` maps it, longest path first.
     """
 
     minus: str = ""
@@ -22,7 +21,7 @@ class ParameterNaming:
     parts: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
     def name(self, declared: str, present: Set[str], start: str = "") -> str:
-        """The tensor a declared name means; `start` is what stands before all names."""
+        """Return the tensor name of a declared name; `start` is the common prefix of all names."""
         for path, inner in self.parts:
             if declared.startswith(path):
                 return path + inner.name(declared[len(path) :], present, start + path)
@@ -34,7 +33,7 @@ class ParameterNaming:
         return behind if self.plus and start + behind in present else declared
 
     def spellings(self, tensor: str) -> tuple[str, ...]:
-        """What a tensor may be called in the spec."""
+        """Return the names a tensor may have in the spec."""
         for path, inner in self.parts:
             if tensor.startswith(path):
                 below = inner.spellings(tensor[len(path) :])
@@ -58,8 +57,8 @@ class ParameterNaming:
 def infer_naming(
     needed: Iterable[str], present: Set[str], path: Path, parts: Iterable[str] = ()
 ) -> ParameterNaming:
-    """The naming of a checkpoint, and that below each path of `parts`, where a used spec
-    may lie as its own files do. Fails with E0515 if two of them find equally many names.
+    """Infer the naming of a checkpoint, and that below each path of `parts`, where a used spec may
+    be stored as in its own checkpoint. E0515 if two namings match equally many names.
     """
     left, there = set(needed), set(present)
     found: list[tuple[str, ParameterNaming]] = []
@@ -78,7 +77,7 @@ def infer_naming(
 
 
 def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
-    """The naming of the names of one spec."""
+    """Infer the naming of one spec's parameters."""
     plain = len(names & present)
     if plain == len(names):
         return ParameterNaming()
@@ -104,7 +103,7 @@ def _naming(names: Set[str], present: Set[str], path: Path) -> ParameterNaming:
 
 
 def _behind(naming: ParameterNaming, names: Set[str], present: Set[str]) -> int:
-    """How many names are found behind a prefix alone."""
+    """Count the names that match only with the prefix added."""
     return sum(naming.plus + name in present for name in names - present)
 
 
@@ -125,7 +124,7 @@ def _several(path: Path, notes: list[str]) -> NoReturn:
 
 
 def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
-    """Prefixes that make at least one more name found, the most frequent first."""
+    """Return prefixes that match at least one more name, most frequent first."""
     counts: Counter[ParameterNaming] = Counter()
     for name in names:
         for cut in _cuts(name):
@@ -141,7 +140,7 @@ def _candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
 
 
 def _cuts(name: str) -> list[int]:
-    """The places just behind the first four dots."""
+    """Return the indices after the first four dots."""
     cuts: list[int] = []
     at = name.find(".")
     while at >= 0 and len(cuts) < 4:

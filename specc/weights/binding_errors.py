@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors give something else, or nothing at all (`why`)."""
+    """A parameter whose tensors have another shape or dtype, or cannot be evaluated (`why`)."""
 
     wanted: RequiredParameter
     tensors: tuple[str, ...]
@@ -48,8 +48,8 @@ def report_mismatches(
     unused: Sequence[str],
     reasons: Mapping[str, str] | None = None,
 ) -> list[Diagnostic]:
-    """All faults of a match, at most 20. A tensor proposed for a missing parameter is
-    not also unused. `reasons` say of missing parameters why they are no new head.
+    """Raise all binding errors, at most 20. A tensor suggested for a missing parameter is not also
+    reported as unused. `reasons` explain why missing parameters are no new head.
     """
     if missing and len(missing) == count:
         return [_nothing_fits(checkpoint, missing, unused)]
@@ -77,7 +77,7 @@ def report_mismatches(
 def warn_different_copies(
     wanted: RequiredParameter, root: str, rule: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
-    """A tie that the file does not keep."""
+    """Warn that a tied parameter has different values in the checkpoint."""
     return Diagnostic(
         "W0504",
         f"`{escape_text(wanted.name)}` is tied to `{escape_text(root)}`, but "
@@ -121,7 +121,7 @@ def _missing(
     family: Sequence[tuple[RequiredParameter, str]],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
-    """Parameters without a tensor, and the unused tensors that may be meant."""
+    """Report parameters without a tensor, and the unused tensors that may match."""
     wanted, tensor = family[0]
     meant = _meant(checkpoint, family, unused)
     # One such rule is enough: it names the whole family by a pattern.
@@ -150,7 +150,7 @@ def _missing(
 
 
 def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
-    """What `--init-missing` can do about a missing parameter, and why not."""
+    """Add a hint about `--init-missing`, or why it does not apply."""
     if why:
         note = f"it is no part of a new head, which could be drawn: {why}"
         return replace(diagnostic, notes=(*diagnostic.notes, note))
@@ -201,8 +201,8 @@ def _misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnost
 
 
 def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
-    """The config value to set where the file of an adapter holds a tensor of more words,
-    or fewer: a config.json tells of the checkpoint. Empty where that is not so.
+    """Return the config value to set if an adapter stores a table of another vocabulary size; ""
+    otherwise.
     """
     wanted, shape = misfit.wanted, misfit.shape
     file = checkpoint.file_of(misfit.tensors[0])
@@ -218,7 +218,7 @@ def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
 
 
 def _shape_help(misfit: TensorMismatch) -> str:
-    """What would make the shape right, where that can be told from the numbers."""
+    """Suggest a fix for the shape, if one follows from the lengths."""
     wanted, shape = misfit.wanted.shape, misfit.shape
     name, source = (generalize_name(misfit.wanted.name), generalize_name(misfit.tensors[0]))
     if len(misfit.tensors) == 1 and not misfit.rule:
@@ -263,7 +263,7 @@ def _unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic:
 
 
 def _held(checkpoint: Checkpoint, name: str) -> str:
-    """`model.safetensors holds wte.weight: f32[50257, 768]`."""
+    """Format as `model.safetensors holds wte.weight: f32[50257, 768]`."""
     file: Path = checkpoint.file_of(name).path
     return f"{escape_text(file.name)} holds `{escape_text(name)}`: {checkpoint.tensors[name]}"
 
@@ -273,7 +273,7 @@ def _more(family: Sequence[object]) -> str:
 
 
 def _families(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Items with equal keys together, in order of first appearance."""
+    """Group items with equal keys, in order of first appearance."""
     found: dict[object, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -286,8 +286,8 @@ Missing = Sequence[tuple[RequiredParameter, str]]
 
 @dataclass(frozen=True, slots=True)
 class FreshInit:
-    """How missing weights are drawn: from `seed`, if anybody asked for it, each as
-    `initial` says. `body` gives the names of what is never drawn.
+    """Initialization of missing weights: from `seed`, if given, each by its initializer in
+    `initial`. `body` returns the names that are never initialized.
     """
 
     seed: int | None
@@ -302,8 +302,8 @@ def explain_not_fresh(
     exprs: Mapping[str, Expr],
     present: Set[str],
 ) -> dict[str, str]:
-    """Why each missing parameter is no part of a new head; those that are one are not in
-    the answer. `found` are the parameters that the files give.
+    """Return why each missing parameter is no part of a new head; those that are one are left out.
+    `found` are the parameters in the checkpoint.
     """
     kinds = {name_skeleton(w.name): w.name for w in found}
     calls = {_call(w): w.name for w in found}
@@ -331,14 +331,14 @@ def explain_not_fresh(
 
 
 def _call(wanted: RequiredParameter) -> tuple[str, object]:
-    """What weights of one call have in common: the scope, and where the call stands."""
+    """Return the key that weights of one call share: scope and source location."""
     return wanted.name.rpartition(".")[0], wanted.span
 
 
 def warn_random_weights(
     fresh: FreshInit, drawn: Sequence[RequiredParameter], path: str
 ) -> Diagnostic:
-    """W0528: which weights were made, and how."""
+    """Warn (W0528) which weights were randomly initialized, and how."""
     ways: dict[str, list[str]] = {}
     for wanted in drawn:
         ways.setdefault(fresh.initial[wanted.name], []).append(wanted.name)

@@ -32,10 +32,9 @@ ALL_ROWS = slice(None)
 
 
 class Checkpoint(Closeable):
-    """The tensors of all files by name. `path` is what the user named.
-
-    An adapter changes those that are `computed`; `decoded` are quantized in the files, and
-    their rows can be read one by one; `optional` need no parameter.
+    """The tensors of all files by name. `path` is the user's path. `computed` tensors are changed
+    by an adapter; `decoded` ones are quantized in the files and can be decoded by rows; `optional`
+    ones need no parameter.
     """
 
     computed: Set[str] = frozenset()
@@ -60,43 +59,43 @@ class Checkpoint(Closeable):
 
     @property
     def as_specified(self) -> bool:
-        """Whether its files say that names and shapes are those of the spec's parameters."""
+        """Whether the files declare that names and shapes are those of the spec's parameters."""
         return all(AS_SPECIFIED.items() <= file.metadata.items() for file in self.files)
 
     @property
     def every_file(self) -> tuple[TensorFile, ...]:
-        """All the files that numbers come from."""
+        """All files that tensors are read from."""
         return self.files
 
     def file_of(self, name: str) -> TensorFile:
-        """The file a tensor is in."""
+        """Return the file of a tensor."""
         return self._of[name]
 
     def array(self, name: str) -> Array:
-        """The tensor as a read-only view of its mapped file."""
+        """Return the tensor as a read-only view of its memory-mapped file."""
         return self._of[name].array(name)
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """The tensor in memory of its own, or some rows of it."""
+        """Return a copy of the tensor, or of some rows."""
         return self._of[name].read(name) if rows == ALL_ROWS else self.array(name)[rows]
 
     def check_unchanged(self) -> None:
-        """Fails with E0512 if one of the files is no longer what it was."""
+        """Raise E0512 if one of the files changed since it was opened."""
         for file in self.files:
             file.check_unchanged()
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Close the files."""
         for file in self.files:
             file.close()
 
 
 def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> Checkpoint:
-    """The checkpoint at a path: a safetensors file, an index of shards, or a folder
-    with either. The tensors of `modules`, further folders, are put beside it under the
-    prefix of each.
+    """Open the checkpoint at a path: a safetensors file, an index of shards, or a directory with
+    either.
 
-    Fails with E0502, E0506, E0509, E0802, E0514 or E0518.
+    The tensors of `modules`, further directories, are added under their prefixes. Fails with E0502,
+    E0506, E0509, E0802, E0514 or E0518.
     """
     opened = [_open_one(path)]
     try:
@@ -113,7 +112,7 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
 
 
 def _open_one(path: str | Path) -> Checkpoint:
-    """The checkpoint of one path."""
+    """Open the checkpoint of one path."""
     path = Path(path)
     if _is_folder(path):
         path = _in_folder(path)
@@ -132,7 +131,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _in_folder(folder: Path) -> Path:
-    """The file of a folder that holds, or lists, the weights."""
+    """Return the weights file or index of a directory."""
     names = _names_in(folder)
     # the names that transformers writes count before any other, in the order that it
     # looks for them: an index stays there when a smaller model is saved over a large one
@@ -161,7 +160,7 @@ def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """What a folder holds. Fails with E0802."""
+    """List a directory. E0802 if it cannot be read."""
     try:
         return sorted(p.name for p in folder.iterdir())
     except OSError as error:
@@ -174,7 +173,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
-    """A folder with several sets of weights, or with none."""
+    """Raise an error for a directory with several sets of weights, or none."""
     where = escape_text(str(folder))
     listed = "there are " + ", ".join(map(escape_text, found[:8]))
     stems = {_SHARD.sub("", name) for name in found if _SHARD.search(name)}
@@ -209,7 +208,7 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
 
 
 def _unreadable(names: Iterable[str]) -> Iterator[str]:
-    """What is said of files that would have weights, if specc could read them."""
+    """Yield notes on weight files in formats that specc does not read."""
     for name in names:
         for ending, what in _OTHERS.items():
             if name.endswith(ending):
@@ -228,7 +227,7 @@ def _refuse_pickle(*paths: Path) -> NoReturn:
 
 
 def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
-    """All of the files, or none left open."""
+    """Open all files, or none on an error."""
     files: list[TensorFile] = []
     try:
         for path in paths:
@@ -241,7 +240,7 @@ def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
 
 
 def _open_shards(path: Path) -> Checkpoint:
-    """The shards an index names; index and shards must say the same about every tensor."""
+    """Open the shards of an index; index and shards must agree on every tensor."""
     wanted = _weight_map(path)
     shards = sorted(set(wanted.values()))
     for shard in shards:
@@ -259,7 +258,7 @@ def _open_shards(path: Path) -> Checkpoint:
 
 
 def _check_shard(index: Path, shard: str) -> None:
-    """An index comes from outside: it may name only files beside itself."""
+    """Check that an untrusted index names only files in its own directory."""
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):
@@ -273,7 +272,7 @@ def _check_shard(index: Path, shard: str) -> None:
 
 
 def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
-    """Index and shards list the same tensors, each in the same place."""
+    """Check that index and shards list the same tensors in the same files."""
     for name, shard in wanted.items():
         there = name in checkpoint.tensors
         if not there or checkpoint.file_of(name).path.name != shard:
@@ -291,7 +290,7 @@ def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    """The table tensor → shard of an index file."""
+    """Read the tensor → shard table of an index file."""
     try:
         data = read_regular_file(path, MOST_INDEX_BYTES)
     except UnreadableFile as error:
@@ -317,7 +316,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 
 def _table_of(fields: Json) -> dict[str, str]:
-    """The table of an index; empty where there is none, or something in it is no name."""
+    """Return the table of an index; empty if it is missing or invalid."""
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     if not isinstance(table, dict):
         return {}

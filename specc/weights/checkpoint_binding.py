@@ -34,7 +34,7 @@ from specc.weights.weight_rules import (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """An expression in declared names that gives a parameter, and the rule that says so."""
+    """An expression over declared names that computes a parameter, and its rule."""
 
     wanted: RequiredParameter
     expr: Expr
@@ -47,10 +47,10 @@ def bind_parameters(
     checkpoint: Checkpoint,
     fresh: FreshInit | None = None,
 ) -> CheckpointBinding:
-    """The match; `load` rules are passed over where the file holds parameters as the
-    spec has them. A new head is drawn as `fresh` says, with a warning.
+    """Bind parameters to tensors; `load` rules are skipped if the file is stored as specified.
 
-    Fails with E0501, E0503, E0505, E0508, E0510, E0511 or E0515, all faults at once.
+    A new head is initialized as `fresh` says, with a warning. Fails with E0501, E0503, E0505,
+    E0508, E0510, E0511 or E0515, all errors at once.
     """
     by_name = {w.name: w for w in wanted}
     assert len(by_name) == len(wanted), "two parameters have one name"
@@ -98,7 +98,7 @@ def _reasons(
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
 ) -> dict[str, str] | None:
-    """Why missing parameters are no new head; None where nobody could draw one."""
+    """Return why missing parameters are no new head; None if initialization is not available."""
     if fresh is None:
         return None
     there = [b.wanted for b in bound.values() if b.tied_to is None]
@@ -110,14 +110,14 @@ def _drawn(
     missing: Sequence[tuple[RequiredParameter, str]],
     reasons: Mapping[str, str] | None,
 ) -> list[RequiredParameter]:
-    """The parameters that are drawn, where that was asked for."""
+    """Return the parameters to initialize, if that was requested."""
     if fresh is None or fresh.seed is None or reasons is None:
         return []
     return [wanted for wanted, _ in missing if wanted.name not in reasons]
 
 
 def _generator(fresh: FreshInit | None, drawn: Sequence[RequiredParameter]) -> SeededValues | None:
-    """What draws them."""
+    """Return the random values of initialized parameters, if any."""
     if fresh is None or fresh.seed is None or not drawn:
         return None
     initial = {w.name: fresh.initial[w.name] for w in drawn}
@@ -130,17 +130,17 @@ def _naming(
     parts: Sequence[str],
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
-    """How the file spells the spec's names, tied parameters, which may be absent, aside."""
+    """Infer how the file spells the spec's names, ignoring tied parameters, which may be absent."""
     untied = [s for name, s in sources.items() if name not in ties]
     needed = [n for s in untied for n in list_tensors(s.expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
 def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint) -> list[str]:
-    """Tensors that nothing reads and no rule ignores. What a tied parameter would read
-    counts as read, though its partner's copy is stored. How many batches a norm has
-    seen in training stands beside its mean; no model reads it. A tensor without numbers
-    says nothing: none of what it is the place for, such as no register tokens.
+    """Return the tensors that nothing reads and no rule ignores.
+
+    A copy stored for a tied parameter counts as read, and so does `num_batches_tracked` next to a
+    running mean. Tensors without elements are skipped, e.g. zero register tokens.
     """
     used = {n for expr in exprs.values() for n in list_tensors(expr)}
     means = {n for n in used if n.endswith("running_mean")}
@@ -151,14 +151,14 @@ def _unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Checkpoint
 
 
 def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
-    """An expression in the names of the file, with the first of its choices that is there."""
+    """Rename an expression's tensors to the file's names and resolve its alternatives."""
     present = checkpoint.tensors.keys()
     spelled = rename_tensors(expr, lambda n: naming.name(n, present))
     return resolve_alternatives(spelled, present.__contains__)
 
 
 def _source(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
-    """The rule that names the parameter, else the first pattern that fits, else its own name."""
+    """Return the rule for the exact name, else the first matching pattern, else the name itself."""
     for rule in loads:
         if rule.name == wanted.name:
             return _Source(wanted, rule.value, rule.span)
@@ -175,11 +175,10 @@ def _resolve(
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[tuple[RequiredParameter, str]]]:
-    """Parameters with the expressions that make them, and those without, with a tensor
-    that is missing.
+    """Resolve parameters to expressions; return those, and the unresolved with a missing tensor
+    each.
 
-    Of tied parameters any may be the one the file has; the untied one then takes its
-    place.
+    Any of tied parameters may be stored; the untied one then reads that tensor.
     """
     present = checkpoint.tensors.keys()
 
@@ -207,7 +206,7 @@ def _resolve(
 def _misfits(
     sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
-    """What is wrong with shapes and types; of what is missing nothing is said here."""
+    """Return shape and dtype errors; missing tensors are not included."""
     there = {name: e for name, e in made.items() if _has(checkpoint, e)}
     found = [_misfit(sources[name], e, checkpoint) for name, e in there.items()]
     return [misfit for misfit in found if misfit]
@@ -216,7 +215,7 @@ def _misfits(
 def _misfit(
     source: _Source, expr: Expr, checkpoint: Checkpoint
 ) -> binding_errors.TensorMismatch | None:
-    """What is wrong with shape or type of what makes a parameter."""
+    """Return the shape or dtype error of a parameter's expression, or None."""
     wanted, names = source.wanted, tuple(list_tensors(expr))
     entries = {n: checkpoint.tensors[n] for n in names}
     try:
@@ -230,7 +229,9 @@ def _misfit(
 
 
 def dtype_family(dtype: str) -> str:
-    """Types that convert into each other: floats, or whole numbers; another stands alone."""
+    """Return the family of mutually convertible dtypes: floats or integers; others are
+    their own.
+    """
     if dtype in FLOATS and dtype in NUMPY:
         return "float"
     return "int" if dtype[0] in "iu" else dtype
@@ -239,7 +240,7 @@ def dtype_family(dtype: str) -> str:
 def _ignored(
     rules: Sequence[IgnoreRule], naming: ParameterNaming, checkpoint: Checkpoint
 ) -> set[str]:
-    """The tensors that a rule names, under any of their spellings."""
+    """Return the tensors that an ignore rule names, under any spelling."""
     patterns = [NamePattern(r.pattern) for r in rules]
 
     def named(name: str) -> bool:
@@ -255,10 +256,8 @@ def _decide(
     rules: WeightRules,
     checkpoint: Checkpoint,
 ) -> tuple[dict[str, BoundParameter], list[Diagnostic]]:
-    """What is stored for each parameter.
-
-    A tied parameter of which the file has another copy with other values keeps its own,
-    with a warning.
+    """Choose the dtype and tie of each parameter. A tied parameter with different values in the
+    file keeps them, with a warning.
     """
     dtypes = {n: e.dtype for n, e in checkpoint.tensors.items()}
     decided = {
@@ -285,12 +284,12 @@ def _decide(
 
 
 def _has(checkpoint: Checkpoint, expr: Expr) -> bool:
-    """Whether the file has every tensor of an expression."""
+    """Return whether the file has every tensor of an expression."""
     return all(n in checkpoint.tensors for n in list_tensors(expr))
 
 
 def _equal(binding: CheckpointBinding, one: str, other: str) -> bool:
-    """Whether two parameters have the same type and numbers."""
+    """Return whether two parameters have the same dtype and values."""
     dtype = binding.stored_dtype(one)
     if dtype != binding.stored_dtype(other):
         return False
@@ -298,7 +297,7 @@ def _equal(binding: CheckpointBinding, one: str, other: str) -> bool:
 
 
 def _digest(binding: CheckpointBinding, name: str, dtype: str) -> bytes:
-    """What stands for the numbers, which are never all in memory."""
+    """Hash the values in chunks."""
     digest = hashlib.sha256()
     for chunk in binding.chunks(name, dtype):
         digest.update(chunk)

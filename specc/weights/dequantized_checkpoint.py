@@ -45,8 +45,8 @@ class QuantizedWeight:
 
 
 class DequantizedCheckpoint(Checkpoint):
-    """A checkpoint whose quantized weights are single float32 tensors, under the names they
-    have in the unquantized checkpoint. Only the rows that are asked for are decoded.
+    """A checkpoint whose quantized weights appear as float32 tensors, under their names in the
+    unquantized checkpoint. Only the requested rows are decoded.
     """
 
     def __init__(self, base: Checkpoint, method: str, settings: QuantizationSettings) -> None:
@@ -61,11 +61,11 @@ class DequantizedCheckpoint(Checkpoint):
         self.tensors = {**left, **{name: _entry(w) for name, w in self.weights.items()}}
 
     def array(self, name: str) -> Array:
-        """The tensor, decoded or as a view of its file."""
+        """Return the tensor, decoded or as a view of its file."""
         return self.read(name) if name in self.weights else super().array(name)
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """The tensor in memory of its own, or some rows of it."""
+        """Return a copy of the tensor, or of some rows."""
         if name not in self.weights:
             return super().read(name, rows)
         codes, scales = self.codes(name, rows)
@@ -73,7 +73,7 @@ class DequantizedCheckpoint(Checkpoint):
             return np.asarray(codes.astype(np.float32) * scales.astype(np.float32))
 
     def codes(self, name: str, rows: slice) -> Codes:
-        """The codes and scales of some rows of a quantized weight."""
+        """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_parts(self, weight.tensors), weight.layout, rows)
 
@@ -149,7 +149,7 @@ def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntr
 
 
 def _zero_biases(base: Checkpoint, weights: Mapping[str, QuantizedWeight]) -> Iterator[str]:
-    """Yield biases of zeros: GPTQ writes them for layers that have none."""
+    """Yield zero biases, which GPTQ writes for layers without bias."""
     for name in weights:
         bias = name.removesuffix(".weight") + ".bias"
         if bias in base.tensors and not base.array(bias).any():

@@ -36,7 +36,7 @@ from specc.weights.weight_expressions import (
 
 
 def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
-    """The shape of the result, from those of tensors. Raises PatternMismatch."""
+    """Infer the shape of an expression. Raises PatternMismatch."""
     match expr:
         case TensorExpr(name):
             return shapes[name]
@@ -50,7 +50,7 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
 
 
 def _shape_from(expr: OfOne, shape: Shape) -> Shape:
-    """The shape of an expression of one tensor, from the shape of that."""
+    """Infer the shape of a one-operand expression from its operand's."""
     match expr:
         case TransposeExpr():
             return tuple(shape[a] for a in expr.order(len(shape)))
@@ -72,7 +72,7 @@ def _shape_from(expr: OfOne, shape: Shape) -> Shape:
 
 
 def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
-    """The first row taken of an axis, and the one after the last. Raises PatternMismatch."""
+    """Return the index range taken of an axis. Raises PatternMismatch."""
     if isinstance(expr, PartExpr):
         return expr.bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
@@ -83,7 +83,7 @@ def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
 
 
 def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
-    """The element type of the result. Raises PatternMismatch if joined parts differ in it."""
+    """Infer the dtype of an expression. Raises PatternMismatch if concatenated parts differ."""
     match expr:
         case TensorExpr(name):
             return dtypes[name]
@@ -106,8 +106,8 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
-    """An expression for some rows (axis 0) of another, which reads only the rows of tensors
-    that it needs; None where it would need others.
+    """Return an expression for some rows (axis 0) that reads only the needed rows of tensors; None
+    if other rows would be needed.
     """
     match expr:
         case TensorExpr():
@@ -138,7 +138,7 @@ class TensorView:
 
 
 def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorView | None:
-    """The bytes of a tensor that already are the result, or None if it has to be computed."""
+    """Return the stored bytes that equal the result, or None if it has to be computed."""
     match expr:
         case TensorExpr(name):
             return TensorView(name, 0, entries[name].nbytes)
@@ -157,7 +157,7 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
 def _keeps_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
-    """Whether the stored bytes stay as they are: axes of length 1 may move anywhere."""
+    """Return whether the stored bytes stay unchanged: axes of length 1 may move anywhere."""
     known = {n: entries[n] for n in list_tensors(expr) if n in entries}
     match expr:
         case ReshapeExpr():
@@ -173,7 +173,7 @@ def _keeps_bytes(
 def _part_of(
     expr: SliceExpr | PartExpr, whole: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
-    """The bytes of some rows, which lie together if all axes before theirs have length 1."""
+    """Return the bytes of some rows, contiguous if all axes before theirs have length 1."""
     shapes = {n: entries[n].shape for n in list_tensors(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
     if whole is None or math.prod(shape[: expr.axis]) != 1:
@@ -249,8 +249,10 @@ def _grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
 def evaluate_weight_expression(
     expr: Expr, get: Callable[[str], Array], get_rows: Callable[[str, slice], Array] | None = None
 ) -> Array:
-    """The value; `get` gives tensors by name, `get_rows` some rows of one.
-    `infer_expression_shape` checked the shapes, `resolve_alternatives` made the choices.
+    """Evaluate an expression; `get` returns tensors by name, `get_rows` some rows of one.
+
+    Shapes must be checked by `infer_expression_shape`, alternatives resolved by
+    `resolve_alternatives`.
     """
     match expr:
         case TensorExpr(name):
@@ -302,7 +304,7 @@ def _computed(expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: A
 
 
 def _wide(x: Array) -> Array:
-    """At least 32-bit elements."""
+    """Convert to elements of at least 32 bits."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
@@ -313,12 +315,11 @@ CUBIC = -0.75
 
 
 def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
-    """f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic, corners not
-    aligned, edges repeated.
+    """Resize f[*s (prefix + n n) d] → f[*s (prefix + rows columns) d]: bicubic,
+    align_corners=False, edges repeated. The first `prefix` rows ([CLS] etc.) are kept.
 
-    The first `prefix` rows ([CLS] and the like) are kept. Computed in float64, rounded
-    once. The kernel is that of Keys 1981, "Cubic convolution interpolation", eq. 4 in
-    its general form.
+    Computed in float64, rounded once. Kernel: Keys 1981, "Cubic convolution interpolation", eq. 4
+    in its general form.
     """
     side = math.isqrt(table.shape[-2] - prefix)
     lead, d = table.shape[:-2], table.shape[-1]
@@ -332,7 +333,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
 
 
 def _resampling(old: int, new: int) -> NDArray[np.float64]:
-    """f64[new old]: row r holds the weights with which the old points make new point r."""
+    """Return f64[new old]: row r holds the interpolation weights of new point r."""
     matrix = np.zeros((new, old))
     for r in range(new):
         center = (r + 0.5) * old / new - 0.5
@@ -344,7 +345,7 @@ def _resampling(old: int, new: int) -> NDArray[np.float64]:
 
 
 def _kernel(t: float) -> float:
-    """The cubic kernel at distance `t`, in points of the old grid."""
+    """Evaluate the cubic kernel at distance `t`, in points of the old grid."""
     if t <= 1:
         return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1
     if t < 2:

@@ -21,7 +21,7 @@ needs room too.
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to be stored. `run`: the bytes already lie in a file as they are to be."""
+    """A tensor to be stored. `run`: its bytes are already in a file in this form."""
 
     name: str
     dtype: str
@@ -31,7 +31,7 @@ class TensorPiece:
 
 @dataclass(frozen=True, slots=True)
 class ExternalLocation:
-    """External data of ONNX: a path relative to the model's folder, and a range of bytes."""
+    """ONNX external data: a path relative to the model's directory, and a byte range."""
 
     location: str
     offset: int
@@ -40,10 +40,8 @@ class ExternalLocation:
 
 @dataclass(frozen=True)
 class ExternalDataPlan:
-    """`linked` tensors stay where they are; `copied` ones go into a file of ours of
-    `size` bytes.
-
-    `reasons` says, for each weights file that was to be linked and cannot be, why not.
+    """Plan of external data: `linked` tensors stay in their files; `copied` ones go into a new file
+    of `size` bytes. `reasons` says why a weights file cannot be linked.
     """
 
     linked: Mapping[str, ExternalLocation]
@@ -52,7 +50,7 @@ class ExternalDataPlan:
     reasons: Mapping[Path, str]
 
     def places(self, location: str) -> dict[str, ExternalLocation]:
-        """Every tensor's place, once the name of our own file is known."""
+        """Return every tensor's location, given the name of the new file."""
         own = {
             name: ExternalLocation(location, offset, length)
             for name, (offset, length) in self.copied.items()
@@ -63,11 +61,10 @@ class ExternalDataPlan:
 def plan_external_data(
     pieces: Iterable[TensorPiece], folder: Path, *, link: bool, alignment: int = 1
 ) -> ExternalDataPlan:
-    """Where each piece goes; `folder` is that of the model. With `link`, what can stay
-    in its file does.
+    """Plan the location of each piece; `folder` is the model's directory.
 
-    `alignment` is what the execution provider needs of an offset, in bytes, beside
-    whole elements; a piece of a foreign file at another offset is copied.
+    With `link`, tensors stay in their files if possible. `alignment` is the provider's offset
+    alignment in bytes, beyond whole elements; a piece at another offset is copied.
     """
     linked: dict[str, ExternalLocation] = {}
     copied: dict[str, tuple[int, int]] = {}
@@ -96,7 +93,9 @@ def plan_external_data(
 
 
 def link_location(path: Path, folder: Path) -> str | tuple[str]:
-    """The location of a file, seen from a model's folder, as a tuple of one; or why not."""
+    """Return a file's location relative to a model's directory as a tuple of one; or why there is
+    none.
+    """
     try:
         status = os.stat(path)
         file, home = os.path.realpath(path), os.path.realpath(folder)
@@ -123,18 +122,18 @@ def link_location(path: Path, folder: Path) -> str | tuple[str]:
 
 
 def align_offset(end: int, piece: TensorPiece) -> int:
-    """The first good place for a piece at or behind `end`."""
+    """Return the first aligned offset for a piece at or after `end`."""
     step = PAGE if piece.nbytes >= LARGE else ALIGNMENT
     return -(-end // step) * step
 
 
 def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
-    """Whether the weights can stand inside the ONNX file."""
+    """Return whether the weights fit inside the ONNX file."""
     return sum(p.nbytes for p in pieces) <= MOST_INLINE
 
 
 def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
-    """The bytes a tensor takes."""
+    """Return the size of a tensor in bytes."""
     count = 1
     for length in shape:
         count *= length
@@ -144,7 +143,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
 def external_data_chunks(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of our own file; `chunks` gives those of a tensor by name."""
+    """Yield the bytes of the new file; `chunks` yields those of a tensor by name."""
     at = 0
     for name, (offset, length) in plan.copied.items():
         if offset > at:  # the gap that alignment leaves

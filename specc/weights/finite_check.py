@@ -10,7 +10,7 @@ _FIRST = {"float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F, "float8_
 
 
 def check_finite(block: Array, place: str) -> None:
-    """Fails with E0507 at NaN, infinity, and a truth value that is neither 0 nor 1."""
+    """Raise E0507 for NaN, infinity, or a bool other than 0 or 1."""
     if block.dtype.kind in "iu":
         return
     if block.dtype.kind == "b":
@@ -36,7 +36,7 @@ def check_finite(block: Array, place: str) -> None:
 
 
 def _suspect(block: Array) -> bool:
-    """Whether a block of floats may hold something that is not finite."""
+    """Return whether a block of floats may contain non-finite values."""
     first = _FIRST.get(block.dtype.name)
     if first is None or not block.size:
         # to ask whether all are takes a fifth of counting them
@@ -50,6 +50,6 @@ def _suspect(block: Array) -> bool:
 
 
 def _not_finite(block: Array) -> int:
-    """How many values are not finite."""
+    """Count the non-finite values."""
     with np.errstate(invalid="ignore"):  # ml_dtypes signals on NaN
         return int(block.size - np.isfinite(block).sum())

@@ -15,8 +15,8 @@ DAMP = 0.01
 
 
 def cholesky_factor(products: Array) -> Array:
-    """The upper U with `UᵀU = H⁻¹` of the sums of products `XᵀX`, f64, which it is written
-    over: a quarter more is what it takes three times.
+    """Return the upper U with `UᵀU = H⁻¹` of the Gram matrix `XᵀX`, f64, computed in place with 25
+    % extra memory.
     """
     diagonal = np.einsum("ii->i", products)
     # An input that is always 0 says nothing of its column, which is rounded by itself.
@@ -27,7 +27,7 @@ def cholesky_factor(products: Array) -> Array:
 
 
 def _factor(h: Array) -> None:
-    """U in place of H, by halves: with `H = V Vᵀ`, V upper, it is V⁻¹.
+    """Compute U in place of H, by halves: with `H = V Vᵀ`, V upper, it is V⁻¹.
 
     H = [A  B]    V = [V₁  W ]    W = B V₂⁻ᵀ,    U = [U₁  -U₁ W U₂]
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
@@ -48,8 +48,8 @@ def _factor(h: Array) -> None:
 
 
 def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
-    """Whole numbers of 4 bits `[out, blocks, block]` and scales `[out, blocks]` of the rows
-    `[out, in]`, one for each result.
+    """Quantize rows `[out, in]` by GPTQ to 4-bit integers `[out, blocks, block]` and scales `[out,
+    blocks]`.
     """
     left = rows.astype(np.float64)
     wide = rows.shape[1]
@@ -66,7 +66,7 @@ def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]
 
 
 def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
-    """The whole numbers of the columns of a block, and what each lost, over its `U[j, j]`."""
+    """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
     # a column lies in order here, and what it lost goes to its nearest neighbors at once,
     # to those farther off together with what these lose
     columns = np.ascontiguousarray(left.T)

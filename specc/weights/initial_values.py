@@ -1,4 +1,4 @@
-"""The values that an initializer gives a parameter for a seed."""
+"""The initial values of a parameter for an initializer and a seed."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from specc.weights.random_stream import BLOCK, Floats, fill_array, normal_chunks
 def initial_value_chunks(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
-    """The elements of a parameter in C order, f32, a block at a time."""
+    """Yield the elements of a parameter in C order, f32, in blocks."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
@@ -26,7 +26,7 @@ def initial_value_chunks(
 def initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
-    """f32[*shape]: a parameter as it starts; it depends on the seed and its name alone."""
+    """Return the initial f32[*shape] of a parameter; depends only on seed and name."""
     return fill_array(shape, initial_value_chunks(initializer, seed, name, shape))
 
 

@@ -31,7 +31,7 @@ class Initializer:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.number!r})"
 
     def bound(self, shape: tuple[int, ...]) -> float:
-        """Half the width of a uniform range, for a parameter of that shape."""
+        """Return half the width of the uniform range for a parameter of that shape."""
         if self.kind == "uniform":
             return self.number
         weight = shape[1:] if self.kind == "fan_in_each" else shape
@@ -39,7 +39,7 @@ class Initializer:
 
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
-    """The initializer a text names. Fails with E0516."""
+    """Parse an initializer. E0516 if it is invalid."""
     found = _FORM.fullmatch(text)
     kind, number = found.groups() if found else ("", None)
     if kind in PLAIN_KINDS and number is None:

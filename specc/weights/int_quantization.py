@@ -15,7 +15,7 @@ MOST = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 
 
 def split_groups(rows: Array, block: int) -> Array:
-    """`[out, in]` as `[out, blocks, block]`, zeros at the end; one block for block size 0."""
+    """Reshape `[out, in]` to `[out, blocks, block]`, zero-padded; one block for block size 0."""
     out, wide = rows.shape
     size = block or max(wide, 1)
     missing = count_groups(wide, size) * size - wide
@@ -25,7 +25,7 @@ def split_groups(rows: Array, block: int) -> Array:
 
 
 def group_scales(blocks: Array, bits: int) -> Array:
-    """The scale of each block of `[out, blocks, block]`, f32."""
+    """Return the scale of each block of `[out, blocks, block]`, f32."""
     # where the greatest is, is found several times faster than how great it is
     far = np.abs(blocks).argmax(-1)
     most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
@@ -37,7 +37,7 @@ def group_scales(blocks: Array, bits: int) -> Array:
 
 
 def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
-    """The whole numbers of `[out, blocks, block]`, as f32."""
+    """Round `[out, blocks, block]` to integers, as f32."""
     # most of the time of a compile is spent here: nothing is copied that need not be
     whole = blocks / scales[..., None]
     np.rint(whole, out=whole)
@@ -49,8 +49,8 @@ def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
 
 
 def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
-    """Whole numbers `[out, blocks, block]` of rows `wide` as they are stored, but for
-    columns, which stand as `[out, in]` still.
+    """Pack integers `[out, blocks, block]` with row width `wide` into storage form; the column
+    layout stays `[out, in]`.
     """
     if form.layout == "columns" or not form.block:
         return whole.reshape(len(whole), -1)[:, :wide]
@@ -60,7 +60,7 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
 
 
 def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationFormat) -> Array:
-    """The weight f32 `[out, in]` that stored numbers stand for; `[in, out]` if it was turned."""
+    """Dequantize to the f32 weight `[out, in]`; `[in, out]` if it was transposed."""
     whole = unpack_quantized(numbers, wide, form)
     wanted = scales.T if form.layout == "columns" and form.block else scales
     blocks = split_groups(whole.astype(np.float32), form.block)
@@ -70,7 +70,7 @@ def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationForma
 
 
 def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Array:
-    """The whole numbers of stored weights, `[out, in]`."""
+    """Unpack stored weights to integers `[out, in]`."""
     if form.layout == "columns":
         return numbers.T.astype(np.int8)
     if not form.block:
@@ -83,7 +83,7 @@ def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Arr
 
 
 def pack_nibbles(moved: Array) -> Array:
-    """Numbers from 0 to 15, evenly many, two to a byte: the earlier one in the lower half."""
+    """Pack an even number of values 0 to 15 two per byte, the first in the low nibble."""
     pairs = np.ascontiguousarray(moved).view("<u2")
     # of a pair the earlier byte is the lower one; what the cast cuts off is the rest
     made: Array = (pairs | (pairs >> 4)).astype(np.uint8)

@@ -38,8 +38,8 @@ Wide = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """What an adapter does to a tensor: `instead` of it stands another one; then comes
-    the product of `left` and `right`, as `turned` says, or a vector, times `scale`.
+    """The change of one tensor: replaced by `instead`, then `scale` × the product of `left` and
+    `right` (transposed if `turned`), or × `vector`, is added.
     """
 
     instead: str = ""
@@ -51,9 +51,8 @@ class AdapterChange:
 
 
 class LoraAdapter:
-    """An adapter's file with its config: what changes, by the names of parameters.
-
-    `whole`: its tensors have the checkpoint's own names, and stand in their place.
+    """An adapter file with its config: changes by parameter name. `whole`: its tensors have the
+    checkpoint's own names and replace them.
     """
 
     def __init__(
@@ -72,18 +71,18 @@ class LoraAdapter:
 
     @classmethod
     def whole_of(cls, file: TensorFile) -> "LoraAdapter":
-        """The adapter of a language: nothing in it is scaled."""
+        """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
         return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
 
     def _instead(self) -> dict[str, AdapterChange]:
-        """Each tensor under its own name. E0530 where there are none."""
+        """Map each tensor to a replacement under its own name. E0530 if there are none."""
         if not self.file.tensors:
             self._broken("", "it holds no tensors")
         return {name: AdapterChange(instead=name) for name in self.file.tensors}
 
     def _changes(self) -> dict[str, AdapterChange]:
-        """Every tensor of the file has its part in a change. E0530 for one that has none,
-        and for a file without tensors, which would change nothing in silence.
+        """Assign every tensor of the file to a change. E0530 for an unknown tensor, and for a file
+        without tensors.
         """
         if not self.file.tensors:
             self._broken("", "it holds no tensors")
@@ -111,7 +110,7 @@ class LoraAdapter:
         return found
 
     def _add(self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]) -> None:
-        """The changes of a module's weight and bias."""
+        """Add the changes of a module's weight and bias."""
         scale = self.scaling.scale(module)
         table = "table_a" in parts
         a, b = self._halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
@@ -128,8 +127,8 @@ class LoraAdapter:
     def _halves(
         self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
     ) -> tuple[str, str]:
-        """The names of the two thin matrices of a module. E0530 where one is missing, or
-        they are not what the config tells of.
+        """Return the names of a module's LoRA A and B matrices. E0530 if one is missing, or they
+        contradict the config.
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
@@ -162,7 +161,7 @@ class LoraAdapter:
         )
 
     def wide(self, name: str) -> Wide:
-        """A tensor of the file in float64, looked through. Fails with E0507."""
+        """Read a tensor in float64. E0507 if it is not finite."""
         array = self.file.read(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(str(self.file.path))}`")
         return array.astype(np.float64)
@@ -186,28 +185,28 @@ class AdaptedCheckpoint(Checkpoint):
 
     @property
     def every_file(self) -> tuple[TensorFile, ...]:
-        """All the files that numbers come from."""
+        """All files that tensors are read from."""
         return (*self.files, self.adapter.file)
 
     def file_of(self, name: str) -> TensorFile:
-        """The file a tensor is in: the adapter's for one that it brings or puts in its place."""
+        """Return the file of a tensor: the adapter's if it adds or replaces it."""
         change = self.changes.get(name)
         brought = name not in self.base.tensors or (change is not None and change.instead)
         return self.adapter.file if brought else self.base.file_of(name)
 
     def array(self, name: str) -> Array:
-        """The tensor, merged or as a view of its file."""
+        """Return the tensor, merged or as a view of its file."""
         return self.read(name) if name in self.changes else self.base.array(name)
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """The tensor in memory of its own, merged where the adapter changes it."""
+        """Return a copy of the tensor, merged if the adapter changes it."""
         change = self.changes.get(name)
         if change is None:
             return self.base.read(name, rows)
         return self._changed(name, change)[rows]
 
     def _changed(self, name: str, change: AdapterChange) -> Array:
-        """A tensor that the adapter changes."""
+        """Return a tensor that the adapter changes."""
         if change.instead:
             whole = self.adapter.file.read(change.instead)
             check_finite(whole, f"`{escape_text(change.instead)}`")
@@ -222,7 +221,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merged(whole, change, kind)
 
     def _merged(self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]) -> Array:
-        """W + s·B·A, rounded once, some rows at a time to bound the float64 copies."""
+        """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
         left, right = self.adapter.wide(change.left), self.adapter.wide(change.right)
         rank = right.shape[0]
         b, a = left.reshape(-1, rank), right.reshape(rank, -1)
@@ -240,18 +239,18 @@ class AdaptedCheckpoint(Checkpoint):
         return merged
 
     def check_unchanged(self) -> None:
-        """Fails with E0512 if one of the files is no longer what it was."""
+        """Raise E0512 if one of the files changed since it was opened."""
         super().check_unchanged()
         self.adapter.file.check_unchanged()
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Close the files."""
         super().close()
         self.adapter.file.close()
 
 
 def _placed(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
-    """The changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
+    """Return the changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
     added = [n for n, c in adapter.changes.items() if not c.instead]
     naming = infer_naming(added, base.tensors.keys(), base.path)
     placed = {
@@ -283,8 +282,8 @@ def _check_whole(
     targets: LoraTargets,
     placed: Mapping[str, AdapterChange],
 ) -> None:
-    """E0531 where the config names a module as trained whole, such as a head, which the
-    file does not have: the checkpoint's own would stand there in silence.
+    """Raise E0531 if the config lists a fully trained module (modules_to_save) that the file lacks:
+    the checkpoint's own would be used silently.
     """
     absent = [n for n in base.tensors if targets.is_whole(n) and n not in placed]
     if absent:
@@ -294,7 +293,9 @@ def _check_whole(
 
 
 def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter) -> TensorEntry:
-    """A changed tensor as it is read: float32, or float64 as it was. E0531 for other shapes."""
+    """Return the entry of a changed tensor: float32, or float64 if it was. E0531 for mismatched
+    shapes.
+    """
     brought = adapter.file.tensors
     there = base.tensors.get(name)
     first = brought.get(change.instead) or there
@@ -320,7 +321,7 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
 def _shapes(
     change: AdapterChange, brought: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
-    """What a change gives, in words, and of what shape."""
+    """Return the tensors of a change with description and shape."""
     alone = [name for name in (change.instead, change.vector) if name]
     found = [(name, brought[name].shape) for name in alone]
     if change.left:
@@ -331,7 +332,9 @@ def _shapes(
 
 
 def _product(b: tuple[int, ...], a: tuple[int, ...], *, turned: bool) -> tuple[int, ...]:
-    """The shape of B·A of linear layers, tables and convolutions; empty where there is none."""
+    """Return the shape of B·A for linear layers, embeddings and convolutions; () if they do not
+    match.
+    """
     if len(b) < 2 or b[1] != a[0] or math.prod(b[2:]) != 1:
         return ()
     return (*a[:0:-1], b[0]) if turned else (b[0], *a[1:])

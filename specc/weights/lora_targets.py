@@ -1,4 +1,4 @@
-"""Which modules a LoRA adapter changes, and whether all its changes are used."""
+"""The modules that a LoRA adapter changes, and the check that all its changes are used."""
 
 import math
 import re
@@ -14,9 +14,9 @@ from specc.weights.weight_expressions import list_tensors
 
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
-    """The numbers of an adapter's config: rank `r` and `alpha`, for all modules but
-    those that the tables name; `root`: divided by the root of the rank (rsLoRA).
-    `turned`: weights of linear maps are stored [in, out].
+    """Scaling of an adapter's config: rank `r` and `alpha`, for all modules except those in the
+    tables; `root`: divided by the square root of the rank (rsLoRA). `turned`: linear weights are
+    stored [in, out].
     """
 
     r: int
@@ -27,11 +27,11 @@ class LoraScaling:
     alphas: Mapping[str, float]
 
     def rank(self, module: str) -> int:
-        """The rank of a module's product."""
+        """Return the rank of a module."""
         return int(_special(self.ranks, module, self.r))
 
     def scale(self, module: str) -> float:
-        """What a module's product is multiplied with (Kalajdzievski, 2023, for `root`)."""
+        """Return the scale of a module's product (Kalajdzievski, 2023, for `root`)."""
         rank = self.rank(module)
         alpha = _special(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.root else rank)
@@ -39,11 +39,10 @@ class LoraScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTargets:
-    """The modules that an adapter's config names, by ends of their names, but for those
-    that it leaves out; with `layers` only those of layers of these numbers.
+    """The modules that an adapter's config targets, by name suffix, without the excluded ones; with
+    `layers` only in layers of these indices.
 
-    A file that holds products for others is not what the config tells of: who made it
-    left them aside.
+    Products for other modules contradict the config: its training ignored them.
     """
 
     named: Sequence[str] | None
@@ -53,7 +52,7 @@ class LoraTargets:
     layers: Sequence[int] | None = None
 
     def has(self, module: str) -> bool:
-        """Whether the config has a product for the module."""
+        """Return whether the config targets the module."""
         if _ends(module, self.without):
             return False
         if self.named is not None and not _ends(module, self.named):
@@ -62,7 +61,7 @@ class LoraTargets:
         return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
 
     def is_whole(self, name: str) -> bool:
-        """Whether a tensor belongs to a module that was trained as it is."""
+        """Return whether a tensor belongs to a fully trained module (modules_to_save)."""
         return any(f".{module}." in f".{name}" for module in self.whole)
 
 
@@ -71,7 +70,7 @@ def _ends(module: str, names: Sequence[str]) -> bool:
 
 
 def _special(table: Mapping[str, float], module: str, usual: float) -> float:
-    """The entry of the first key that ends a module's name, else the usual number."""
+    """Return the entry of the first key that ends a module's name, else the default."""
     for key, value in table.items():
         if module == key or module.endswith(f".{key}"):
             return value
@@ -79,8 +78,8 @@ def _special(table: Mapping[str, float], module: str, usual: float) -> float:
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
-    """The binding of an adapted checkpoint, with a warning (W0534) about changes that no
-    parameter shows. Fails with E0531 where a changed weight is tied to another.
+    """Check the binding of an adapted checkpoint; warn (W0534) about changes that no parameter
+    reads. E0531 if a changed weight is tied to another.
     """
     computed = binding.checkpoint.computed
     used: set[str] = set()
@@ -130,9 +129,8 @@ OWN = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:
-    """What a checkpoint has for a layer, and an adapter that has it for another has not;
-    or the bias of a weight that it has, or words: half of one language and half of
-    another.
+    """Return weights of the checkpoint that a language adapter lacks although it changes them in
+    another layer, a weight's bias, or the embeddings: it would mix two languages.
     """
     kinds = {_kind(name) for name in changed}
     return [
@@ -141,5 +139,5 @@ def find_missing_language_weights(names: Iterable[str], changed: Collection[str]
 
 
 def _kind(name: str) -> str:
-    """A weight's module, whichever layer it is of."""
+    """Return a weight's module without its layer index."""
     return NUMBERED.sub(".*.", name).rpartition(".")[0]

@@ -37,7 +37,7 @@ class FoldedValues(ValuesOverlay):
 
     @cached_property
     def changed(self) -> Mapping[str, NormFold]:
-        """The fold that each parameter has a part in."""
+        """The fold that each parameter belongs to."""
         return {
             name: fold
             for fold in self.folds
@@ -50,7 +50,7 @@ class FoldedValues(ValuesOverlay):
         return name in self.changed
 
     def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers multiplied or divided by the powers of two of a fold."""
+        """Yield the values multiplied or divided by the powers of two of a fold."""
         fold = self.changed[name]
         factors, at = self._factors(fold), 0
         turned = dict(fold.maps).get(name)
@@ -68,8 +68,8 @@ class FoldedValues(ValuesOverlay):
             at += block.size
 
     def _factors(self, fold: NormFold) -> Array:
-        """A power of two for each number of a row, near the size that it has behind the
-        norm: what is normed has the size 1.
+        """Return a power of two per channel, near its magnitude after the norm; normalized values
+        have magnitude 1.
         """
         if fold.gain not in self.known:
             size = np.abs(read_parameter(self.base, fold.gain, "f32")).astype(np.float64)
@@ -87,8 +87,8 @@ SCALES = "scales looked at, by which its numbers reach"
 
 @dataclass(frozen=True)
 class NarrowDtype:
-    """The type that a parameter is computed in. Scales stand for numbers up to `most`
-    times as large, of the weight `of`.
+    """The dtype that a parameter is computed in. Scales stand for values up to `most` times as
+    large, of the weight `of`.
     """
 
     dtype: str
@@ -98,16 +98,16 @@ class NarrowDtype:
 
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
-    """The numbers of a model, those of `narrow` looked at on their way; those of `moved`
-    have a part of a norm's gain. Implements `Values`.
+    """Model values; those of `narrow` are range-checked when read; those of `moved` include part of
+    a norm weight. Implements `Values`.
     """
 
     narrow: Mapping[str, NarrowDtype]
     moved: Container[str] = ()
 
     def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file. Fails with E0517 as `chunks` does: what stays
-        in a file is asked for by nobody else.
+        """Return the byte range of the values in a file. E0517 as in `chunks`: linked values are
+        checked nowhere else.
         """
         found = self.base.run(name)
         if found is not None and name in self.narrow:
@@ -116,8 +116,8 @@ class RangeCheckedValues(ValuesOverlay):
         return found
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as bytes. Fails as those of the checkpoint do, and with E0517 for
-        one that the type they are computed in cannot hold.
+        """Yield the values as bytes. Fails as the checkpoint's do, and with E0517 for a value
+        outside the range of the compute dtype.
         """
         narrow = self.narrow.get(name)
         for chunk in self.base.chunks(name, dtype):

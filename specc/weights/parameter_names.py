@@ -25,13 +25,13 @@ class NamePattern:
         return not _HOLE.search(self.text)
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name fits."""
+        """Return whether the whole name matches."""
         if "{" not in self.text:
             return _in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
 
     def captures(self, name: str) -> "NameCaptures | None":
-        """What the holes stood for, if the whole name fits."""
+        """Return the captures if the whole name matches."""
         found = self._expression.fullmatch(name)
         if not found:
             return None
@@ -62,8 +62,8 @@ class NamePattern:
 
 
 def _in_order(parts: Sequence[str], name: str) -> bool:
-    """Whether a name is these parts with anything between them. Each is taken as early
-    as it comes, so that many of them take no longer than the name is.
+    """Return whether a name consists of these parts with anything between them. Greedy leftmost
+    matching keeps this linear in the name.
     """
     first, *others = parts
     if not others:
@@ -80,13 +80,13 @@ def _in_order(parts: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True)
 class NameCaptures:
-    """What `{i}` and the `*` of a pattern stood for."""
+    """The captures of `{i}` and of the `*` of a pattern."""
 
     variables: dict[str, str]
     stars: tuple[str, ...]
 
     def fill(self, template: str) -> str:
-        """The template with its holes filled; the n-th `*` gets what the n-th `*` stood for."""
+        """Fill the template; the n-th `*` is the n-th `*` capture."""
         stars = iter(self.stars)
         return _HOLE.sub(
             lambda hole: (
@@ -97,12 +97,12 @@ class NameCaptures:
 
 
 def name_skeleton(name: str) -> tuple[str, ...]:
-    """What stands around the numbers of a name: what the layers of a model have in common."""
+    """Return the text around the numbers of a name, which all layers of a model share."""
     return tuple(_DIGITS.split(name))
 
 
 def generalize_name(name: str) -> str:
-    """The name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
+    """Return the name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
     literals = name_skeleton(name)
     return literals[0] + "".join(
         f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:])
@@ -110,7 +110,7 @@ def generalize_name(name: str) -> str:
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Many names as few: `h.{0..11}.attn.bias`. In order of first appearance, nothing left out."""
+    """Abbreviate names as `h.{0..11}.attn.bias`, in order of first appearance, complete."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         families.setdefault(name_skeleton(name), []).append(numbers_in_name(name))
@@ -126,14 +126,14 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 
 def format_names(names: Sequence[str], most: int = 6) -> str:
-    """Some names, and how many more there are."""
+    """Format some names, and how many more there are."""
     short = group_names(names)
     more = f" and {len(short) - most} more" if len(short) > most else ""
     return ", ".join(short[:most]) + more
 
 
 def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """The name most like this one, if any is close. One with the same numbers goes first."""
+    """Return the most similar name, if any is close; names with the same numbers are preferred."""
     pool = list(candidates)
     alike = [c for c in pool if numbers_in_name(c) == numbers_in_name(name)] or pool
     return next(
@@ -142,12 +142,12 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def numbers_in_name(name: str) -> tuple[str, ...]:
-    """The numbers in a name."""
+    """Return the numbers in a name."""
     return tuple(_DIGITS.findall(name))
 
 
 def _range(values: Sequence[str]) -> str:
-    """`["0", "1", "2"]` to `{0..2}`."""
+    """Format `["0", "1", "2"]` as `{0..2}`."""
     if len(values) == 1:
         return values[0]
     first = int(values[0])

@@ -49,28 +49,28 @@ class ParameterValues(Protocol):
         ...
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares; that one is never tied itself."""
+        """Return the parameter that this one is tied to, which is never tied itself."""
         ...
 
     def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
+        """Return the stored dtype."""
         ...
 
     def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file exactly as they are to be stored, if they do."""
+        """Return the byte range of the values in a file, if stored in their final form."""
         ...
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The values as little-endian bytes in C order, each chunk valid until the next one."""
+        """Yield the values as little-endian bytes in C order; a chunk is valid until the next."""
         ...
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """Checks parameters where they lie in files; returns the SHA-256 of each file."""
+        """Check parameters in place in their files; return the SHA-256 of each file."""
         ...
 
 
 def read_parameter(values: ParameterValues, name: str, dtype: str | None = None) -> Array:
-    """A whole parameter in memory, in the type asked for, else in its own."""
+    """Read a whole parameter, in the given dtype or its own."""
     kind = dtype or values.stored_dtype(name)
     shape = values.wanted[name].shape
     raw = np.empty(math.prod(shape) * NUMPY[kind].itemsize, np.uint8)
@@ -83,15 +83,15 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
 
 
 def find_ties(values: ParameterValues) -> dict[str, str]:
-    """For each parameter that has the numbers of another, which one that is."""
+    """Map each tied parameter to the one it is tied to."""
     tied = {name: values.tied_to(name) for name in values.wanted}
     return {name: own for name, own in tied.items() if own is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class BoundParameter:
-    """A parameter and what makes it: an expression over tensors, or the parameter it is
-    `tied_to`; neither where it is drawn.
+    """A parameter and its source: an expression over tensors, or the parameter it is `tied_to`;
+    neither if it is randomly initialized.
     """
 
     wanted: RequiredParameter
@@ -102,7 +102,7 @@ class BoundParameter:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A run of a tensor that is looked at where it lies, and its place for messages."""
+    """A byte range of a tensor that is checked in place, and its description for messages."""
 
     view: TensorView
     dtype: str
@@ -111,9 +111,9 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
-    """Every parameter of a model matched with a checkpoint. `bind` makes one; it
-    implements `ParameterValues`. `drawn` gives those of a new head, which have neither an
-    expression nor a partner.
+    """Every parameter of a model bound to a checkpoint. Made by `bind`; implements
+    `ParameterValues`. `drawn` has the values of a new head, which has neither an expression nor a
+    tie.
     """
 
     checkpoint: Checkpoint
@@ -129,15 +129,15 @@ class CheckpointBinding:
         return {name: b.wanted for name, b in self.bound.items()}
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
+        """Return the parameter that this one is tied to, or None."""
         return self.bound[name].tied_to
 
     def stored_dtype(self, name: str) -> str:
-        """The type the numbers have in the file, or that the expression gives them."""
+        """Return the dtype in the file, or of the expression."""
         return self._own(name).dtype
 
     def run(self, name: str) -> ByteRange | None:
-        """Where the parameter lies in a file, if no expression has to be computed."""
+        """Return the byte range of the parameter in a file, if nothing has to be computed."""
         view = self._view(name)
         if view is None:
             return None
@@ -145,7 +145,7 @@ class CheckpointBinding:
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers in the type asked for, checked. Fails with E0507, E0512 or E0517."""
+        """Yield the checked values in the given dtype. Fails with E0507, E0512 or E0517."""
         bound = self._own(name)
         if self.drawn is not None and bound.wanted.name in self.drawn.wanted:
             yield from self.drawn.chunks(bound.wanted.name, dtype)
@@ -164,7 +164,7 @@ class CheckpointBinding:
                 yield _bytes(convert_dtype(block, dtype, place))
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of every file these parameters lie in. Fails with E0507 or E0512."""
+        """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
         runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
         for name in names:
             view, bound = self._view(name), self._own(name)
@@ -191,7 +191,7 @@ class CheckpointBinding:
         return digest.hexdigest()
 
     def close(self) -> None:
-        """Lets go of the checkpoint's files."""
+        """Close the checkpoint's files."""
         self.checkpoint.close()
 
     def _own(self, name: str) -> BoundParameter:
@@ -204,14 +204,14 @@ class CheckpointBinding:
         return self.in_file(expr) if expr is not None else None
 
     def in_file(self, expr: Expr) -> TensorView | None:
-        """Where in a file the bytes of an expression lie, if they do."""
+        """Return the stored bytes that equal an expression, or None."""
         view = find_stored_view(expr, self.checkpoint.tensors)
         checkpoint = self.checkpoint
         made = view is not None and view.tensor in checkpoint.computed | checkpoint.decoded
         return None if made else view
 
     def _computed(self, expr: Expr) -> Iterator[Array]:
-        """The values of an expression; of decoded tensors some rows at a time."""
+        """Yield the values of an expression; decoded tensors in row chunks."""
         get, tensors = self.checkpoint.read, self.checkpoint.tensors
         shapes = {name: tensors[name].shape for name in list_tensors(expr)}
         pieces = [expr]
@@ -227,7 +227,7 @@ class CheckpointBinding:
             yield np.frombuffer(chunk, NUMPY[dtype])
 
     def _place(self, bound: BoundParameter, piece: Expr | None = None) -> str:
-        """A parameter and the tensors that it, or a piece of it, is made from, for messages."""
+        """Describe a parameter and the tensors of it, or of a piece, for messages."""
         expr = piece or bound.expr
         assert expr is not None
         first = next(list_tensors(expr))
@@ -238,10 +238,9 @@ class CheckpointBinding:
 
 @dataclass(frozen=True)
 class SeededValues:
-    """Parameters as they start, from a seed and their names. Implements `ParameterValues`.
+    """Randomly initialized parameters, from a seed and their names. Implements `ParameterValues`.
 
-    `initial` maps each name to the text of its initializer; `ties` maps tied names to
-    the others.
+    `initial` maps each name to its initializer's text; `ties` maps tied names to the others.
     """
 
     seed: int
@@ -250,29 +249,29 @@ class SeededValues:
     ties: Mapping[str, str] = field(default_factory=dict)
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
+        """Return the parameter that this one is tied to, or None."""
         root = name
         while root in self.ties:
             root = self.ties[root]
         return None if root == name else root
 
     def stored_dtype(self, name: str) -> str:
-        """The generator makes f32, which every other type is rounded from."""
+        """Return the dtype; values are generated as f32 and rounded."""
         return self.wanted[name].dtype
 
     def run(self, name: str) -> ByteRange | None:
-        """Nothing lies in a file."""
+        """Return None: no file stores the values."""
         return None
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """There are no files to look through."""
+        """Return {}: there are no files to check."""
         return {}
 
     def close(self) -> None:
-        """There are no files to let go of."""
+        """Do nothing: there are no files to close."""
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers in the type asked for. Fails with E0516 or E0517."""
+        """Yield the values in the given dtype. Fails with E0516 or E0517."""
         wanted = self.wanted[self.tied_to(name) or name]
         initializer = parse_initializer(self.initial[wanted.name], wanted.span)
         place = f"`{escape_text(wanted.name)}`, started as {initializer}"
@@ -281,7 +280,7 @@ class SeededValues:
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
-    """Return expressions of a few rows each that follow each other, or the expression."""
+    """Split an expression into consecutive chunks of rows, if possible."""
     rows, *rest = infer_expression_shape(expr, shapes) or (1,)
     step = max(1, ROWS_AT_ONCE // max(1, math.prod(rest)))
     parts = [
@@ -306,8 +305,8 @@ VALUES = "values looked at, the largest"
 def convert_dtype(
     block: Array, dtype: str, place: str, *mends: str, counted: str = VALUES
 ) -> Array:
-    """The block in another type. Fails with E0517 if that type cannot hold a value;
-    `mends` say what helps beside another type, `counted` what the block holds.
+    """Convert a block to another dtype. E0517 if a value is out of range; `mends` are fixes other
+    than another dtype, `counted` names the block's elements.
     """
     kind = NUMPY[dtype]
     if block.dtype == kind:
@@ -333,7 +332,7 @@ def convert_dtype(
 
 
 def _blocks(array: Array) -> Iterator[Array]:
-    """The elements in C order, a few megabytes at a time, without a second copy of the whole."""
+    """Yield the elements in C order, a few megabytes at a time, without copying the whole."""
     # what lies in order is cut without looking at axes; anything else by its rows, so
     # that only a few of them are copied at a time
     if array.flags.c_contiguous:
@@ -348,7 +347,7 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 
 def _bytes(block: Array) -> memoryview:
-    """The stored form of a block: little-endian."""
+    """Return a block as little-endian bytes."""
     little = (
         block.astype(block.dtype.newbyteorder("<"), copy=False)
         if block.dtype.kind in "fiuc"
@@ -369,19 +368,19 @@ class ValuesOverlay:
         return self.base.wanted
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
+        """Return the parameter that this one is tied to, or None."""
         return self.base.tied_to(name)
 
     def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
+        """Return the stored dtype."""
         return self.base.stored_dtype(name)
 
     def run(self, name: str) -> ByteRange | None:
-        """Where the numbers lie in a file; replaced ones lie in none."""
+        """Return the byte range of the values in a file; None for replaced ones."""
         return None if self.replaces(name) else self.base.run(name)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers as bytes. Fails as those of the checkpoint do."""
+        """Yield the values as bytes. Fails as the checkpoint's do."""
         source = self.replaced_chunks if self.replaces(name) else self.base.chunks
         return source(name, dtype)
 
@@ -390,9 +389,9 @@ class ValuesOverlay:
         return False
 
     def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The values in place of those of `base`."""
+        """Yield the values that replace those of `base`."""
         return self.base.chunks(name, dtype)
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
-        """The SHA-256 of the files that weights stay in."""
+        """Return the SHA-256 of the files that weights stay in."""
         return self.base.look_through(names)

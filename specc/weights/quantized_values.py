@@ -22,7 +22,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True)
 class ValuesWithScales(ValuesOverlay):
-    """The numbers of a model, and arrays f32 beside them by name. Implements `Values`."""
+    """Model values plus further f32 arrays (scales) by name. Implements `Values`."""
 
     scales: Mapping[str, Array]
 
@@ -33,11 +33,11 @@ class ValuesWithScales(ValuesOverlay):
         return {**self.base.wanted, **more}
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
+        """Return the parameter that this one is tied to, or None."""
         return None if name in self.scales else self.base.tied_to(name)
 
     def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
+        """Return the stored dtype."""
         return "f32" if name in self.scales else self.base.stored_dtype(name)
 
     def replaces(self, name: str) -> bool:
@@ -45,7 +45,7 @@ class ValuesWithScales(ValuesOverlay):
         return name in self.scales
 
     def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The scales as bytes."""
+        """Yield the scales as bytes."""
         yield _bytes(self.scales[name].astype(np.float32, copy=False))
 
 
@@ -69,14 +69,14 @@ Given: TypeAlias = tuple[Array, Array | None]
 
 @dataclass
 class WeightQuantizationError:
-    """What rounding did to a weight: sums over its numbers, and the farthest off."""
+    """Quantization error of a weight: sums over its values, and the maximum error."""
 
     squares: float = 0.0
     lost: float = 0.0
     worst: float = 0.0
 
     def see(self, before: Array, after: Array) -> None:
-        """Some rows, as they were and as they are read again, which are written over."""
+        """Add the errors of some rows, before and after; `after` is overwritten."""
         gone = np.subtract(before, after, out=after)
         self.squares += _squared(before.reshape(-1))
         self.lost += _squared(gone.reshape(-1))
@@ -84,19 +84,19 @@ class WeightQuantizationError:
         self.worst = max(self.worst, *map(float, ends))
 
     def add(self, other: "WeightQuantizationError") -> None:
-        """What other rows of the same weight lost."""
+        """Add the errors of other rows of the same weight."""
         self.squares += other.squares
         self.lost += other.lost
         self.worst = max(self.worst, other.worst)
 
     @property
     def relative(self) -> float:
-        """The size of what is lost, of the size of the weight."""
+        """The error norm relative to the weight's norm."""
         return (self.lost / self.squares) ** 0.5 if self.squares else 0.0
 
 
 def _squared(flat: Array) -> float:
-    """The sum of the squares of numbers, also where float32 cannot hold it."""
+    """Return the sum of squares, also beyond the range of float32."""
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # of a smaller sum the squares may have been too small to be seen
@@ -108,7 +108,7 @@ def _squared(flat: Array) -> float:
 
 @dataclass
 class QuantizedStream:
-    """A weight in its new form, or a stack of them: scales are known once all rows are."""
+    """A weight being quantized, or a stack of them: scales are known after all rows."""
 
     form: QuantizationFormat
     shape: tuple[int, ...]
@@ -118,24 +118,24 @@ class QuantizedStream:
 
     @property
     def out(self) -> int:
-        """The number of results."""
+        """The number of output channels."""
         return self.shape[-1] if self.form.turned else self.shape[-2]
 
     @property
     def wide(self) -> int:
-        """The numbers that a result is made of."""
+        """The number of input channels."""
         return self.shape[-2] if self.form.turned else self.shape[-1]
 
     @property
     def stack(self) -> tuple[int, ...]:
-        """How many there are, where it is a stack."""
+        """The leading axes of a stack of matrices."""
         return self.shape[:-2]
 
 
 @dataclass(frozen=True)
 class PrequantizedWeight:
-    """A weight that has been rounded before: files of its whole numbers and of its scales,
-    as they are stored, and what it lost.
+    """A pre-quantized weight: files of its integers and scales in storage form, and its
+    quantization error.
     """
 
     numbers: Path
@@ -146,8 +146,8 @@ class PrequantizedWeight:
 def quantize_to_files(
     base: ParameterValues, name: str, form: QuantizationFormat, factor: FactorOf, stem: Path
 ) -> PrequantizedWeight:
-    """A weight rounded by what is known of its inputs (`specc.weights.gptq`), in files
-    that are called after `stem`. E0810 to E0815 where they cannot be written.
+    """Quantize a weight by GPTQ (`specc.weights.gptq`) into files named after `stem`. E0810 to
+    E0815 if they cannot be written.
     """
     one = QuantizedValues(base, {name: form}, factor=factor)
     parts = form.numbers(name), form.scales(name)
@@ -163,11 +163,11 @@ def quantize_to_files(
 
 @dataclass(frozen=True)
 class QuantizedValues(ValuesOverlay):
-    """The numbers of a model some of whose weights are rounded. Implements `ParameterValues`.
+    """Model values with quantized weights. Implements `ParameterValues`.
 
-    Those that are `ready` are read from files. `factor` is what is known of the inputs
-    of the others, or of each matrix of a stack; None where nothing is. `stored` are the
-    scales by which the values were quantized before, one for each.
+    `ready` ones are read from files. `factor` returns the GPTQ factor of the others, or of each
+    matrix of a stack; None: round to nearest. `stored` are the scales of pre-quantized values, one
+    per value.
     """
 
     plan: QuantizationPlan
@@ -191,7 +191,7 @@ class QuantizedValues(ValuesOverlay):
 
     @cached_property
     def wanted(self) -> Mapping[str, RequiredParameter]:
-        """Every parameter by name, those that are rounded in two parts."""
+        """Every parameter by name, quantized ones in two parts."""
         found = {n: w for n, w in self.base.wanted.items() if n not in self.plan}
         for part, (name, is_scales) in self.parts.items():
             form, one = self.plan[name], self.made[name]
@@ -201,7 +201,7 @@ class QuantizedValues(ValuesOverlay):
         return found
 
     def tied_to(self, name: str) -> str | None:
-        """The parameter whose numbers this one shares."""
+        """Return the parameter that this one is tied to, or None."""
         if name not in self.parts:
             return self.base.tied_to(name)
         weight, is_scales = self.parts[name]
@@ -212,7 +212,7 @@ class QuantizedValues(ValuesOverlay):
         return form.scales(root) if is_scales else form.numbers(root)
 
     def stored_dtype(self, name: str) -> str:
-        """The type the numbers come in."""
+        """Return the stored dtype."""
         return self.wanted[name].dtype if name in self.parts else self.base.stored_dtype(name)
 
     def replaces(self, name: str) -> bool:
@@ -220,7 +220,7 @@ class QuantizedValues(ValuesOverlay):
         return name in self.parts
 
     def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """The numbers of a part as bytes."""
+        """Yield the values of a part as bytes."""
         weight, is_scales = self.parts[name]
         if weight in self.ready:
             yield from self._read(weight, is_scales=is_scales)
@@ -239,7 +239,7 @@ class QuantizedValues(ValuesOverlay):
         yield _bytes(scales)
 
     def _read(self, name: str, *, is_scales: bool) -> Iterator[memoryview]:
-        """A part of a weight that has been rounded before."""
+        """Read a part of a pre-quantized weight."""
         ready, one = self.ready[name], self.made[name]
         one.loss, one.recipe = ready.loss, "gptq"
         with (ready.scales if is_scales else ready.numbers).open("rb") as file:
@@ -247,7 +247,7 @@ class QuantizedValues(ValuesOverlay):
                 yield memoryview(chunk)
 
     def _numbers(self, name: str) -> Iterator[memoryview]:
-        """The whole numbers of a weight, whose scales are noted on the way."""
+        """Yield the integers of a weight and keep its scales."""
         one, form = self.made[name], self.plan[name]
         one.loss, scales = WeightQuantizationError(), []
         factor = self.factor
@@ -282,8 +282,8 @@ class QuantizedValues(ValuesOverlay):
             yield _bytes(_in_half(whole) if form.bits == 4 else whole)
 
     def _rows(self, name: str, values: ParameterValues | None = None) -> Iterator[Array]:
-        """The rows `[some, in]` of a weight in order, f32, one for each result; or those of
-        other values for it.
+        """Yield the rows `[some, in]` of a weight in order, f32, one per output channel; or those
+        of other values for it.
         """
         one = self.made[name]
         many = max(1, AT_ONCE // max(one.wide, 1))
@@ -293,7 +293,7 @@ class QuantizedValues(ValuesOverlay):
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some rows as they are stored, their scales, and what they lost."""
+    """Quantized rows in storage form, their scales, and their quantization error."""
 
     stored: Array
     scales: Array
@@ -301,7 +301,7 @@ class _Piece:
 
 
 def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) -> Iterator[Given]:
-    """Some rows of one matrix after the other, with what is known of its inputs."""
+    """Yield rows of one matrix after the other, with its GPTQ factor."""
     at, here = 0, None
     for rows in pieces:
         if factor is not None and at % out == 0:
@@ -311,7 +311,7 @@ def _with_factors(pieces: Iterator[Array], out: int, factor: FactorOf | None) ->
 
 
 def _piece(given: Given, one: QuantizedStream) -> _Piece:
-    """Some rows of a weight, rounded."""
+    """Quantize some rows of a weight."""
     rows, known = given
     parts, units, loss = [], [], WeightQuantizationError()
     # column by column costs the same for few rows as for many
@@ -336,7 +336,7 @@ def _piece(given: Given, one: QuantizedStream) -> _Piece:
 def _whole(
     rows: Array, blocks: Array, form: QuantizationFormat, factor: Array | None
 ) -> tuple[Array, Array]:
-    """The whole numbers of some rows as f32 `[out, blocks, block]`, and their scales."""
+    """Return the integers of some rows as f32 `[out, blocks, block]`, and their scales."""
     if factor is None:
         units = int_quantization.group_scales(blocks, form.bits)
         return int_quantization.round_to_grid(blocks, units, form.bits), units
@@ -345,8 +345,8 @@ def _whole(
 
 
 def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Iterator[_Piece]:
-    """What `work` makes of each, in order, while the next are read: NumPy lets several
-    threads compute. No more pieces wait than there are threads.
+    """Yield results of `work` in order while the next pieces are read; NumPy releases the GIL. At
+    most one piece per thread waits.
     """
     waiting: deque[Future[_Piece]] = deque()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -359,7 +359,7 @@ def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Itera
 
 
 def _gathered(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
-    """The same rows, as many together as are held at once: GPTQ costs the same for few."""
+    """Merge rows into larger chunks: GPTQ costs the same for few rows."""
     many = max(1, TOGETHER // max(one.wide, 1))
     waiting: list[Array] = []
     at = 0
@@ -376,6 +376,6 @@ def _bytes(array: Array) -> memoryview:
 
 
 def _in_half(whole: Array) -> Array:
-    """Numbers of 4 bits in bytes, the earlier one in the lower half, over all of a tensor."""
+    """Pack 4-bit integers two per byte over a whole tensor, the first in the low nibble."""
     flat = whole.reshape(-1).view(np.uint8) & 15
     return int_quantization.pack_nibbles(np.append(flat, np.uint8(0)) if flat.size % 2 else flat)

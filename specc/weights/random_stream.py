@@ -1,4 +1,4 @@
-"""Counter-based random numbers."""
+"""Counter-based random number generator."""
 
 import math
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ Floats = NDArray[np.float32]
 
 
 def mix_bits(z: int) -> int:
-    """A bijection of 64-bit words in which each input bit moves about half of the output bits."""
+    """Mix a 64-bit word bijectively; each input bit flips about half of the output bits."""
     z = (z ^ z >> 30) * M1 & MASK
     z = (z ^ z >> 27) * M2 & MASK
     return z ^ z >> 31
 
 
 def hash_fnv1a(data: bytes) -> int:
-    """The 64-bit FNV-1a hash: stable for ever, unlike Python's own."""
+    """Return the 64-bit FNV-1a hash: stable, unlike Python's own."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = (value ^ byte) * 0x100000001B3 & MASK
@@ -34,23 +34,23 @@ def hash_fnv1a(data: bytes) -> int:
 
 
 def random_word(key: int, n: int) -> int:
-    """Word `n` of the stream `key`."""
+    """Return word `n` of the stream `key`."""
     return mix_bits(key + (n + 1) * GAMMA & MASK)
 
 
 def fold_key(key: int, n: int) -> int:
-    """The key of sub-stream `n` of a stream, for keys made of several numbers (row, step)."""
+    """Return the key of sub-stream `n`, for keys of several integers (row, step)."""
     return mix_bits(random_word(key, n))
 
 
 def stream_key(seed: int, name: str) -> int:
-    """The stream that belongs to a name under a seed."""
+    """Return the stream key of a name under a seed."""
     assert 0 <= seed <= MASK, f"seed {seed} is no 64-bit number"
     return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 
 def uniform_block(key: int, start: int, count: int) -> Floats:
-    """f32[count]: uniforms in [0, 1), each a whole number of 2**-24."""
+    """Return f32[count]: uniforms in [0, 1), multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(GAMMA)
     z += np.uint64(key)
@@ -60,7 +60,7 @@ def uniform_block(key: int, start: int, count: int) -> Floats:
 
 
 def normal_block(key: int, start: int, count: int) -> Floats:
-    """f32[count]: normals of mean 0 and variance 1."""
+    """Return f32[count]: normals of mean 0 and variance 1."""
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(SUMMANDS * GAMMA & MASK)
     base += np.uint64(key)
@@ -75,7 +75,9 @@ def normal_block(key: int, start: int, count: int) -> Floats:
 
 
 def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
-    """`count` uniforms `low + u * (high - low)` in blocks, each step rounded to float32."""
+    """Yield `count` uniforms `low + u * (high - low)` in blocks, each operation rounded to
+    float32.
+    """
     key, span = stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK):
         block = uniform_block(key, start, min(BLOCK, count - start))
@@ -85,7 +87,7 @@ def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) ->
 
 
 def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
-    """`count` normals of mean 0, a block at a time: `z * std`, rounded to float32."""
+    """Yield `count` normals of mean 0 in blocks: `z * std`, rounded to float32."""
     key = stream_key(seed, name)
     for start in range(0, count, BLOCK):
         block = normal_block(key, start, min(BLOCK, count - start))
@@ -94,7 +96,7 @@ def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floa
 
 
 def _scramble(z: Words, scratch: Words) -> None:
-    """`mix_bits` in place, without its last line."""
+    """Apply `mix_bits` in place, without its last step."""
     np.right_shift(z, np.uint64(30), out=scratch)
     np.bitwise_xor(z, scratch, out=z)
     np.multiply(z, np.uint64(M1), out=z)
@@ -104,7 +106,7 @@ def _scramble(z: Words, scratch: Words) -> None:
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:
-    """f32[*shape]: one array of chunks, in C order."""
+    """Fill f32[*shape] from chunks, in C order."""
     # blocks are written where they belong, so the whole is never there twice
     flat = np.empty(math.prod(shape), np.float32)
     at = 0

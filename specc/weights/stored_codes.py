@@ -28,7 +28,7 @@ STORED_BITS = 4
 
 
 class _ScalesOf(DequantizedCheckpoint):
-    """A checkpoint in which the scale of each value stands in its place."""
+    """A checkpoint view in which each value is replaced by its scale."""
 
     @classmethod
     def of(cls, checkpoint: DequantizedCheckpoint) -> "_ScalesOf":
@@ -39,7 +39,7 @@ class _ScalesOf(DequantizedCheckpoint):
         return made
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
-        """The scales of some rows, as an array of the shape of the values."""
+        """Return the scales of some rows, broadcast to the shape of the values."""
         codes, scales = self.codes(name, rows)
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 

@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint stores transposed; weights in rows."""
+"""Matrices that a checkpoint stores transposed; iteration over weight rows."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from specc.weights.weight_expressions import Expr, TransposeExpr
 
 
 def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
-    """The parameters that are whole matrices of a file turned over, and no other's too."""
+    """Return the parameters that are transposed matrices of a file and are not tied to."""
     # the partner of a tied weight reads it in the order that its own spec says
     shared = {b.tied_to for b in binding.bound.values() if b.tied_to is not None}
     return frozenset(
@@ -29,7 +29,7 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
 
 
 def _turned(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
-    """What is turned over, where that lies in a file as it is."""
+    """Return the operand of a transpose whose bytes are stored in a file, or None."""
     expr = bound.expr
     if not isinstance(expr, TransposeExpr) or len(bound.wanted.shape) != 2:
         return None
@@ -40,7 +40,9 @@ def _turned(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
-    """The same with these parameters, of `find_transposed_parameters`, in the order of the file."""
+    """Return the binding with these parameters, of `find_transposed_parameters`, kept in file
+    order.
+    """
     bound = dict(binding.bound)
     for name in names:
         one = bound[name]
@@ -56,7 +58,7 @@ NARROWER = ("f16", "bf16")
 def transposed_row_chunks(
     values: ParameterValues, name: str, out: int, many: int
 ) -> Iterator[Array]:
-    """The rows `[some, in]` of a weight stored as `[in, out]`, which is in memory whole."""
+    """Yield the rows `[some, in]` of a weight stored as `[in, out]`, which is read whole."""
     lying = read_parameter(values, name, "f32")
     for matrix in lying.reshape(-1, lying.shape[-2], out):
         for start in range(0, out, many):
@@ -64,8 +66,8 @@ def transposed_row_chunks(
 
 
 def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Iterator[Array]:
-    """The rows `[some, in]` of a weight that lies as `[out, in]`, `many` together, each
-    piece an array of its own: chunks of a file are written over.
+    """Yield the rows `[some, in]` of a weight stored as `[out, in]`, `many` at a time, each piece a
+    copy, as file buffers are reused.
     """
     *stack, _, wide = values.wanted[name].shape
     whole = prod(stack) * out * wide

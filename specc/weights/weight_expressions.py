@@ -25,7 +25,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class _Formatted:
-    """An expression that is written as its `form`, with the expression itself as `{0}`."""
+    """An expression formatted by its `form`, with itself as `{0}`."""
 
     __slots__ = ()
     form: ClassVar[str]
@@ -56,7 +56,7 @@ class TransposeExpr:
         return f"transpose({self.x}{axes})"
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Which axis comes where. Raises PatternMismatch."""
+        """Return the axis permutation. Raises PatternMismatch."""
         if self.axes is None:
             if rank < 2:  # a vector has nothing to exchange
                 raise PatternMismatch(f"a tensor of rank {rank} has no two axes to exchange")
@@ -92,7 +92,7 @@ class ConcatExpr:
 
 @dataclass(frozen=True, slots=True)
 class StackExpr:
-    """Tensors of one shape as rows of a new first axis: what many experts have each."""
+    """Tensors of one shape stacked along a new first axis, e.g. those of experts."""
 
     parts: tuple["Expr", ...]
 
@@ -102,7 +102,7 @@ class StackExpr:
 
 @dataclass(frozen=True, slots=True)
 class SliceExpr(_Formatted):
-    """Rows `start` up to, not including, `stop` along an axis."""
+    """Indices `start` to `stop` (exclusive) along an axis."""
 
     x: "Expr"
     axis: int
@@ -126,7 +126,7 @@ class PartExpr:
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
     def bounds(self, length: int) -> tuple[int, int]:
-        """First row and the one after the last. Raises PatternMismatch."""
+        """Return the index range of the part. Raises PatternMismatch."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
                 raise PatternMismatch(f"an axis of {length} has no {self.parts} equal parts")
@@ -143,10 +143,10 @@ class PartExpr:
 
 @dataclass(frozen=True, slots=True)
 class PermutePairsExpr(_Formatted):
-    """Rows of each head in the other order of rotary pairs.
+    """Rows of each head permuted between RoPE layouts.
 
-    `to="half"` takes rows (0, 1), (2, 3), … of each head as pairs and puts the first of
-    each pair before all the second ones; `to="interleaved"` is the inverse.
+    `to="half"` takes interleaved pairs (0, 1), (2, 3), … and puts all first elements before all
+    second ones; `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -158,7 +158,7 @@ class PermutePairsExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class NegateExpr(_Formatted):
-    """Every element with the other sign."""
+    """Elementwise negation."""
 
     x: "Expr"
 
@@ -187,7 +187,9 @@ class AddNumberExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class ResizeGridExpr(_Formatted):
-    """A square table of positions, resized to `rows` by `columns` after `prefix` kept rows."""
+    """A square grid of position embeddings, resized to `rows` by `columns` after `prefix` kept
+    rows.
+    """
 
     x: "Expr"
     rows: int
@@ -238,7 +240,7 @@ Expr: TypeAlias = TensorExpr | ConcatExpr | StackExpr | FirstPresentExpr | OfOne
 
 
 def list_tensors(expr: Expr) -> Iterator[str]:
-    """The names an expression mentions, in the order it does."""
+    """Yield the tensor names of an expression, in order."""
     match expr:
         case TensorExpr(name):
             yield name
@@ -250,7 +252,7 @@ def list_tensors(expr: Expr) -> Iterator[str]:
 
 
 def _map_operands(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """The same expression over what `rule` makes of its operands."""
+    """Return the expression with `rule` applied to its operands."""
     match expr:
         case TensorExpr():
             return expr
@@ -263,14 +265,14 @@ def _map_operands(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
-    """The same expression over other tensors."""
+    """Return the expression with renamed tensors."""
     if isinstance(expr, TensorExpr):
         return TensorExpr(rename(expr.name))
     return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
 
 
 def resolve_alternatives(expr: Expr, present: Callable[[str], bool]) -> Expr:
-    """The expression without choices: of each `first_present` the first present, or the last."""
+    """Resolve each `first_present` to its first present option, or the last."""
     decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, present))
     if not isinstance(decided, FirstPresentExpr):
         return decided
@@ -279,7 +281,7 @@ def resolve_alternatives(expr: Expr, present: Callable[[str], bool]) -> Expr:
 
 
 def split_expression(expr: Expr) -> Iterator[Expr]:
-    """Expressions whose elements in turn are those of `expr`, for reading one at a time."""
+    """Split into expressions whose concatenated elements are those of `expr`."""
     match expr:
         case StackExpr(parts=parts) | ConcatExpr(parts=parts, axis=0):
             for part in parts:
@@ -297,12 +299,12 @@ class RearrangePlan:
     merged: tuple[int, ...]
 
     def apply(self, x: "Array") -> "Array":
-        """The elements of `x` in their new places."""
+        """Rearrange the elements of `x`."""
         return x.reshape(self.split).transpose(self.order).reshape(self.merged)
 
 
 def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> RearrangePlan:
-    """What the pattern does to an array of that shape. Raises PatternMismatch."""
+    """Return the plan of the pattern for an array of that shape. Raises PatternMismatch."""
     pattern = _pattern(text)
     if len(pattern.left) != len(shape):
         axes = f"the pattern is for {len(pattern.left)} axes"
@@ -318,7 +320,7 @@ def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) 
 
 
 def _pattern(text: str) -> RearrangePattern:
-    """The pattern, with each name once on each side. Raises PatternMismatch."""
+    """Parse the pattern; each name must occur once per side. Raises PatternMismatch."""
     try:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
@@ -338,7 +340,7 @@ def _divides(part: int, length: int) -> bool:
 
 
 def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]) -> None:
-    """Lengths of the names of one axis; at most one of them may be left open."""
+    """Infer the lengths of the names of one axis; at most one may be unknown."""
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]
     given, text = math.prod(told.values()), " ".join(group)

@@ -12,9 +12,8 @@ from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredParameter:
-    """A parameter of the model. `made_by` says, for messages, what asks for it and
-    whence its shape; `sizes` are the config values that its axes are of, "" for an axis
-    that is of none alone.
+    """A parameter of the model. `made_by` names, for messages, its call and the source of its
+    shape; `sizes` are the config values of its axes, "" for an axis that is no single one.
     """
 
     name: str
@@ -27,8 +26,8 @@ class RequiredParameter:
 
 @dataclass(frozen=True, slots=True)
 class TieRule:
-    """`tie name = source`: both names may be patterns with the same holes. One that is
-    `lent` is of a used spec, and says nothing where its names are not used.
+    """`tie name = source`: both names may be patterns with the same holes. A `lent` rule is of a
+    used spec, and is skipped if its names are not used.
     """
 
     name: str
@@ -59,8 +58,8 @@ class IgnoreRule:
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """What a spec's `weights { … }` says, and those of the specs it uses, whose weights
-    stand under the paths of `parts`.
+    """The rules of a spec's `weights { … }`, and those of the specs it uses, whose weights are
+    under the paths of `parts`.
     """
 
     ties: tuple[TieRule, ...] = ()
@@ -69,7 +68,7 @@ class WeightRules:
     parts: tuple[str, ...] = ()
 
     def under(self, path: str) -> "WeightRules":
-        """The rules of a spec that another uses, about weights that stand under a path."""
+        """Return the rules of a used spec, prefixed with a path."""
 
         def below(name: str) -> str:
             return f"{path}.{name}" if path else name
@@ -85,7 +84,7 @@ class WeightRules:
         )
 
     def and_then(self, more: "WeightRules") -> "WeightRules":
-        """These, and others that count where none of these does."""
+        """Return these rules, followed by fallback rules."""
         return WeightRules(
             self.ties + more.ties,
             self.loads + more.loads,
@@ -99,11 +98,10 @@ def rules_of_graph(
     wanted: Mapping[str, RequiredParameter],
     others: Callable[[], Iterable[RequiredParameter]],
 ) -> WeightRules:
-    """The rules that are about the parameters `wanted`, of one graph of a spec.
+    """Return the rules about the parameters `wanted` of one graph of a spec.
 
-    A rule about parameters that only `others` of the spec have is theirs, and is left
-    out; one about parameters that none has stays, to be refused. `others` are asked for
-    where a rule names something strange.
+    A rule about parameters that only `others` of the spec have is dropped; one about parameters
+    that none has stays, to be rejected. `others` is called only for an unknown name.
     """
     rules = _of_used_specs(wanted, rules)
     useless = find_unused_loads(wanted, rules)
@@ -120,8 +118,8 @@ def rules_of_graph(
 
 
 def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> WeightRules:
-    """The rules without those of used specs that this graph does not need: they are about
-    heads that nobody calls here, and were held against those where the spec stands alone.
+    """Drop rules of used specs that this graph does not need: they are about heads that are not
+    called here, and were checked with their own spec.
     """
     ties = [r for r in rules.ties if not r.lent]
     for rule in rules.ties:
@@ -133,14 +131,14 @@ def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) 
 
 
 def _pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
-    """The names that a `tie` is about, and what each is tied to."""
+    """Return the names that a `tie` matches, with their sources."""
     pattern = NamePattern(rule.name)
     captured = {name: pattern.captures(name) for name in names}
     return {n: c.fill(rule.source) for n, c in captured.items() if c is not None}
 
 
 def _reaches(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
-    """Whether a graph has everything that a `tie` is about."""
+    """Return whether a graph has all parameters of a `tie`."""
     pairs = _pairs(rule, wanted)
     return bool(pairs) and all(source in wanted for source in pairs.values())
 
@@ -148,8 +146,8 @@ def _reaches(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
 def _in_graph(
     rule: TieRule, wanted: Mapping[str, RequiredParameter], every: Mapping[str, RequiredParameter]
 ) -> list[TieRule]:
-    """What a `tie` says of one graph of a spec, name by name: nothing of a name whose
-    partner is another graph's. Itself where no graph has what it names.
+    """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph.
+    Unchanged if no graph has its names.
     """
     pairs = _pairs(rule, every)
     if not pairs and not rule.lent:
@@ -165,7 +163,7 @@ def _in_graph(
 
 
 def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, str]:
-    """Each tied parameter and the untied one it shares its numbers with. Fails with E0510."""
+    """Map each tied parameter to its untied source. Fails with E0510."""
     direct = _direct(wanted, rules)
     roots = {name: _root(name, direct) for name in direct}
     for name, root in roots.items():
@@ -181,7 +179,7 @@ def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules)
 
 
 def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
-    """The rule of each tied parameter by name: the first that fits, as for `load`."""
+    """Return the rule of each tied parameter by name: the first match, as for `load`."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
         pairs = _pairs(rule, wanted)
@@ -196,7 +194,7 @@ def _direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict
 
 
 def _root(name: str, direct: Mapping[str, TieRule]) -> str:
-    """Where a chain of ties ends: a tie may lead to a tied one."""
+    """Return the end of a chain of ties."""
     seen = [name]
     while seen[-1] in direct:
         seen.append(direct[seen[-1]].source)
@@ -212,13 +210,13 @@ def _root(name: str, direct: Mapping[str, TieRule]) -> str:
 
 
 def find_unused_loads(wanted: Iterable[str], rules: WeightRules) -> list[LoadRule]:
-    """Each `load` for parameters that are not there."""
+    """Return each `load` whose parameters do not exist."""
     names = list(wanted)
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
 def check_loads_used(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
-    """A `load` for a parameter that the model does not have is a slip."""
+    """Raise an error for a `load` of a parameter that the model lacks."""
     for rule in find_unused_loads(wanted, rules):
         _no_such(rule.name, wanted, rule.span, "load")
 

@@ -27,22 +27,22 @@ class PaddedWindow:
 
     @property
     def before(self) -> tuple[int, ...]:
-        """How many positions are padded, or cropped, before the first."""
+        """The padding, or cropping, before the first position, per axis."""
         return self.pads[: len(self.kernel)]
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """How many positions are padded, or cropped, behind the last."""
+        """The padding, or cropping, after the last position, per axis."""
         return self.pads[len(self.kernel) :]
 
     def axis_names(self) -> list[tuple[str, str]]:
-        """The names of each window axis in the operand and in the result."""
+        """Return the names of each window axis in the operand and in the result."""
         rank = len(self.kernel)
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
 
 
 class Sliding(PaddedWindow):
-    """What every window has: how far it reaches, how it moves, and what is padded."""
+    """Common attributes of windows: size, stride and padding."""
 
     stride: tuple[int, ...]
 
@@ -53,15 +53,15 @@ class Sliding(PaddedWindow):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """How many rows behind the last one a window may reach over."""
+        """The number of positions that a window may extend past the end, per axis."""
         return self.behind
 
     def span(self, n: int) -> int:
-        """From the first row of a window to its last."""
+        """Return the distance from the first to the last position of a window."""
         return self.spread[n] * (self.kernel[n] - 1)
 
     def lag(self, n: int) -> int:
-        """Row t exists where row `t · stride + lag` of the operand does."""
+        """Return the lag: position t exists if the operand's position `t · stride + lag` does."""
         return self.span(n) - self.before[n] - self.ends[n]
 
     def reach(self, n: int) -> tuple[int, int]:
@@ -69,11 +69,11 @@ class Sliding(PaddedWindow):
         return self.before[n] - self.span(n), self.before[n]
 
     def keeps(self, n: int) -> bool:
-        """Whether row t of the result stands at row t of the operand, for all of them."""
+        """Return whether position t of the result corresponds to position t of the operand."""
         return self.stride[n] == 1 and not self.lag(n)
 
     def rows(self, length: Dim, n: int) -> Dim:
-        """How many rows come of so many."""
+        """Return the output length."""
         # A length that stays is told as it was: as a quotient nobody would see that.
         if self.keeps(n):
             return length
@@ -88,7 +88,7 @@ class Sliding(PaddedWindow):
         return self.rows(length, n) - min_dims(length, 1)
 
     def names(self) -> tuple[list[str], list[str]]:
-        """The axes of the operand with their marks, and those of the result."""
+        """Return the axes of the operand with their marks, and those of the result."""
         marked, made = [], []
         for n, (old, new) in enumerate(self.axis_names()):
             low, high = self.reach(n)
@@ -130,7 +130,7 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 
 
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
-    """The kernel is as large as the attribute says."""
+    """Check that the kernel has the size of the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
         if axes.one(name) != wanted:
             title = f"a kernel of {axes.one(name)} where {wanted} is expected"
@@ -138,11 +138,11 @@ def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
 
 
 class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True):
-    """Convolution along time, or over a picture: `y = w * x + b`, as PyTorch has it.
+    """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
-    The weight is [out, in / groups, kernel …]; each of the `groups` reads its own
-    channels. Where the rows stay as many as they were, `before + behind = (kernel - 1) ·
-    dilation`; all of it before them is the causal one (arXiv:1609.03499).
+    The weight is [out, in / groups, kernel …]; each of the `groups` reads its own channels. The
+    length is preserved if `before + behind = (kernel - 1) · dilation`; with all of it before, the
+    convolution is causal (arXiv:1609.03499).
     """
 
     kernel: tuple[int, ...]
@@ -160,7 +160,7 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
         return self.dilation
 
     def rule(self) -> Signature:
-        """Rows or pictures, with the reach as numbers."""
+        """Build the rule for sequences or images, with numeric dependences."""
         rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
         return _build_window_signature(self, "i", rest, "o")
 
@@ -176,12 +176,11 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
 
 
 class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o]", heavy=True):
-    """The opposite of a convolution with a stride: every row adds a whole kernel to the
-    result, `stride` rows after the one before it (arXiv:1603.07285, sec. 4).
+    """Transposed convolution: every position adds a kernel to the result, `stride` positions after
+    the previous one (arXiv:1603.07285, sec. 4). The weight is [in, out / groups, kernel …].
 
-    The weight is [in, out / groups, kernel …]. `pads` rows are cut off at the ends;
-    fewer than 0 behind are rows more. `n` rows become `(n - 1) · stride +
-    (kernel - 1) · dilation + 1 - before - behind`.
+    `pads` positions are cropped at the ends; negative values extend the end. The length `n` becomes
+    `(n - 1) · stride + (kernel - 1) · dilation + 1 - before - behind`.
     """
 
     kernel: tuple[int, ...]
@@ -194,7 +193,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
     bias = OptionalOperand(2)
 
     def rule(self) -> Signature:
-        """Rows or pictures. Without a stride the rows that are read are known."""
+        """Build the rule for sequences or images. The dependence is exact only for stride 1."""
         marked = []
         rank = len(self.kernel)
         for n, (old, new) in enumerate(self.axis_names()):
@@ -210,7 +209,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
         return Signature.parse(f"f[b i {' '.join(marked)}]{rest} -> f[b o {made}]")
 
     def rows(self, length: Dim, n: int) -> Dim:
-        """How many rows come of so many."""
+        """Return the output length."""
         span = self.dilation[n] * (self.kernel[n] - 1)
         cut = self.before[n] + self.behind[n]
         return (length - 1) * self.stride[n] + (span + 1 - cut)
@@ -229,7 +228,7 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
 
 
 def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
-    """ShapeError where channels are not shared out equally among the groups."""
+    """Raise ShapeError if channels are not divisible by the groups."""
     for count in (channels, out):
         if mod_dims(count, groups).number:
             title = f"{count} channels cannot be shared out to {groups} groups"
@@ -237,17 +236,17 @@ def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
 
 
 class Pooling(Sliding):
-    """A window without weights: of no rows at all there is no greatest and no mean."""
+    """A pooling window without weights; empty windows have no maximum and no mean."""
 
     def rule(self) -> Signature:
-        """Rows or pictures, with the reach as numbers."""
+        """Build the rule for sequences or images, with numeric dependences."""
         return _build_window_signature(self, "c", "", "c")
 
     def solve(self, axes: AxisBindings) -> None:
         self.bind(axes)
 
     def spare(self, length: Dim, n: int) -> Dim:
-        """Below 0 where a window would see nothing but what is padded."""
+        """Return a length that is negative if a window would see only padding."""
         blind = self._blind(n)
         # More is padded than a window reaches: it may see padding alone.
         if self.lag(n) < 0:
@@ -271,7 +270,7 @@ class Pooling(Sliding):
 
 
 class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
-    """The greatest of each window, channel by channel. What is padded is below all."""
+    """The maximum of each window, per channel. Padding is -inf."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -285,10 +284,10 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
 
 class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
-    """The mean of each window, channel by channel.
+    """The mean of each window, per channel.
 
-    With `counted` the rows padded at both ends count as zeros, otherwise they do not
-    count. Windows may reach over `extra` rows more behind them, which never count.
+    With `counted`, padding at both ends counts as zeros, otherwise it is excluded. Windows may
+    extend over `extra` positions more, which never count.
     """
 
     kernel: tuple[int, ...]
@@ -299,14 +298,13 @@ class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """How many rows behind the last one a window may reach over."""
+        """The number of positions that a window may extend past the end, per axis."""
         return tuple(a + b for a, b in zip(self.behind, self.extra, strict=True))
 
 
 class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
-    """Which rows exist behind a window that moves by `stride` (`Sliding.lag`): row t
-    where the rows from `t · stride` to `t · stride + lag` do; with a lag below 0, where
-    one of them does.
+    """The padding mask after a window with `stride` (`Sliding.lag`): position t exists if those
+    from `t · stride` to `t · stride + lag` do; with a negative lag, if one of them does.
     """
 
     stride: int
@@ -314,16 +312,16 @@ class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
 
     @property
     def low(self) -> int:
-        """The last row read, from `t · stride` backwards."""
+        """The last position read, backwards from `t · stride`."""
         return -max(self.lag, 0)
 
     @property
     def high(self) -> int:
-        """The first row read, from `t · stride` backwards."""
+        """The first position read, backwards from `t · stride`."""
         return max(-self.lag, 0)
 
     def rows(self, length: Dim) -> Dim:
-        """How many rows come of so many."""
+        """Return the output length."""
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def solve(self, axes: AxisBindings) -> None:

@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Loop(Generic[T]):
-    """What a loop is given, or what is known of it, by what it is for.
+    """Operands of a loop, or facts about them, by role.
 
-    `keep` says which rows exist, `rows` are read one at a time, `starts` are the first
-    carries, `captured` is the same in every turn.
+    `keep` is the padding mask, `rows` are scanned, `starts` are the initial carries, `captured` is
+    loop-invariant.
     """
 
     keep: T | None
@@ -31,7 +31,7 @@ class Loop(Generic[T]):
 
     @property
     def inside(self) -> tuple[T, ...]:
-        """Those that the body takes, in the order of its inputs."""
+        """The body's operands, in the order of its inputs."""
         return *self.rows, *self.starts, *self.captured
 
 
@@ -62,11 +62,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
     @property
     def first(self) -> int:
-        """The number of the first operand that the body sees: `keep` stays outside."""
+        """The index of the first operand of the body: `keep` stays outside."""
         return 1 if self.masked else 0
 
     def parts(self, given: Sequence[T]) -> Loop[T]:
-        """A list with one entry for each operand, taken apart."""
+        """Split a per-operand list by role."""
         rows_end = self.first + self.scanned
         starts_end = rows_end + self.carries
         return Loop(
@@ -77,22 +77,22 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         )
 
     def inner(self) -> "Loop[Value]":
-        """The inputs of the body."""
+        """Return the inputs of the body."""
         inputs = tuple(self.body.inputs.values())
         starts_end = self.scanned + self.carries
         rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
         return Loop(None, rows, starts, inputs[starts_end:])
 
     def nexts(self) -> "tuple[Value, ...]":
-        """What the body gives for the carries of the next turn."""
+        """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carries]
 
     def collected(self) -> "tuple[Value, ...]":
-        """What the body gives of every row."""
+        """Return the body's collected outputs."""
         return tuple(self.body.outputs.values())[self.carries :]
 
     def row(self, node: "Node") -> "Value":
-        """The first operand that is read row by row; the others are as long."""
+        """Return the first scanned operand; the others have the same length."""
         value = node.args[self.first]
         assert value is not None, "a scan has no optional operands"
         return value
@@ -122,7 +122,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return (*after[: self.carries], *stacked)
 
     def _ends(self, carried: Sequence[Type]) -> None:
-        """The carry that ends the loop is one of them, and of booleans."""
+        """Check that the carry that ends the loop exists and is boolean."""
         rows = len(self.body.outputs) - self.carries
         if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
             raise ShapeError(f"{self.lasting} results cannot outlast the end of this loop")
@@ -134,7 +134,7 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
             raise ShapeError(f"a loop ends by booleans, not by {carried[self.until]}")
 
     def _length(self, rows: Sequence[Type]) -> Dim:
-        """The number of turns, on which all scanned operands agree."""
+        """Return the number of iterations, equal for all scanned operands."""
         length = rows[0].shape[self.axis]
         for n, row in enumerate(rows):
             other = row.shape[self.axis]
@@ -146,5 +146,5 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
 
 def remove_axis(type: Type, axis: int) -> Type:
-    """The type of one row of `axis`."""
+    """Return the type of one slice along `axis`."""
     return Type(type.dtype, (*type.shape[:axis], *type.shape[axis + 1 :]))

@@ -63,7 +63,7 @@ class Softmax(Op, sig="f[*a t~ *b] -> f[*a t *b]"):
 
 
 class MaskedWeights:
-    """What normalizers of scores under a mask share: their results are weights between 0 and 1."""
+    """Common part of masked score normalizers, whose results are weights in [0, 1]."""
 
     scores, mask = Operand(0), Operand(1)
 
@@ -140,7 +140,7 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
 
 
 def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:
-    """`length / size`, or a ShapeError that says the picture cannot be cut so."""
+    """Return `length / size`, or raise ShapeError if the image size is not divisible."""
     if mod_dims(length, size).number:
         raise ShapeError(
             f"a picture {length} {word} does not hold a whole number of patches of {size}", (0, 1)

@@ -43,13 +43,12 @@ _EMBEDDING_SIGNATURES = {
 
 
 class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
-    """Affine map of the last axis by rounded weights: `x' @ (w · scale).T + b`.
+    """Linear layer with quantized weights: `x' @ (w · scale).T + b`.
 
-    `rounding` says what `x'` is. `none`: `x`. `row`: each row of `x` as whole numbers of
-    -128 to 127 times a scale of its own, its greatest size through 127. `block`: so for
-    each `block` numbers of a row. `tensor`: all rows by one scale and a middle, from the
-    least number to the greatest, 0 among them, in 256 steps, as the standard's
-    `DynamicQuantizeLinear` has it. Scales and quotients are those of float32.
+    `rounding` selects `x'`. `none`: `x`. `row`: per-token int8, scale = absmax / 127. `block`: the
+    same per group of `block` values. `tensor`: per-tensor uint8 with a zero point, from the minimum
+    to the maximum, including 0, in 256 steps, as in ONNX `DynamicQuantizeLinear`. Scales and
+    quotients are float32.
     """
 
     bits: int = 8
@@ -74,14 +73,14 @@ class LstmQ(
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
     heavy=True,
 ):
-    """Long short-term memory by rounded weights, `[in, gates]`: all results, the final
-    one, and the final cell.
+    """LSTM with quantized weights, `[in, gates]`: all hidden states, the final one, and the final
+    cell.
 
-    The equations are those of `lstm`. All rows that exist are rounded by one scale, as
-    `linear_q` does by `tensor`; and so are, in each turn, the states of all texts. In
-    the n-th turn these are the states before the n-th row of each text that exists; a
-    text that is over counts with zeros. So a text's results depend on those beside it.
-    Operands: rows, both weights, their scales, then those of `lstm`.
+    The equations are those of `lstm`. All existing positions are quantized by one scale, as in
+    `linear_q` with `tensor`; and so are, in each iteration, the states of all batch elements: in
+    the n-th, those before the n-th existing position of each; finished ones count as zeros. So
+    results depend on other batch elements. Operands: the sequence, both weights, their scales, then
+    those of `lstm`.
     """
 
     reverse: bool = False
@@ -103,7 +102,7 @@ class LstmQ(
 
 
 class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
-    """Row lookup in a table of rounded vectors, `width` numbers each."""
+    """Embedding lookup in a quantized table, `width` values per row."""
 
     width: Dim
     bits: int = 8
@@ -126,9 +125,10 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
 
 
 class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
-    """Rows of keys or values as they are kept in 8 bits: `x / scale`, halves to the even
-    side, from -128 to 127. Each number of a head has a scale. Quotients are those of
-    float32.
+    """Quantize keys or values of the KV cache to int8: `x / scale`, rounded half to even, clipped
+    to -128 to 127.
+
+    Per-channel scales within each head. Quotients are float32.
     """
 
     x, scale = Operand(0), Operand(1)
@@ -138,18 +138,18 @@ class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
 
 
 class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
-    """The numbers that kept rows stand for: `x · scale`."""
+    """Dequantize keys or values of the KV cache: `x · scale`."""
 
     x, scale = Operand(0), Operand(1)
 
 
 def count_groups(width: int, block: int) -> int:
-    """How many pieces a row is cut into."""
+    """Return the number of groups of a row."""
     return -(-width // block)
 
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> None:
-    """That so many blocks of so many bytes hold rows of this width."""
+    """Check that the groups and their bytes match this row width."""
     number, count = width.number, axes.one("k").number
     if number is None or count is None:
         raise ShapeError("rounded weights are of known shapes", (1,))

@@ -21,7 +21,7 @@ RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
-    """What the three layers share: their first seven operands, and their two directions."""
+    """Common part of the recurrent layers: their first seven operands, and both directions."""
 
     signature: ClassVar[Signature]
     reverse: bool
@@ -31,7 +31,7 @@ class RecurrentLayer:
     first_states: tuple[OptionalOperand, ...] = (OptionalOperand(6),)
 
     def rule(self) -> Signature:
-        """The shape rule of this direction."""
+        """Return the shape rule of this direction."""
         return reverse_signature(self.signature) if self.reverse else self.signature
 
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentOperands(Generic[T]):
-    """What a layer is given, by what it is for; `scales` are those of quantized weights."""
+    """Operands of a recurrent layer by role; `scales` are those of quantized weights."""
 
     rows: T
     weights: T
@@ -56,7 +56,7 @@ class RecurrentOperands(Generic[T]):
 
     @classmethod
     def of(cls, args: Sequence[T | None], *, quantized: bool = False) -> "RecurrentOperands[T]":
-        """A list with one entry for each operand of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
+        """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "rows and weights are given"
@@ -160,5 +160,5 @@ class Lstm(
 
 @lru_cache(maxsize=8)
 def reverse_signature(forward: Signature) -> Signature:
-    """The rule of a layer that reads from the last row to the first."""
+    """Return the rule of a layer in reverse direction."""
     return Signature.parse(forward.text.replace("t>", "t~"))

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Routed(Generic[T]):
-    """What a `Route` is given, or what is known of it, by what it is for."""
+    """Operands of a `Route`, or facts about them, by role."""
 
     x: T
     ids: T
@@ -49,28 +49,28 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
 
     @property
     def first(self) -> int:
-        """The number of the first operand behind those that have the rows' axes."""
+        """The index of the first operand after those with the tokens' axes."""
         return 4 if self.masked else 3
 
     @property
     def rows(self) -> str:
-        """What the body calls the number of rows that are sent to an expert."""
+        """The symbol of the number of tokens routed to an expert."""
         name = self.inner()[0].type.shape[-2].name
         if name is None:
             raise ShapeError("the body does not say how many rows it is given")
         return name
 
     def inner(self) -> "tuple[Value, ...]":
-        """The inputs of the body: rows, what is stacked outside, captures."""
+        """Return the inputs of the body: tokens, slices of stacked tensors, captures."""
         return tuple(self.body.inputs.values())
 
     def result(self) -> "Value":
-        """What the body gives."""
+        """Return the output of the body."""
         (value,) = self.body.outputs.values()
         return value
 
     def parts(self, given: Sequence[T]) -> Routed[T]:
-        """A list with one entry for each operand, taken apart."""
+        """Split a per-operand list by role."""
         end = self.first + self.stacked
         return Routed(
             x=given[0],
@@ -82,7 +82,9 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         )
 
     def rule(self) -> Signature:
-        """Stacked and captured operands have their own axis names: all is read by each row."""
+        """Build the rule: stacked and captured operands have their own axis names, as each token
+        reads all of them.
+        """
         x, *others = (v.type for v in self.inner())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
         terms += ["b[*s]"] if self.masked else []
@@ -99,7 +101,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             raise ShapeError(title, (self.first,))
 
     def _check_taken(self, outer: Sequence[Type]) -> None:
-        """The inputs of the body are of the types of what is given for them."""
+        """Check that the body's inputs have the types of the operands."""
         for n, (value, outside) in enumerate(zip(self.inner(), outer, strict=True)):
             if value.type != outside:
                 title = f"the body takes {value.type} where {outside} is given"

@@ -51,12 +51,12 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
 
     @property
     def low(self) -> int:
-        """The row read, from `t · step` backwards."""
+        """The position read, backwards from `t · step`."""
         return -(self.start.number or 0)
 
     @property
     def by(self) -> int:
-        """The step as a number."""
+        """The step as an integer."""
         return self.step.number or 1
 
     def rule(self) -> Signature:
@@ -107,7 +107,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
         axes["u"] = (self.before + length + self.after,)
 
     def rooms(self, length: Dim) -> tuple[Dim, ...]:
-        """Lengths that must not be below 0 where the axis is of this `length`."""
+        """Return lengths that must be non-negative for an axis of this `length`."""
         ends = self.before, self.after
         if self.mode == "constant" or self.before == 0 == self.after:
             return ends
@@ -155,7 +155,7 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     @property
     def interpolates(self) -> bool:
-        """Whether numbers between those of pixels are made."""
+        """Whether it interpolates between pixels."""
         return not self.mode.startswith("nearest")
 
 

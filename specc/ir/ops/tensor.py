@@ -255,7 +255,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
 
 
 def _is_negative_number(length: Dim) -> bool:
-    """Whether it is a number, and that below 0."""
+    """Return whether it is a negative constant."""
     return length.number is not None and length.number < 0
 
 

@@ -42,13 +42,13 @@ class AstBuilder:
         self.attacher = CommentAttacher(self.fragment.source.text, self.comments)
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
-        """The value of a rule that was read from tokens `first` to `last`."""
+        """Build the value of a rule parsed from tokens `first` to `last`."""
         at = max(first, 0)  # a rule that read nothing stands where the text begins
         span = self.fragment.span(self.tokens[at].start, self.tokens[max(last, at)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
     def span(self, token: Token) -> Span:
-        """Where a token stands."""
+        """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
 
     def fault(
@@ -60,11 +60,11 @@ class AstBuilder:
         *helps: str,
         others: Iterable[Label] = (),
     ) -> None:
-        """Note a fault and go on."""
+        """Report an error and continue."""
         self.faults.append(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
 
     def unescape_string(self, token: Token) -> str:
-        """The characters of a text, escapes resolved."""
+        """Return the characters of a string literal, escapes resolved."""
 
         def character(match: re.Match[str]) -> str:
             letter, code = match.group(1), match.group(2)
@@ -86,13 +86,13 @@ class AstBuilder:
         return ESCAPE_SEQUENCE.sub(character, token.text[1:-1])
 
     def value(self, child: object) -> object:
-        """The value of a field that a child gives: a token is a text or the name of something."""
+        """Convert a child to a field value: a token is a string or a binding name."""
         if not isinstance(child, Token):
             return child
         return self.unescape_string(child) if child.kind == "STRING" else self.bound(child)
 
     def bound(self, token: Token) -> str:
-        """A name that the spec gives to something."""
+        """Return a name that the spec binds. E0115 for a reserved one."""
         if token.text in RESERVED_VALUE_NAMES:
             self.fault(
                 "E0115",
@@ -104,8 +104,8 @@ class AstBuilder:
         return token.text
 
     def body(self, opened: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
-        """The nodes between braces with their comments. `rest` follows the opening brace; its
-        last is the closing one.
+        """Build the nodes between braces with their comments. `rest` follows the opening brace and
+        ends with the closing one.
         """
         closed = rest[-1]
         assert isinstance(closed, Token)
@@ -115,7 +115,7 @@ class AstBuilder:
     def twice(
         self, what: str, children: Iterable[object], help: str = "leave one of the two out"
     ) -> None:
-        """Note each name that two of the children have."""
+        """Report each name that occurs twice among the children."""
         seen: dict[str, Span | None] = {}
         for child in children:
             name, span = find_name_and_span(child, self)
@@ -136,7 +136,7 @@ NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 
 
 def find_name_and_span(child: object, b: AstBuilder) -> tuple[str, Span | None]:
-    """What may not be given twice, and where it stands."""
+    """Return the name that must be unique, and its span."""
     return (NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object])(child, b)
 
 
@@ -170,12 +170,12 @@ def register_rule(name: str) -> Callable[[R], R]:
 
 
 def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
-    """Children without the places of absent options."""
+    """Drop the placeholders of absent options."""
     return tuple(c for c in children if c is not None)
 
 
 def is_unicode_scalar(code: int) -> bool:
-    """Whether a number is that of a character, and not half of a pair of UTF-16."""
+    """Return whether a code point is a Unicode scalar value, not a surrogate."""
     return code < 0xD800 or 0xDFFF < code < 0x110000
 
 
@@ -188,7 +188,7 @@ class TupleRule:
     unique: str = ""
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> tuple[object, ...]:
-        """The children that are not absent."""
+        """Return the children that are present."""
         given = drop_absent_options(children)
         if self.unique:
             b.twice(self.unique, given)
@@ -200,11 +200,11 @@ FLAGS = ("reverse", "optional")
 
 
 class NodeRule(Generic[N]):
-    """A callback that makes a node of its children, in the order of `fields`.
+    """A callback that builds a node from its children, in the order of `fields`.
 
-    `*name` takes all that are left, `{name}` what stands between braces, with a description
-    before it if `doc` is a field. An absent child leaves the default of its field. `unique` is
-    what messages call the children of these two if no two may have one name.
+    `*name` takes the rest, `{name}` the body between braces, with a description before it if `doc`
+    is a field. An absent child keeps its field's default. `unique` names the children in messages
+    if their names must be unique.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class NodeRule(Generic[N]):
         self.has_name_span = kind in (ast.Option, ast.Block)
 
     def __call__(self, b: AstBuilder, span: Span, *children: object) -> N:
-        """The node."""
+        """Build the node."""
         size = len(self.fields)
         head, rest = children[:size], drop_absent_options(children[size:])
         values = {**self.constants, "span": span}

@@ -25,8 +25,8 @@ encoding than UTF-8.
 
 @dataclass(frozen=True, slots=True)
 class StartSymbol(Generic[T]):
-    """What can be parsed alone: a symbol of the grammar, and what messages call it. `T`
-    is what its callback gives.
+    """A start symbol of the grammar, and its name in messages. `T` is the result type of its
+    callback.
     """
 
     symbol: str
@@ -50,7 +50,7 @@ DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 
 
 def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
-    """The tree of a piece of text. Fails with E01xx."""
+    """Parse a fragment of text. Fails with E01xx."""
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
     # the parser would blame what the lexer made of a stray character
@@ -86,8 +86,8 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
 
 
 def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
-    """Where parsing may go on after a fault: words in column 1 that begin an item and
-    are no names.
+    """Return the tokens where parsing may resume after an error: keywords in column 1 that begin an
+    item and are no names.
     """
     text = fragment.text
     tokens = lexed.tokens
@@ -102,7 +102,7 @@ def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
 
 
 def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Faults in the order of the text, at most 20, the last saying how many more there are."""
+    """Sort errors by position, at most 20, the last with the number of further ones."""
 
     def place(fault: Diagnostic) -> int:
         return fault.primary.span.start if fault.primary else 0
@@ -120,19 +120,19 @@ def cap_diagnostics(faults: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def parse_dsl(source: Source) -> ast.File:
-    """The tree of a `.specc` text. Fails with E01xx, showing up to 20 independent faults."""
+    """Parse a `.specc` text. Fails with E01xx, reporting up to 20 independent errors."""
     return parse_fragment(make_file_fragment(check_source_characters(source)), FILE)
 
 
 def parse_expression(source: Source | str) -> ast.Expr:
-    """The tree of one expression, such as a value given on the command line."""
+    """Parse one expression, e.g. a value from the command line."""
     if isinstance(source, str):
         source = Source("<expression>", source)
     return parse_fragment(make_file_fragment(check_source_characters(source)), EXPR)
 
 
 def check_source_characters(source: Source) -> Source:
-    """A text without control characters. Fails with E0109 or E0112."""
+    """Check a text for control characters. Fails with E0109 or E0112."""
     if len(source.text) > source_limits.MAX_SPEC_BYTES:
         raise_error(
             "E0109",

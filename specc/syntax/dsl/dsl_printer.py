@@ -1,4 +1,4 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`); parsing it gives the tree again."""
+"""Print a syntax tree as canonical DSL text (`specc fmt`); parsing it gives the same tree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -29,7 +29,7 @@ INDENT_STEP = 2
 
 
 def print_dsl(file: ast.File) -> str:
-    """The text of a spec."""
+    """Print a spec."""
     out = print_comment_lines(file.remarks.before, 0)
     out += append_comment([f"specc {file.version}"], file.remarks)
     doc = [f" {quote_text(file.doc)}"] if file.doc else []
@@ -53,7 +53,7 @@ def print_dsl(file: ast.File) -> str:
 
 
 def is_spaced_item(item: ast.Item) -> bool:
-    """Whether empty lines stand around an item."""
+    """Return whether blank lines surround an item."""
     return not isinstance(item, COMPACT_ITEMS)
 
 
@@ -62,12 +62,12 @@ COMPACT_ITEMS = ast.Use | ast.Dims | ast.Require | ast.Definition | ast.Stream
 
 
 def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:
-    """Lines of comments."""
+    """Print comment lines."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
 def append_comment(out: list[str], remarks: ast.Comments) -> list[str]:
-    """Lines with the comment that stands behind the last of them."""
+    """Append the trailing comment to the last line."""
     if remarks.behind:
         out[-1] += f"  # {remarks.behind}"
     return out
@@ -76,7 +76,7 @@ def append_comment(out: list[str], remarks: ast.Comments) -> list[str]:
 def print_braced_body(
     children: Sequence[ast.Commentable], end: Iterable[str], indent: int
 ) -> list[str]:
-    """The lines between braces."""
+    """Print the lines between braces."""
     out: list[str] = []
     for child in children:
         # no empty line behind the brace, whatever the user had there
@@ -87,7 +87,7 @@ def print_braced_body(
 
 
 def print_statement(node: ast.Commentable, indent: int) -> list[str]:
-    """The lines of a statement, item or entry with its comments."""
+    """Print a statement, item or entry with its comments."""
     above = print_comment_lines(node.remarks.before, indent)
     if isinstance(node, ast.Repeat | ast.Scan | ast.Block):
         return above + print_headed_body(node, indent)
@@ -101,7 +101,7 @@ def print_statement(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
-    """A head over a body in braces, of a block first what it says of itself."""
+    """Print a header with a body in braces; a block's docstring comes first."""
     out = append_comment(break_lines([*layout_header(node), " {"], indent), node.remarks)
     if isinstance(node, ast.Block) and node.doc:
         out.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
@@ -109,7 +109,7 @@ def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> l
 
 
 def print_section(node: ast.Commentable, indent: int) -> list[str]:
-    """A head with a body in braces, on one line if it has few entries and no comments."""
+    """Print a section; on one line if it has few entries and no comments."""
     head_of, short, entries_of = SECTIONS[type(node)]
     head, (children, end) = head_of(node), entries_of(node)
     if not children and not end:
@@ -126,7 +126,7 @@ def print_section(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def print_when(node: ast.When, indent: int) -> list[str]:
-    """`when c { … } else { … }`."""
+    """Print `when c { … } else { … }`."""
     out = append_comment(
         break_lines(["when ", *layout_expression(node.condition), " {"], indent), node.remarks
     )
@@ -138,7 +138,7 @@ def print_when(node: ast.When, indent: int) -> list[str]:
 
 
 def print_field(node: ast.Field, indent: int) -> list[str]:
-    """A config value; a record whose fields have comments takes a line for each."""
+    """Print a config value; a record whose fields have comments takes a line per field."""
     kind = node.type
     if kind.name != "record" or not has_commented_field(kind.fields):
         return break_lines(layout_field(node), indent)
@@ -148,7 +148,7 @@ def print_field(node: ast.Field, indent: int) -> list[str]:
 
 
 def has_commented_field(fields: Iterable[ast.Field]) -> bool:
-    """Whether a comment stands anywhere in the fields of a record."""
+    """Return whether any field of a record has a comment."""
     return any(f.remarks != ast.NO_COMMENTS or has_commented_field(f.type.fields) for f in fields)
 
 
@@ -169,46 +169,46 @@ SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., E
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
-    """A statement or entry that has no body."""
+    """Lay out a statement or entry without a body."""
     return LEAVES[type(node)](node)
 
 
 def layout_option(word: str, value: ast.Expr | None) -> Pieces:
-    """`along n`, or nothing."""
+    """Lay out `along n`, or nothing."""
     return [] if value is None else [SPACE_BREAK, f"{word} ", *layout_expression(value)]
 
 
 def layout_path(word: str, path: ast.WeightName | None) -> Pieces:
-    """`under layers.{i}`, or nothing."""
+    """Lay out `under layers.{i}`, or nothing."""
     return [] if path is None else [SPACE_BREAK, f"{word} {print_weight_path(path)}"]
 
 
 def layout_words(words: Iterable[str]) -> Pieces:
-    """Words with commas."""
+    """Lay out words with commas."""
     return join_with_commas([word] for word in words)
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """`"llama" | "mistral"`."""
+    """Format `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def layout_use(node: ast.Use) -> Pieces:
-    """The file or files, the name, and where its config and its weights are."""
+    """Lay out the files, the name, and the locations of config and weights."""
     sources = [f" from {join_texts(node.sources)}"] if node.sources else []
     under = [f" under {print_weight_path(node.under)}"] if node.under else []
     return ["use ", join_texts(node.paths), f" as {node.name}", *sources, *under]
 
 
 def layout_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
-    """`int4 = ["*.mlp.*"]`."""
+    """Lay out `int4 = ["*.mlp.*"]`."""
     words = [print_quantize_word(v.value) for v in node.values]
     several: Pieces = [*words] if len(words) == 1 else ["[", *layout_words(words), "]"]
     return [f"{print_title(node.name)} = ", *several]
 
 
 def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
-    """`stop = eos`."""
+    """Lay out `stop = eos`."""
     return [f"{node.name} = ", *layout_expression(node.value)]
 
 
@@ -273,26 +273,26 @@ LEAVES: Mapping[type[ast.Node], Callable[..., Pieces]] = {
 
 
 def layout_dim_name(node: ast.DimName) -> str:
-    """`tgt >= 1` in `dims`; 0 is what a length is at least anyway."""
+    """Format `tgt >= 1` in `dims`; the default lower bound 0 is omitted."""
     return f"{node.name} >= {node.least}" if node.least else node.name
 
 
 def layout_target(node: ast.Target) -> Pieces:
-    """`x: float[batch, n]` on the left of `=`."""
+    """Lay out `x: float[batch, n]` on the left of `=`."""
     if node.type is None:
         return [node.name]
     return [f"{node.name}: ", *layout_type(node.type)]
 
 
 def layout_definition_header(name: str, params: Sequence[ast.DefinitionParameter] | None) -> Pieces:
-    """`window(back, ahead=0)`."""
+    """Lay out `window(back, ahead=0)`."""
     if params is None:
         return [name]
     return [name, "(", *join_with_commas(layout_definition_parameter(p) for p in params), ")"]
 
 
 def layout_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
-    """`ahead=0`, `att: int`, `heads: int = 4`."""
+    """Lay out `ahead=0`, `att: int`, `heads: int = 4`."""
     kind: Pieces = [": ", *layout_type(node.type)] if node.type is not None else []
     equal = " = " if node.type is not None else "="
     value: Pieces = [equal, *layout_expression(node.default)] if node.default is not None else []
@@ -300,7 +300,7 @@ def layout_definition_parameter(node: ast.DefinitionParameter) -> Pieces:
 
 
 def layout_block_parameter(node: ast.BlockParameter) -> Pieces:
-    """`x: float[batch, n] = 0`."""
+    """Lay out `x: float[batch, n] = 0`."""
     if not node.name:
         return layout_type(node.type)
     value: Pieces = [" = ", *layout_expression(node.default)] if node.default is not None else []
@@ -308,12 +308,12 @@ def layout_block_parameter(node: ast.BlockParameter) -> Pieces:
 
 
 def layout_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
-    """The first line of a statement or block, without its brace."""
+    """Lay out the first line of a statement or block, without its brace."""
     return HEADERS[type(node)](node)
 
 
 def layout_block_header(node: ast.Block) -> Pieces:
-    """`block attention(x: float[n, d]) -> float[n, d] where d = 4`, broken by sections."""
+    """Lay out `block attention(x: float[n, d]) -> float[n, d] where d = 4`, broken by sections."""
     params = join_with_commas(layout_block_parameter(p) for p in node.params)
     found: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
     # one result needs neither a name nor brackets
@@ -331,7 +331,7 @@ def layout_block_header(node: ast.Block) -> Pieces:
 
 
 def layout_name_list(word: str, names: Sequence[str]) -> Pieces:
-    """`carry s, c`, or nothing."""
+    """Lay out `carry s, c`, or nothing."""
     return [SPACE_BREAK, f"{word} ", *layout_words(names)] if names else []
 
 

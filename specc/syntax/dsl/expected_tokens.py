@@ -14,8 +14,8 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """What may stand behind some tokens: the terminals that fit, and those of them that
-    mean more than a name would (`under` behind `repeat i in n`).
+    """The terminals that may follow some tokens, and those of them that are keywords there (`under`
+    after `repeat i in n`).
     """
 
     before: tuple[Token, ...]
@@ -24,9 +24,8 @@ class ExpectedTokens:
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """What may stand at a character of a text that begins as `start`.
-
-    None inside a comment or a text in quotes, and where what comes before does not fit.
+    """Find what may follow at an offset of a text that begins as `start`. None inside a comment or
+    string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
@@ -48,8 +47,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], places: Sequence[int], start: str
 ) -> list[int] | None:
-    """The states behind some tokens. After a fault it goes on with the next item; None
-    where there is none.
+    """Return the parser states after some tokens. After an error it resumes at the next item; None
+    if there is none.
     """
     states = [table.starts[start]]
     end = table.ends[start]
@@ -73,7 +72,7 @@ def _run_parser(
 
 
 def advance_states(table: LalrTable, states: Sequence[int], kind: str) -> list[int]:
-    """The states behind one more token, which fits."""
+    """Return the states after one more valid token."""
     stack = list(states)
     while (action := table.action(stack[-1], kind)) is not None and action < 0:
         rule = table.rules[~action]
@@ -94,13 +93,13 @@ class _ParserPosition:
     end: int
 
     def fits(self, states: Sequence[int]) -> frozenset[str]:
-        """The terminals that may come next."""
+        """Return the terminals that may come next."""
         known = {*self.table.words.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(k for k in known if self.table.accepts(states, k, self.end))
 
     def keywords(self, states: Sequence[int], fits: frozenset[str]) -> frozenset[str]:
-        """Of the words that fit, those behind which something else may follow than
-        behind a name; where no name fits, all.
+        """Return the keywords after which other tokens may follow than after a name; if no name
+        fits, all.
         """
         words = {kind for text, kind in self.table.words.items() if text.isalpha()}
         if "NAME" not in fits:

@@ -28,7 +28,7 @@ RESERVED_WORDS = frozenset(
 
 
 def quote_text(text: str) -> str:
-    """A text as the language writes it."""
+    """Quote a string as the language does."""
     return '"' + "".join(map(_escape_character, text)) + '"'
 
 
@@ -36,39 +36,39 @@ TEXT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _escape_character(character: str) -> str:
-    """A character between quotes; by its number where nobody could see it."""
+    """Escape a character in a string; invisible ones as code points."""
     if character in TEXT_ESCAPES:
         return TEXT_ESCAPES[character]
     return character if is_visible_character(character) else f"\\u{{{ord(character):X}}}"
 
 
 def is_visible_character(character: str) -> bool:
-    """Whether a character shows in an editor and changes nothing around it."""
+    """Return whether a character is visible in an editor and does not affect others."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
 def print_title(text: str) -> str:
-    """The name of a model or a choice: bare if it is a name."""
+    """Print the name of a model or a choice: unquoted if it is a name."""
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
 def print_quantize_word(text: str) -> str:
-    """A word of `quantize`: bare if it is a name or a number."""
+    """Print a word of `quantize`: unquoted if it is a name or a number."""
     return text if COUNT_PATTERN.fullmatch(text) else print_title(text)
 
 
 def print_weight_path(name: ast.WeightName) -> str:
-    """The name of weights: bare if it is made of names and numbers."""
+    """Print a weight name: unquoted if it consists of names and numbers."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
 def print_expression(expr: ast.Expr) -> str:
-    """An expression on one line."""
+    """Print an expression on one line."""
     return join_pieces(layout_expression(expr))
 
 
 def get_precedence(expr: ast.Expr) -> int:
-    """How tightly the outermost operator of an expression binds."""
+    """Return the precedence of the outermost operator of an expression."""
     match expr:
         case ast.Binary():
             return BINARY_LEVELS[expr.op]
@@ -78,7 +78,7 @@ def get_precedence(expr: ast.Expr) -> int:
 
 
 def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False) -> Pieces:
-    """The text of an expression where only operators of at least level `least` may stand bare."""
+    """Lay out an expression, parenthesized if its operator is below level `least`."""
     # the grammar needs no brackets in `(f(x) @ name) + y`, but a reader does
     weighted = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < least or (operand and weighted):
@@ -87,7 +87,7 @@ def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False
 
 
 def layout_call(expr: ast.Call) -> Pieces:
-    """`f(x, out=d) @ name`."""
+    """Lay out `f(x, out=d) @ name`."""
     given = [layout_expression(a) for a in expr.args]
     given += [[f"{o.name}=", *layout_expression(o.value)] for o in expr.options]
     weights = [f" @ {print_weight_path(expr.weights)}"] if expr.weights is not None else []
@@ -97,7 +97,7 @@ def layout_call(expr: ast.Call) -> Pieces:
 def join_with_commas(
     parts: Iterable[Pieces], between: str = ",", gap: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Parts with commas, where lines may be broken."""
+    """Join parts with commas and line breaks."""
     out: Pieces = []
     for n, part in enumerate(parts):
         if n:
@@ -107,7 +107,7 @@ def join_with_commas(
 
 
 def layout_binary(expr: ast.Binary) -> Pieces:
-    """`a + b - c`: a loop along the left operands, so that long sums cost no stack."""
+    """Lay out `a + b - c` iteratively along the left operands, so that long sums need no stack."""
     # a power groups to the right, and so it is no chain
     if expr.op == "**":
         return [
@@ -131,7 +131,7 @@ def layout_binary(expr: ast.Binary) -> Pieces:
 
 
 def layout_comparison(expr: ast.Compare) -> Pieces:
-    """`0 <= i - j < n`."""
+    """Lay out `0 <= i - j < n`."""
     out = layout_expression(expr.operands[0], SUM, operand=True)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
         out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, operand=True)]
@@ -139,7 +139,7 @@ def layout_comparison(expr: ast.Compare) -> Pieces:
 
 
 def layout_unary(expr: ast.Unary) -> Pieces:
-    """`-x` or `not x`."""
+    """Lay out `-x` or `not x`."""
     sign, bound = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
     return [sign, *layout_expression(expr.operand, bound, operand=True)]
 
@@ -183,17 +183,17 @@ EXPRESSIONS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
 
 
 def layout_record_field(field: ast.Option) -> Pieces:
-    """`layers = 4` in a record."""
+    """Lay out `layers = 4` in a record."""
     return [f"{field.name} = ", *layout_expression(field.value)]
 
 
 def layout_subscripts(items: Sequence[ast.Expr | ast.Slice | ast.EllipsisDims]) -> Pieces:
-    """`:, 0`."""
+    """Lay out `:, 0`."""
     return join_with_commas(layout_subscript(item) for item in items)
 
 
 def layout_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
-    """One index, slice or `...`."""
+    """Lay out one index, slice or `...`."""
     match item:
         case ast.EllipsisDims():
             return ["..."]
@@ -208,12 +208,12 @@ def layout_subscript(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> Pieces:
 
 
 def print_type(kind: ast.TypeName) -> str:
-    """A type on one line."""
+    """Print a type on one line."""
     return join_pieces(layout_type(kind))
 
 
 def layout_type(kind: ast.TypeName) -> Pieces:
-    """`float[batch, n]`, `choice(a | b)?`, `record { … }`."""
+    """Lay out `float[batch, n]`, `choice(a | b)?`, `record { … }`."""
     end = ("?" if kind.optional else "") + (f" {kind.side}" if kind.side else "")
     if kind.of is not None:
         return [kind.name, "[", *layout_type(kind.of), "]", end]
@@ -237,12 +237,12 @@ def layout_type(kind: ast.TypeName) -> Pieces:
 
 
 def layout_field(field: ast.Field) -> Pieces:
-    """`layers: int from "n_layer" = 12 "how many"`."""
+    """Lay out `layers: int from "n_layer" = 12 "how many"`."""
     return [f"{field.name}: ", *layout_type(field.type), *layout_field_suffix(field)]
 
 
 def layout_field_suffix(field: ast.Field) -> Pieces:
-    """What stands behind the type of a config value."""
+    """Lay out the sources, default and docstring of a config value."""
     out: Pieces = []
     if field.sources:
         out += [

@@ -26,9 +26,7 @@ NESTING_RULES = frozenset(
 
 
 class LalrRule(NamedTuple):
-    """What to do when a rule is complete; see
-    `specc.syntax.dsl.lalr_table_generator.build_rule_entry`.
-    """
+    """A reduction; see `specc.syntax.dsl.lalr_table_generator.build_rule_entry`."""
 
     origin: str
     callback: str
@@ -38,21 +36,19 @@ class LalrRule(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether it stands for a repetition, `x*`; lark calls such rules `__item_star_0`."""
+        """Whether it is a repetition, `x*`; lark names such rules `__item_star_0`."""
         return self.origin[0] == "_"
 
     @property
     def renames(self) -> bool:
-        """Whether all it does is to give another name to a value: a power is a sign."""
+        """Whether it only renames a value, e.g. a power to a sign."""
         return self.alone and self.length == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LalrTable:
-    """`states[n]` is `~rule` where that is reduced whatever comes, else a row:
-    symbol → state to go to, or `~rule`.
-
-    `chains` remembers where chains of rules that only rename a value end.
+    """`states[n]` is `~rule` if that is always reduced, else a row: symbol → next state, or
+    `~rule`. `chains` caches the ends of chains of renaming rules.
     """
 
     words: dict[str, str]
@@ -63,21 +59,21 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def action(self, state: int, kind: str) -> int | None:
-        """What to do in a state when a token comes: a state to go to, `~rule` to reduce
-        by, or None if it does not fit.
+        """Return the action of a state for a token: the next state, `~rule` to reduce by, or None
+        if the token does not fit.
         """
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
 
     def after(self, state: int, origin: str) -> int | None:
-        """The state to go to once what rule `origin` stands for was read in a state."""
+        """Return the next state after reducing to `origin`."""
         row = self.states[state]
         assert not isinstance(row, int), "nothing is read in a state that reduces"
         return row.get(origin)
 
     def renamed(self, below: int, action: int, kind: str) -> int:
-        """The state over `below` when a value has got the last of its names: `i` is an
-        atom, a power, a product, a sum and so on before it is a condition.
+        """Return the state over `below` after a chain of renaming reductions: `i` is an atom, a
+        power, a product, a sum and so on before it is a condition.
         """
         key = below, action, kind
         if key not in self.chain_cache:
@@ -90,9 +86,7 @@ class LalrTable:
         return self.chain_cache[key]
 
     def _renames(self, state: int, kind: str) -> int:
-        """The reduction in `state` before `kind` if all it does is to give another name
-        to a value, else 0.
-        """
+        """Return the renaming reduction in `state` before `kind`, else 0."""
         action = self.action(state, kind)
         # in a state that ends a text the parser has to stop and look
         if action is None or action >= 0 or state in self.ends.values():
@@ -100,12 +94,11 @@ class LalrTable:
         return action if self.rules[~action].renames else 0
 
     def accepts(self, states: Sequence[int], kind: str, end: int) -> bool:
-        """Whether `kind` can be shifted after the reductions that it calls for; $END
-        where that leads to the state `end`.
+        """Return whether `kind` can be shifted after its reductions; for $END, whether they lead to
+        the state `end`.
 
-        LALR tables merge states, so the table alone says yes too often: a reduction may
-        be allowed here whose result does not fit below. So the reductions are gone
-        through, without making anything.
+        LALR tables merge states, so the table alone accepts too much: a reduction may be allowed
+        whose result does not fit below. So the reductions are simulated without building nodes.
         """
         stack = list(states)
         while (action := self.action(stack[-1], kind)) is not None:
@@ -125,7 +118,7 @@ class LalrTable:
 
 @cache
 def load_lalr_table() -> LalrTable:
-    """The table of the language."""
+    """Load the parse table of the language."""
     path = Path(__file__).parent / "grammar.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     symbols = data["symbols"]
@@ -159,11 +152,9 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 
 @dataclass(kw_only=True)
 class ParseRun:
-    """One parse. `explain` makes the diagnostic for a token that does not fit,
-    `exceeded` for too much.
-
-    `restarts` are the places in `tokens`, ascending, where parsing may go on after a
-    fault. `names` are those of them that were read as a name.
+    """One parse. `explain` builds the diagnostic of an unexpected token, `exceeded` of a passed
+    limit. `restarts` are the indices in `tokens`, ascending, where parsing may resume after an
+    error. `names` are those of them that were parsed as a name.
     """
 
     table: LalrTable
@@ -180,7 +171,7 @@ class ParseRun:
     stopped: bool = False
 
     def parse(self) -> object:
-        """The value of the start symbol; None if there are faults."""
+        """Return the value of the start symbol; None after errors."""
         self.states = [self.table.starts[self.start]]
         end = self.table.ends[self.start]
         possible = set(self.restarts)
@@ -207,11 +198,11 @@ class ParseRun:
         return None
 
     def accepts(self, states: Sequence[int], kind: str) -> bool:
-        """Whether `kind` fits on top of these states."""
+        """Return whether `kind` fits on top of these states."""
         return self.table.accepts(states, kind, self.table.ends[self.start])
 
     def expected(self) -> frozenset[str]:
-        """The terminals that fit here."""
+        """Return the terminals that fit here."""
         terminals = {*self.table.words.values(), "NAME", "NUMBER", "STRING", "$END"}
         return frozenset(kind for kind in terminals if self.accepts(self.states, kind))
 
@@ -240,7 +231,7 @@ class ParseRun:
         self.states.append(state)
 
     def value(self, rule: LalrRule, parts: list[StackEntry]) -> StackEntry:
-        """What a complete rule stands for."""
+        """Build the value of a complete rule."""
         first, last = -1, -1
         for part in parts:
             if part.first >= 0:  # some parts read nothing
@@ -257,14 +248,14 @@ class ParseRun:
         return StackEntry(value, first, last, height)
 
     def stop(self, code: str, first: int) -> None:
-        """Note that a limit is passed by what token `first` begins, and read no further."""
+        """Report that token `first` passes a limit, and stop parsing."""
         self.faults.append(self.exceeded(code, first))
         self.stopped = True
 
 
 def splice_children(rule: LalrRule, parts: list[StackEntry]) -> list[object]:
-    """The children of a rule: parts as they are, repetitions spliced in, None for the
-    options that are absent.
+    """Return the children of a rule: parts unchanged, repetitions spliced in, None for absent
+    options.
     """
     children: list[object] = []
     chosen = rule.children
@@ -287,7 +278,7 @@ def splice_children(rule: LalrRule, parts: list[StackEntry]) -> list[object]:
 
 
 def compute_expression_depth(rule: LalrRule, parts: list[StackEntry]) -> int:
-    """How deep the expressions in a complete rule are inside each other."""
+    """Return the expression nesting depth of a complete rule."""
     if rule.callback in LEFT_CHAIN_RULES:
         # `a + b + c` is read as `(a + b) + c`, but walked in a loop
         return max(parts[0].height, max(p.height for p in parts[1:]) + 1)
@@ -296,15 +287,15 @@ def compute_expression_depth(rule: LalrRule, parts: list[StackEntry]) -> int:
 
 
 def recover_from_error(run: ParseRun, at: int) -> int | None:
-    """After a fault at token `at`: drop the broken item and go on at the next one that
-    starts a line; None if there is none.
+    """Recover from an error at token `at`: drop the broken item and resume at the next one
+    that starts a line; None if there is none.
 
-    That may be the word before `at`, if it was taken for a name: in
+    That may be the word before `at`, if it was parsed as a name: in
 
         x = a +
         block f()
 
-    `block` is read as a name that is added to `a`, and the fault is seen at `f`.
+    `block` is parsed as a name that is added to `a`, and the error is at `f`.
     """
     for n in run.restarts[bisect_left(run.restarts, at - 1) :]:
         if n == at or (n < at and n not in run.names):

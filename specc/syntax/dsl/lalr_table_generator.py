@@ -16,14 +16,14 @@ REDUCE = 1
 
 
 class LarkSymbol(TypedDict):
-    """A symbol as lark serializes it; `filter_out` of signs that were not given a name."""
+    """A symbol as lark serializes it; `filter_out` for anonymous signs."""
 
     name: str
     filter_out: bool
 
 
 class LarkOptions(TypedDict):
-    """What lark's grammar syntax says about a rule: `!rule`, `?rule`, `[…]`."""
+    """Rule options of lark's grammar syntax: `!rule`, `?rule`, `[…]`."""
 
     keep_all_tokens: bool
     expand1: bool
@@ -60,13 +60,13 @@ START_SYMBOLS = [
 
 @cache
 def load_grammar() -> Lark:
-    """The grammar, refused if it has a conflict. Making its table takes seconds."""
+    """Load the grammar and build its table, which takes seconds; conflicts are errors."""
     text = (GRAMMAR_DIRECTORY / "grammar.lark").read_text(encoding="utf-8")
     return Lark(text, parser="lalr", strict=True, maybe_placeholders=True, start=START_SYMBOLS)
 
 
 def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]:
-    """Which symbols of a rule become children: `n` as it is, `~n` spliced in, None for
+    """Return the symbols of a rule that become children: `n` unchanged, `~n` spliced in, None for
     an absent option.
     """
     keep_all = rule["options"]["keep_all_tokens"]
@@ -84,10 +84,10 @@ def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]
 
 
 def count_absent_options(empty: list[bool], size: int) -> list[int]:
-    """How many absent options stand before each of `size` symbols, and behind the last.
+    """Count the absent options before each of `size` symbols, and after the last.
 
-    lark says for every place of the rule as it is written whether it is absent in this
-    expansion: of `name ["=" expr] [STRING]`, `name STRING` has `[no, yes, no]`.
+    lark marks every place of the source rule as absent or not in this expansion: for `name ["="
+    expr] [STRING]`, `name STRING` has `[no, yes, no]`.
     """
     if not empty:
         return [0] * (size + 1)
@@ -101,7 +101,7 @@ def count_absent_options(empty: list[bool], size: int) -> list[int]:
 
 
 def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
-    """`[origin, callback, length, children, may be its only child]` of one rule."""
+    """Return `[origin, callback, length, children, may be its only child]` of one rule."""
     origin = rule["origin"]["name"]
     alone = rule["options"]["expand1"] and not rule["alias"]
     return (
@@ -114,9 +114,7 @@ def build_rule_entry(rule: LarkRule, terminals: set[str]) -> RuleEntry:
 
 
 def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
-    """States in the order of their discovery, which does not depend on hash seeds as
-    lark's numbers do.
-    """
+    """Sort states by discovery, which unlike lark's numbering does not depend on hash seeds."""
     order = list(dict.fromkeys(starts))
     seen = set(order)
     for state in order:
@@ -129,10 +127,8 @@ def order_states(states: dict[int, StateRow], starts: list[int]) -> list[int]:
 
 
 def build_lalr_table() -> TableJson:
-    """The table as JSON holds it.
-
-    `states[n]` is `~rule` where that is reduced by whatever comes next, else the row
-    `[symbol, action, …]` where an action is a state to go to or `~rule`.
+    """Build the table in its JSON form. `states[n]` is `~rule` if that is always reduced, else the
+    row `[symbol, action, …]`, where an action is the next state or `~rule`.
     """
     lark = load_grammar()
     data, memo = lark.memo_serialize([TerminalDef, Rule])
@@ -164,10 +160,10 @@ def build_lalr_table() -> TableJson:
 def collect_state_actions(
     parser: LarkParser, memo: Mapping[int, LarkRule], terminals: set[str]
 ) -> tuple[dict[int, StateRow], dict[str, RuleEntry]]:
-    """What lark's states do, by symbol: another state to go to, or the key of a rule to
+    """Collect the actions of lark's states by symbol: the next state, or the key of a rule to
     reduce by; and the rules by key.
 
-    lark numbers rules and symbols anew at each run, so both go by their names here.
+    lark numbers rules and symbols differently in each run, so names are used here.
     """
     rows: dict[int, StateRow] = {}
     rules: dict[str, RuleEntry] = {}
@@ -186,8 +182,8 @@ def collect_state_actions(
 
 
 def pack_state_row(row: dict[int, int]) -> int | list[int]:
-    """A row as JSON holds it; one that reduces by the same rule whatever comes is that
-    rule: the fault is seen at the next shift all the same.
+    """Pack a row for JSON; one that always reduces by the same rule becomes that rule: an error is
+    found at the next shift anyway.
     """
     only = set(row.values())
     if len(only) == 1 and (rule := only.pop()) < 0:
@@ -196,7 +192,7 @@ def pack_state_row(row: dict[int, int]) -> int | list[int]:
 
 
 def render_grammar_json() -> str:
-    """The contents of grammar.json: one state or rule a line, so that changes can be read."""
+    """Render grammar.json: one state or rule per line, for readable diffs."""
     entries = []
     for key, value in build_lalr_table().items():
         if isinstance(value, list) and key != "symbols":

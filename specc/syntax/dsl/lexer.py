@@ -13,11 +13,11 @@ from specc.syntax import source_limits
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """`text`, with `places[n]` the offset in `source` of character `n` and one more for
-    the end.
+    """`text`, where `places[n]` is the offset in `source` of character `n`, plus one entry for the
+    end.
 
-    Without `places` the text stands in `source` as it is, from `start` on. `scalar`
-    says that the text is the value of a YAML scalar, where a `#` starts no comment.
+    Without `places` the text is a substring of `source` from `start`. `scalar`: the text is a YAML
+    scalar, where `#` starts no comment.
     """
 
     source: Source
@@ -27,7 +27,7 @@ class Fragment:
     scalar: bool = False
 
     def span(self, start: int, end: int) -> Span:
-        """Where characters `start` to `end` of the text stand in the file."""
+        """Return the file span of characters `start` to `end`."""
         if self.places is None:
             return Span(self.source, self.start + start, self.start + end)
         first = self.places[start]
@@ -36,7 +36,7 @@ class Fragment:
 
 
 def make_file_fragment(source: Source) -> Fragment:
-    """The whole file as one piece."""
+    """Return the whole file as one fragment."""
     return Fragment(source, source.text)
 
 
@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment with its text behind `#`; offsets in the file."""
+    """A comment with its text after `#`; offsets in the file."""
 
     start: int
     end: int
@@ -59,7 +59,7 @@ class Comment(NamedTuple):
 
 @dataclass
 class LexedTokens:
-    """What the lexer found; `tokens` ends with one of kind `$END`."""
+    """The result of the lexer; `tokens` ends with one of kind `$END`."""
 
     tokens: list[Token] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
@@ -97,7 +97,7 @@ CHARACTER_HINTS = {
 
 
 def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedTokens:
-    """The tokens of a fragment. `words` maps the text of each fixed terminal to its name."""
+    """Tokenize a fragment. `words` maps the text of each fixed terminal to its name."""
     lexer = Lexer(fragment, words)
     at, size = 0, len(fragment.text)
     while at < size and len(lexer.found.faults) < source_limits.MAX_COLLECTED_ERRORS:
@@ -116,7 +116,7 @@ class Lexer:
         self.found = LexedTokens()
 
     def take(self, at: int) -> int:
-        """Take what stands at an offset; where to read on."""
+        """Consume the token at an offset and return the next offset."""
         match = TOKEN_PATTERN.match(self.fragment.text, at)
         if match is None:
             return self._stray(at)
@@ -137,7 +137,7 @@ class Lexer:
         return end
 
     def fault(self, code: str, title: str, start: int, end: int, label: str, mend: str) -> None:
-        """Note a fault of characters `start` to `end`."""
+        """Report an error in characters `start` to `end`."""
         primary = Label(self.fragment.span(start, end), label)
         self.found.faults.append(Diagnostic(code, title, primary, helps=(mend,)))
 
@@ -162,7 +162,7 @@ class Lexer:
         self.found.comments.append(Comment(span.start, span.end, text[1:].strip()))
 
     def _number(self, text: str, start: int, end: int) -> int:
-        """Keep a number that is written as the language writes numbers; where to read on."""
+        """Consume a number if it is valid and return the next offset."""
         word = WORD_PATTERN.match(self.fragment.text, start)
         assert word is not None
         # `1_000` and `3d` match the pattern of a number only up to the `_` and the `d`
@@ -180,7 +180,7 @@ class Lexer:
         return end
 
     def _stray(self, at: int) -> int:
-        """Note a character that starts no token; where to read on."""
+        """Report a character that starts no token and return the next offset."""
         character = self.fragment.text[at]
         if character == '"':
             return self._unclosed(at)
@@ -189,7 +189,7 @@ class Lexer:
         return at + 1
 
     def _unclosed(self, at: int) -> int:
-        """Note a text that its line does not close; the next line is read as usual."""
+        """Report an unclosed string and continue at the next line."""
         text, fragment = self.fragment.text, self.fragment
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
@@ -207,7 +207,7 @@ class Lexer:
         return end
 
     def check_depth(self) -> None:
-        """Note brackets inside each other past the limit, once."""
+        """Report the first bracket nested beyond the limit."""
         depth = 0
         for token in self.found.tokens:
             # the texts of strings are in quotes, so none of them is a bracket
@@ -228,7 +228,7 @@ class Lexer:
 
 
 def _explain_bad_number(word: str) -> tuple[str, str]:
-    """What is wrong with a word that begins like a number, and the mend."""
+    """Explain a malformed number, with a fix."""
     plain = word.replace("_", "")
     mend = (
         f"write `{truncate_token_text(plain)}`"  # 1_000
@@ -239,7 +239,7 @@ def _explain_bad_number(word: str) -> tuple[str, str]:
 
 
 def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
-    """What is wrong with a number, and the mend."""
+    """Explain an unsupported number, with a fix."""
     if len(text) > 1 and text[0] == "0" and text[1].isdecimal():
         # other languages read 010 as 8
         mend = f"write `{truncate_token_text(text.lstrip('0') or '0')}`"
@@ -258,7 +258,7 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
 
 
 def _suggest_for_character(character: str) -> str:
-    """What to do about a character that starts no token."""
+    """Suggest a fix for a character that starts no token."""
     code = ord(character)
     if code < 32 or code == 127:
         return f"this is the control character U+{code:04X}; delete it"
@@ -271,5 +271,5 @@ def _suggest_for_character(character: str) -> str:
 
 
 def truncate_token_text(text: str) -> str:
-    """At most 40 characters of a text."""
+    """Truncate a text to 40 characters."""
     return text if len(text) <= 40 else text[:37] + "…"

@@ -12,8 +12,8 @@ BRACKET_DEPTH_PENALTY = 30
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A place where a line may end; `join_pieces` stands there if it does not. `bonus` are
-    columns worth giving up for it.
+    """A possible line break; `join_pieces` prints `flat` instead. `bonus` is the number of columns
+    worth sacrificing for it.
     """
 
     flat: str = " "
@@ -39,12 +39,12 @@ class BreakPoint:
 
 
 def join_pieces(pieces: Pieces) -> str:
-    """Everything on one line."""
+    """Join everything on one line."""
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
-    """The lines, the first moved in by `indent` columns."""
+    """Break into lines, the first indented by `indent` columns."""
     if indent + sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
     # greedy: fill the line, and at the first break that would pass the width go back to
@@ -89,7 +89,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
 
 
 def measure_chunks(pieces: Pieces) -> list[int]:
-    """For each place in `pieces`: how many columns follow before the next break."""
+    """Return, for each index in `pieces`, the columns up to the next break."""
     # from the end, so that each place knows what follows it
     length = [0] * (len(pieces) + 1)
     for n in range(len(pieces) - 1, -1, -1):

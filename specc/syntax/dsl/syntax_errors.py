@@ -36,9 +36,8 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restarts: Sequence[int]
 ) -> UnbalancedBrackets:
-    """The brackets without a partner.
-
-    A new item at the start of a line shows that whatever was open is missing its end.
+    """Find brackets without a partner. A new item at the start of a line shows that open brackets
+    lack their end.
     """
     found = UnbalancedBrackets()
     stack: list[int] = []
@@ -61,7 +60,7 @@ def find_unbalanced_brackets(
 
 
 def find_open_brackets(tokens: Sequence[Token], at: int) -> list[int]:
-    """The brackets that are open at a token, outermost first."""
+    """Return the brackets that are open at a token, outermost first."""
     stack: list[int] = []
     for n, token in enumerate(tokens[:at]):
         if token.text in OPENERS:
@@ -78,9 +77,7 @@ def _is_bracket_pair(opener: Token, closer: Token) -> bool:
 def explain_unbalanced_bracket(
     here: UnexpectedToken, loose: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """A bracket that is never closed although the token is inside it, or one that
-    closes nothing.
-    """
+    """Explain an unclosed bracket around the token, or a closing one without an opening."""
     inside = find_open_brackets(here.tokens, here.at)
     if here.at in loose.stray:
         if not inside:
@@ -107,7 +104,7 @@ def _explain_stray_closer(here: UnexpectedToken, last_open: Token | None) -> Dia
 
 
 def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> Diagnostic:
-    """An opening bracket that is not closed before token `at`."""
+    """Explain an opening bracket that is not closed before token `at`."""
     wanted = OPENERS[opener.text]
     token, before = here.tokens[at], here.tokens[at - 1]
     if token.kind == "$END":
@@ -128,9 +125,7 @@ def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, at: int) -> 
 
 
 class SyntaxErrorExplainer:
-    """Explains faults of one fragment. `what` says what the text should have been:
-    `an expression`.
-    """
+    """Explains syntax errors of one fragment. `what` names the expected text: `an expression`."""
 
     def __init__(self, fragment: Fragment, what: str) -> None:
         self.fragment = fragment
@@ -138,7 +133,7 @@ class SyntaxErrorExplainer:
         self.loose: UnbalancedBrackets | None = None
 
     def __call__(self, run: ParseRun, at: int) -> Diagnostic:
-        """Why token `at` does not fit: the most special explanation that holds."""
+        """Explain why token `at` does not fit, by the most specific explanation."""
         if self.loose is None:
             self.loose = find_unbalanced_brackets(run.tokens, run.restarts)
         here = UnexpectedToken(self.fragment, run, at)
@@ -156,7 +151,7 @@ class SyntaxErrorExplainer:
 
 
 def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
-    """`x @ w`."""
+    """Explain `x @ w`."""
     if here.token.kind != "AT":
         return None
     mend = "a product of matrices is `matmul(x, w)`"
@@ -175,7 +170,7 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
-    """A file that does not begin with `specc 1` and `model name`."""
+    """Explain a file that does not begin with `specc 1` and `model name`."""
     # at most `specc` and the number lie on the stack, above the state it starts with
     if here.run.start != "file" or here.at > 2 or len(here.run.states) > 3:
         return None
@@ -192,7 +187,7 @@ def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
-    """A reserved word where a name is due."""
+    """Explain a reserved word in place of a name."""
     token, expected = here.token, here.expected
     # where a number fits too, any value does, and the word was hardly meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
@@ -206,7 +201,7 @@ def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
-    """A doc string where none is allowed."""
+    """Explain a misplaced docstring."""
     between_items = here.expected >= ITEM_TERMINALS
     in_body = {"RETURN", "RBRACE"} <= here.expected
     if here.token.kind != "STRING" or not (between_items or in_body):
@@ -227,11 +222,11 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
-    """The line before ends with an operator, and the next begins something new:
+    """Explain a line that ends with an operator before a new statement:
 
     x = a +
     y = b
-      ^ the `=` does not fit, but the fault is the `+`
+      ^ the `=` does not fit, but the error is the `+`
     """
     if here.at < 2:
         return None
@@ -251,8 +246,8 @@ def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
-    """A name that was read as a result, and no `=` follows: an operator is missing
-    before it, or its result has no name.
+    """Explain a name parsed as a result without `=`: an operator is missing before it, or its
+    result has no name.
     """
     if here.at < 2 or not {"EQUAL", "COLON"} <= here.expected:
         return None
@@ -273,7 +268,7 @@ def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def explain_missing_operator(here: UnexpectedToken, name: Token) -> Diagnostic:
-    """`y = a b`."""
+    """Explain `y = a b`."""
     mend = "write an operator between the two, or begin a new statement: `name = …`"
     return Diagnostic(
         "E0101",
@@ -284,7 +279,7 @@ def explain_missing_operator(here: UnexpectedToken, name: Token) -> Diagnostic:
 
 
 def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
-    """`f(x)` as a statement."""
+    """Explain `f(x)` as a statement."""
     value = f"{name.text}(…)" if here.token.text == "(" else f"{name.text} …"
     return Diagnostic(
         "E0101",
@@ -295,7 +290,7 @@ def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
 
 
 def explain_expected_tokens(here: UnexpectedToken, what: str) -> Diagnostic:
-    """What was expected and what was found."""
+    """Report the expected and the found token."""
     token, before, expected = here.token, here.before, here.expected
     ends = token.kind == "$END"
     wanted = describe_terminals(expected)
@@ -362,5 +357,5 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
 
 
 def _join_hyphenated_name(here: UnexpectedToken) -> str:
-    """The text of three tokens, the one that does not fit in the middle."""
+    """Join the unexpected token with its neighbors."""
     return "".join(t.text for t in here.tokens[max(here.at - 1, 0) : here.at + 2])

@@ -61,7 +61,7 @@ KEYWORD_TERMINALS = frozenset(
 
 
 def describe_terminals(expected: frozenset[str]) -> str:
-    """A set of terminals in words: brackets and signs first, then kinds of things."""
+    """Describe a set of terminals: brackets and signs first, then kinds of tokens."""
     left, words = _group_terminals(expected)
     signs = [TERMINAL_SIGNS[kind] for kind in TERMINAL_SIGNS if kind in left]
     listed = [*signs, *words]
@@ -74,8 +74,8 @@ def describe_terminals(expected: frozenset[str]) -> str:
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
-    """What is still to be listed one by one, and kinds of things in words: "a value"
-    for the nine terminals that can begin one.
+    """Return the terminals to list one by one, and descriptions of groups: "a value" for the nine
+    terminals that can begin one.
     """
     left = set(expected)
     words: list[str] = []
@@ -99,7 +99,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 @dataclass(frozen=True)
 class UnexpectedToken:
-    """Token `at` of a parse, which does not fit where it stands."""
+    """The unexpected token `at` of a parse."""
 
     fragment: Fragment
     run: ParseRun
@@ -112,7 +112,7 @@ class UnexpectedToken:
 
     @property
     def token(self) -> Token:
-        """The one that does not fit."""
+        """The unexpected token."""
         return self.tokens[self.at]
 
     @property
@@ -126,20 +126,20 @@ class UnexpectedToken:
         return self.run.expected()
 
     def span(self, token: Token) -> Span:
-        """Where a token stands."""
+        """Return the span of a token."""
         return self.fragment.span(token.start, token.end)
 
     def end_of(self, token: Token) -> Span:
-        """The last character of a token: what is missing is missing after it."""
+        """Return the last character of a token, where something is missing after it."""
         return self.fragment.span(max(token.start, token.end - 1), token.end)
 
     def on_new_line(self, token: Token, before: Token) -> bool:
-        """Whether a line ends between two tokens."""
+        """Return whether a line ends between two tokens."""
         return "\n" in self.fragment.text[before.end : token.start]
 
 
 def format_token(token: Token) -> str:
-    """A token's text, cut if long."""
+    """Return a token's text, truncated if long."""
     return token.text if len(token.text) <= 30 else token.text[:29] + "…"
 
 
@@ -190,7 +190,7 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 
 
 def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:
-    """A word or sign that another language has at this place."""
+    """Explain a word or sign of another language."""
     return (
         _explain_module_call(here)
         or _explain_foreign_statement(here)
@@ -201,7 +201,7 @@ def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
-    """`nn.Linear(8, 4)(x)`: a call of what a call returns."""
+    """Explain `nn.Linear(8, 4)(x)`: a call of a call's result."""
     if here.token.text != "(" or here.before is None or here.before.text != ")":
         return None
     return Diagnostic(
@@ -216,7 +216,7 @@ def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
-    """`for i in range(3) { … }`, `let x = 3`."""
+    """Explain `for i in range(3) { … }`, `let x = 3`."""
     token, word = here.token, here.token
     # `for` and `if` are words of the language and fit nowhere here; the others are read
     # as the name of a result, so that what follows them does not fit
@@ -235,7 +235,7 @@ def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
-    """`y = if c: a`, `[f(i) for …]` turned around, `repeat(x, 2)` as an operation."""
+    """Explain `y = if c: a`, a reversed `[f(i) for …]`, `repeat(x, 2)` as an operation."""
     token = here.token
     if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in here.expected:
         return None
@@ -248,8 +248,8 @@ def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
-    """`a and b`: the word does not fit, or what follows it where the word was taken for
-    the name of a new result.
+    """Explain `a and b`: the word does not fit, or the token after it if it was parsed as the name
+    of a new result.
     """
     word = here.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
@@ -270,7 +270,7 @@ def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
 
 
 def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
-    """`x += 1`."""
+    """Explain `x += 1`."""
     token, name = here.token, here.before
     after = here.tokens[here.at + 1] if here.at + 1 < len(here.tokens) else None
     if name is None or after is None or not {"EQUAL", "COLON"} <= here.expected:

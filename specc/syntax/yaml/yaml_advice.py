@@ -25,7 +25,7 @@ YAML_PIECE = re.compile(r"\s*[{-]|\w+:\s")
 
 
 def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
-    """A message about a YAML file with its advice in YAML."""
+    """Translate the advice of a diagnostic about a YAML file to YAML."""
     text = diagnostic.primary.span.text if diagnostic.primary else ""
     mapped = YAML_PIECE.match(text) is not None
 
@@ -41,10 +41,9 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(piece: str, *, mapped: bool = True) -> str:
-    """A piece of advice as YAML has it; as it is where both syntaxes write the same.
-
-    `mapped` says that what is at fault is written as a map, `{linear: {in: x}}`, and not
-    as text: options and names of weights are entries there.
+    """Rewrite a code fragment of advice in YAML; unchanged if both syntaxes are equal. `mapped`:
+    the erroneous code is a map, `{linear: {in: x}}`, and not text, so options and weight names are
+    entries.
     """
     if option := OPTION_PIECE.fullmatch(piece):
         return f"{option[1]}: {option[2]}" if mapped else piece
@@ -70,7 +69,7 @@ NodeSelector = Callable[[yaml.Node], yaml.Node]
 
 
 def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
-    """Whole specs that a piece would be a part of, with the way to it in their YAML."""
+    """Yield whole specs that may contain a fragment, with a selector into their YAML."""
     text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     head = 'specc 1\nmodel m "d"\n'  # what follows describes nothing any more
     yield f"{head}{text}\n", _select_item
@@ -92,7 +91,7 @@ def _embed_in_specs(piece: str) -> Iterator[tuple[str, NodeSelector]]:
 
 
 def _select_item(root: yaml.Node) -> yaml.Node:
-    """The one item of a file; of `items:` the entry."""
+    """Return the only item of a file; of `items:` the entry."""
     assert isinstance(root, yaml.MappingNode)  # as `print_yaml` writes it
     pairs = [p for p in root.value if p[0].value not in ("specc", "model", "doc")]
     if len(pairs) == 1 and pairs[0][0].value == "items":
@@ -121,7 +120,7 @@ def _select_pair(node: yaml.Node, key: str) -> yaml.Node:
 
 
 def _print_flow(node: yaml.Node) -> str:
-    """A node in one line, without the braces of a single entry."""
+    """Print a node on one line, without the braces of a single entry."""
     _set_flow_style(node)
     text = yaml.serialize(node, width=10_000, allow_unicode=True).strip()
     text = text.removesuffix("\n...").strip()
@@ -136,7 +135,7 @@ def _print_flow(node: yaml.Node) -> str:
 
 
 def _set_flow_style(node: yaml.Node) -> None:
-    """Lists and maps of one line."""
+    """Set flow style on nested lists and maps."""
     if isinstance(node, yaml.CollectionNode):
         node.flow_style = True
         for inner in node.value:

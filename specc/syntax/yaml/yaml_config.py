@@ -29,7 +29,7 @@ IGNORED_KEYS = "ignore keys"
 
 
 def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
-    """`config: {d: {type: int}, heads: 4}`."""
+    """Parse `config: {d: {type: int}, heads: 4}`."""
     example = "`d: {type: int, default: 512}`"
     values = reader.mapping(entry.value, "`config`", example)
     entries = [parse_yaml_config_entry(reader, e) for e in values]
@@ -37,7 +37,7 @@ def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
 
 
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
-    """A field, an expectation, or a value for a field of the extended spec."""
+    """Parse a field, an expectation, or a value for a field of the extended spec."""
     value = entry.value
     if entry.name.startswith("expect "):
         key = entry.name.removeprefix("expect ").strip()
@@ -54,8 +54,8 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Whether a map with these keys declares a config value: it has a `type`, and nothing that a
-    declaration does not have.
+    """Return whether a map with these keys declares a config value: it has a `type`, and only keys
+    of a declaration.
     """
     names = set(keys)
     return "type" in names and names <= set(FIELD_KEYS)
@@ -64,7 +64,7 @@ def is_field_declaration(keys: Iterable[str]) -> bool:
 def parse_yaml_field(
     reader: YamlReader, field_name: str, entry: YamlEntry, node: YamlMapping
 ) -> ast.Field:
-    """`{type: int, from: [hidden_size, n_embd], default: 768, doc: width}`."""
+    """Parse `{type: int, from: [hidden_size, n_embd], default: 768, doc: width}`."""
     found = {e.name: e for e in node.entries}
     kind, above = parse_yaml_field_type(reader, found["type"])
     sources: tuple[ast.Expr, ...] = ()
@@ -89,7 +89,9 @@ def parse_yaml_field(
 def parse_yaml_field_type(
     reader: YamlReader, entry: YamlEntry
 ) -> tuple[ast.TypeName, tuple[str, ...]]:
-    """A type as text, or `{record: {layers: {type: int}}}`; comments that found no place in it."""
+    """Parse a type as text, or `{record: {layers: {type: int}}}`; also return comments without a
+    place in it.
+    """
     node = entry.value
     if not isinstance(node, YamlMapping):
         return parse_yaml_type(reader, node), ()
@@ -118,7 +120,7 @@ def parse_yaml_field_type(
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """A path in config.json as bare text, or a call such as `len("id2label")`."""
+    """Parse a path in config.json as bare text, or a call such as `len("id2label")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
     what = "a place in config.json"
@@ -126,14 +128,14 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def is_bare_config_path(text: str) -> bool:
-    """Whether a path in config.json needs no quotes in YAML: it cannot be taken for a
-    text of the language, or for a call.
+    """Return whether a path in config.json needs no quotes in YAML: it is neither a string literal
+    nor a call.
     """
     return bool(text) and not text.startswith('"') and "(" not in text
 
 
 def field_to_yaml(node: ast.Field) -> YamlPair:
-    """`d: {type: int, from: hidden_size, default: 768, doc: width}`."""
+    """Convert to `d: {type: int, from: hidden_size, default: 768, doc: width}`."""
     pairs = [YamlPair("type", field_type_to_yaml(node.type))]
     if node.sources:
         pairs.append(
@@ -147,21 +149,21 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
 
 
 def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
-    """A type as text, a record as a map of its fields."""
+    """Convert a type to text, a record to a map of its fields."""
     if kind.name != "record" or kind.optional or not kind.fields:
         return print_type(kind)
     return YamlMap([YamlPair("record", YamlMap([field_to_yaml(f) for f in kind.fields]))])
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
-    """A path in config.json bare, anything else as the language writes it."""
+    """Convert a path in config.json to bare text, anything else to an expression."""
     if not isinstance(expr, ast.TextLiteral):
         return print_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else print_expression(expr)
 
 
 def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
-    """A config value: records are maps."""
+    """Convert a config value: records become maps."""
     match expr:
         case ast.RecordLiteral():
             return YamlMap([YamlPair(f.name, static_value_to_yaml(f.value)) for f in expr.fields])
@@ -172,7 +174,7 @@ def static_value_to_yaml(expr: ast.Expr) -> YamlValue:
 
 
 def assignment_to_yaml(entry: ast.Assign) -> YamlPair:
-    """A value for a field of the extended spec."""
+    """Convert a value for a field of the extended spec."""
     value = static_value_to_yaml(entry.value)
     # a record that looks like a declaration would be read as one
     if isinstance(value, YamlMap) and is_field_declaration(p.key for p in value.pairs):

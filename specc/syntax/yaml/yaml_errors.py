@@ -74,7 +74,7 @@ PYYAML_REASONS: tuple[tuple[str, str, str], ...] = (
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
-    """Why a text cannot be read."""
+    """Explain why a text is not valid YAML."""
     if isinstance(error, yaml.reader.ReaderError):
         at = min(error.position, len(source.text))
         return _control_character(Span(source, at, min(at + 1, len(source.text))))
@@ -101,7 +101,7 @@ def _control_character(span: Span) -> Diagnostic:
 
 
 def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """What is wrong, and the mend."""
+    """Return the title of a YAML error, and its fix."""
     mark = error.problem_mark
     if mark and source.text[mark.index : mark.index + 1] == "\t":
         return "a tab where YAML wants blanks", "indent with spaces"
@@ -113,7 +113,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _character_at(source: Source, mark: yaml.Mark | None) -> Span:
-    """The character at a mark; the end of the text where there is none."""
+    """Return the span of the character at a mark; the end of the text if there is no mark."""
     size = len(source.text)
     at = min(mark.index, size) if mark else size
     return Span(source, at, min(at + 1, size))

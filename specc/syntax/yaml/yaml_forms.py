@@ -101,7 +101,7 @@ class Form(Generic[T]):
         return tuple(key.name for key in self.keys)
 
     def parse(self, reader: YamlReader, node: YamlNode) -> T | None:
-        """The node that a map describes; None after an error."""
+        """Parse a map to its node; None after an error."""
         found = reader.known(node, self.names, self.what, self.required)
         if not found.keys() >= set(self.required):
             return None
@@ -123,7 +123,7 @@ class Form(Generic[T]):
         return self.node(**values)
 
     def show(self, node: ast.Node) -> YamlMap:
-        """The map that describes a node."""
+        """Convert a node to its map."""
         shown = (
             (key.name, key.kind.show(*(getattr(node, name) for name in key.field_names)))
             for key in self.keys
@@ -134,12 +134,12 @@ class Form(Generic[T]):
 
 
 def find_form(forms: Mapping[str, Form[T]], node: ast.Node) -> Form[T]:
-    """The form of the class of a node."""
+    """Return the form of a node's class."""
     return next(form for form in forms.values() if form.node is type(node))
 
 
 def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
-    """The body below `do:`."""
+    """Parse the body below `do:`."""
     example = "a list of statements: `- x: f(y)`"
     nodes = reader.items(entry.value, f"`{entry.name}`", example)
     read = [parse_yaml_statement(reader, node) for node in nodes]
@@ -148,7 +148,7 @@ def parse_yaml_statements(reader: YamlReader, entry: YamlEntry) -> Statements:
 
 
 def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | None:
-    """One statement; None after an error."""
+    """Parse one statement; None after an error."""
     if not isinstance(node, YamlMapping) or not node.entries:
         reader.report_wrong_kind(node, "a statement", "a map", "`- x: f(y)`")
         return None
@@ -166,7 +166,7 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
 
 
 def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
-    """`x: f(y)`, `a, b: f(y)`, `x: {type: float[b], is: f(y)}`."""
+    """Parse `x: f(y)`, `a, b: f(y)`, `x: {type: float[b], is: f(y)}`."""
     if len(node.entries) > 1:
         report_second_key(reader, node.entries)
         return None
@@ -182,7 +182,7 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
 
 
 def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
-    """Note a statement with two keys: a misspelled word, or two statements in one."""
+    """Report a statement with two keys: a misspelled word, or two statements in one."""
     entry = next((e for e in entries if did_you_mean(e.name, STATEMENT_FORMS)), entries[1])
     meant = did_you_mean(entry.name, STATEMENT_FORMS)
     reader.fault(
@@ -197,7 +197,7 @@ def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
 def attach_target_types(
     reader: YamlReader, targets: tuple[ast.Target, ...], node: YamlNode
 ) -> tuple[ast.Target, ...]:
-    """Targets with the types of `float[b], _`, where `_` says nothing."""
+    """Attach the types of `float[b], _` to targets; `_` means no type."""
     types = parse_yaml_fragment(reader, node, TYPES, "types") or (MISSING_TYPE,) * len(targets)
     if len(types) != len(targets):
         reader.fault(
@@ -215,7 +215,7 @@ def attach_target_types(
 
 
 def let_to_yaml(node: ast.Let) -> YamlMap:
-    """`a, b: f(x)`, or with types as `{type:, is:}`."""
+    """Convert to `a, b: f(x)`, or with types to `{type:, is:}`."""
     name = ", ".join(t.name for t in node.targets)
     value = expression_to_yaml(node.value)
     if all(t.type is None for t in node.targets):
@@ -225,7 +225,7 @@ def let_to_yaml(node: ast.Let) -> YamlMap:
 
 
 def statement_to_yaml(node: ast.Statement) -> YamlItem:
-    """One statement."""
+    """Convert one statement."""
     if isinstance(node, ast.Let):
         return YamlItem(let_to_yaml(node), node.remarks)
     form = find_form(STATEMENT_FORMS, node)
@@ -233,7 +233,7 @@ def statement_to_yaml(node: ast.Statement) -> YamlItem:
 
 
 def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> YamlValue:
-    """What stands below `do:`."""
+    """Convert the body below `do:`."""
     return make_tall_list([statement_to_yaml(s) for s in statements], end)
 
 

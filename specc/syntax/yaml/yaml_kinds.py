@@ -1,6 +1,4 @@
-"""What can stand under a key of YAML, expressions, types, names and others: for each kind of
-value how it is parsed and printed.
-"""
+"""Kinds of YAML values (expressions, types, names, …), each with its parser and printer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ MISSING_TYPE = ast.TypeName(name="_")
 def parse_yaml_fragment(
     reader: YamlReader, node: YamlNode, start: StartSymbol[T], what: str
 ) -> T | None:
-    """What the text of a scalar says; None after a fault."""
+    """Parse the text of a scalar; None after an error."""
     if not isinstance(node, YamlScalar):
         example = "it as a text; quote what contains brackets"
         reader.report_wrong_kind(node, what, "a text", example)
@@ -65,17 +63,17 @@ def parse_yaml_fragment(
 
 
 def parse_yaml_type(reader: YamlReader, node: YamlNode, what: str = "a type") -> ast.TypeName:
-    """A type."""
+    """Parse a type."""
     return parse_yaml_fragment(reader, node, TYPE, what) or MISSING_TYPE
 
 
 def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
-    """A type that may say on which side padding stands."""
+    """Parse a type that may declare a padding side."""
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
-    """A name, not a dotted one."""
+    """Parse a name, not a dotted one."""
     # the grammar has `x: type` and `a, b` here; taken apart, messages can say so
     found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
@@ -87,7 +85,7 @@ def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
 
 
 def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str, ...]:
-    """One name, or a list of names."""
+    """Parse one name, or a list of names."""
     found: dict[str, Span] = {}
     for part in list_nodes(node):
         one = parse_yaml_name(reader, part, what)
@@ -98,14 +96,14 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """The entries of a list; one thing is a list of one, nothing an empty one."""
+    """Return the entries of a list; a single node is a list of one, an empty one an empty list."""
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
 
 
 def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """A text, a list, or a call as a map: `{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse text, a list, or a call as a map: `{linear: {in: x, out: d, weights: q_proj}}`."""
     match node:
         case YamlSequence(items=items):
             values = tuple(parse_yaml_expression(reader, n) for n in items)
@@ -119,12 +117,12 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
 def parse_yaml_optional(
     reader: YamlReader, entries: dict[str, YamlEntry], key: str
 ) -> ast.Expr | None:
-    """The value of a key that may be absent."""
+    """Parse the value of a key that may be absent."""
     return parse_yaml_expression(reader, entries[key].value) if key in entries else None
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
-    """A list of values, or one: a text that says a list is that list."""
+    """Parse a list of values, or one; text that is a list expression is that list."""
     if isinstance(node, YamlSequence):
         return tuple(parse_yaml_expression(reader, n) for n in node.items)
     one = parse_yaml_expression(reader, node)
@@ -132,7 +130,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 
 
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
-    """`{linear: {in: x, out: d, weights: q_proj}}`."""
+    """Parse `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
         keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
         reader.fault(
@@ -163,18 +161,18 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
 
 
 def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
-    """`out: d` in a call, or a field of a record."""
+    """Make `out: d` of a call, or a field of a record."""
     span = entry.key.span.to(entry.value.span)
     return ast.Option(entry.name, value, span=span, name_span=entry.key.span)
 
 
 def parse_yaml_weight_name(reader: YamlReader, node: YamlNode) -> ast.WeightName:
-    """The name of weights."""
+    """Parse a weight name."""
     return ast.WeightName(reader.raw(node, "the name of weights"), span=node.span)
 
 
 def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """A config value: a map is a record."""
+    """Parse a config value: a map is a record."""
     match node:
         case YamlMapping(entries=entries):
             fields = []
@@ -198,10 +196,10 @@ class Several(tuple[object, ...]):
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """What stands under a key, and the field or fields of the node that it fills.
+    """A kind of value under a key, and the node's fields that it fills.
 
     `parse(reader, entry, what)` returns None after an error that it reported. `show(fields…)`
-    returns None for a key that is left out.
+    returns None for an omitted key.
     """
 
     parse: Callable[[YamlReader, YamlEntry, str], object]
@@ -209,7 +207,7 @@ class ValueKind:
 
 
 def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`."""
     said = reader.raw(entry.value, what)
     if said not in ("true", "false"):
         title = f"{what} is `true` or `false`"
@@ -218,13 +216,13 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
 
 
 def parse_files(reader: YamlReader, entry: YamlEntry, what: str) -> Several:
-    """The file of a `use`, and those that may be used instead."""
+    """Parse the file of a `use`, and its alternatives."""
     path, *others = reader.texts(entry.value, what) or ("",)
     return Several((path, tuple(others)))
 
 
 def make_head_kind(start: StartSymbol[tuple[object, ...]], show: Callable[..., str]) -> ValueKind:
-    """A text with several parts, by its symbol of the grammar."""
+    """Make the kind of a text with several parts, by its grammar symbol."""
 
     def parse(reader: YamlReader, entry: YamlEntry, what: str) -> Several | None:
         head = parse_yaml_fragment(reader, entry.value, start, what)
@@ -234,7 +232,7 @@ def make_head_kind(start: StartSymbol[tuple[object, ...]], show: Callable[..., s
 
 
 def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParameter:
-    """`x: float[batch, n]` or `n: {type: int, default: 4}`."""
+    """Parse `x: float[batch, n]` or `n: {type: int, default: 4}`."""
     name = parse_yaml_name(reader, entry.key, "the name of an input")
     span, value, default = entry.key.span.to(entry.value.span), entry.value, None
     if not isinstance(value, YamlMapping):
@@ -249,7 +247,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, what: str) -> Parameters:
-    """A type for the one result, or a map of several."""
+    """Parse a type for the only result, or a map of several."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return (ast.BlockParameter("", parse_yaml_type(reader, node, what), span=node.span),)
@@ -266,7 +264,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, what: str) -> Param
 def parse_yaml_equations(
     reader: YamlReader, entry: YamlEntry, what: str
 ) -> tuple[ast.Equation, ...]:
-    """`where: {total: past + seq}`."""
+    """Parse `where: {total: past + seq}`."""
     return tuple(
         ast.Equation(
             parse_yaml_name(reader, e.key, "a length"),
@@ -278,7 +276,7 @@ def parse_yaml_equations(
 
 
 def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
-    """`x: float[batch, n]`, or with a default as a map."""
+    """Convert to `x: float[batch, n]`, or with a default to a map."""
     kind = print_type(node.type)
     if node.default is None:
         return YamlPair(node.name, kind)
@@ -287,7 +285,7 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 
 
 def outputs_to_yaml(results: Parameters) -> YamlValue:
-    """The type of the one result, or a map of several."""
+    """Convert to the type of the only result, or a map of several."""
     if len(results) == 1 and not results[0].name:
         return print_type(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])

@@ -13,8 +13,8 @@ from specc.syntax.dsl.line_breaking import MAX_LINE_WIDTH
 
 @dataclass(frozen=True, slots=True)
 class YamlPair:
-    """`key: value` with its comments. `headed`: the comment behind stands on the first
-    line, not the last.
+    """`key: value` with its comments. `headed`: the trailing comment is on the first line, not the
+    last.
     """
 
     key: str
@@ -34,7 +34,7 @@ class YamlMap:
 
 @dataclass(frozen=True, slots=True)
 class YamlItem:
-    """An entry of a list with its comments; `apart` asks for an empty line above."""
+    """An entry of a list with its comments; `apart` asks for a blank line above."""
 
     value: "YamlValue"
     remarks: Comments = NO_COMMENTS
@@ -58,14 +58,14 @@ YAML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def _escape_in_quotes(character: str) -> str:
-    """A character as it stands between double quotes."""
+    """Escape a character for double quotes."""
     if character in YAML_ESCAPES:
         return YAML_ESCAPES[character]
     return character if is_visible_character(character) else escape_yaml_character(character)
 
 
 def format_yaml_scalar(text: str, flow: bool) -> str:
-    """A text as a YAML scalar."""
+    """Format a text as a YAML scalar."""
     # only double quotes can say what does not show
     if not all(map(is_visible_character, text)):
         return f'"{"".join(map(_escape_in_quotes, text))}"'
@@ -82,7 +82,7 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
 
 
 def escape_yaml_character(character: str) -> str:
-    """A character that does not show, as YAML writes it in double quotes."""
+    """Escape an invisible character as YAML does in double quotes."""
     code = ord(character)
     return (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
@@ -90,7 +90,7 @@ def escape_yaml_character(character: str) -> str:
 
 
 def format_yaml_flow(value: YamlValue) -> str | None:
-    """A value on one line, or None if comments or a wish for lines stand against it."""
+    """Format a value on one line, or return None if comments or the layout prevent it."""
     if isinstance(value, str):
         return format_yaml_scalar(value, flow=True)
     if value.end or value.tall:  # a comment needs the end of a line
@@ -112,14 +112,12 @@ def format_yaml_flow(value: YamlValue) -> str | None:
 
 
 def print_yaml_comments(texts: tuple[str, ...], indent: int) -> list[str]:
-    """Lines of comments."""
+    """Print comment lines."""
     return [" " * indent + f"# {text}".rstrip() for text in texts]
 
 
 def print_yaml_after(head: str, value: YamlValue, indent: int) -> list[str]:
-    """`head` with a value behind it: on the same line if it fits, else below and moved
-    in by `indent`.
-    """
+    """Print `head` with a value: on the same line if it fits, else below, indented by `indent`."""
     if isinstance(value, str):
         return [f"{head} {format_yaml_scalar(value, flow=False)}"]
     line = format_yaml_flow(value)
@@ -130,7 +128,7 @@ def print_yaml_after(head: str, value: YamlValue, indent: int) -> list[str]:
 
 
 def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
-    """A value in lines of its own."""
+    """Print a value on its own lines."""
     out: list[str] = []
     if isinstance(value, YamlMap):
         for pair in value.pairs:
@@ -146,7 +144,7 @@ def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
 
 
 def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
-    """The lines of `key: value`."""
+    """Print the lines of `key: value`."""
     made = print_yaml_after(
         " " * indent + format_yaml_scalar(pair.key, flow=False) + ":", pair.value, indent + 2
     )
@@ -157,7 +155,7 @@ def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
 
 
 def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
-    """The lines of `- value`; a map that does not fit begins behind the dash."""
+    """Print the lines of `- value`; a map that does not fit begins after the dash."""
     blanks = " " * indent
     if isinstance(item.value, YamlMap) and item.value.pairs:
         line = format_yaml_flow(item.value)
@@ -175,15 +173,15 @@ def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
 
 
 def append_yaml_comment(made: list[str], remarks: Comments, headed: bool) -> list[str]:
-    """Lines with the comment behind the first or last of them."""
+    """Append the trailing comment to the first or last line."""
     if remarks.behind:
         made[0 if headed else -1] += f"  # {remarks.behind}"
     return made
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """The values of `return`, or the inputs of a call: one as it is, several or a list
-    as a list.
+    """Convert the values of `return`, or the inputs of a call: one unchanged, several or a list to
+    a list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -191,7 +189,9 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Whether a call, or a call that it is given directly, has weights, and a map can say it."""
+    """Return whether a call, or a call among its direct arguments, has weights, and a map can
+    express it.
+    """
     if isinstance(expr, ast.ListLiteral):
         return any(has_own_weights(e) for e in expr.items)
     if not isinstance(expr, ast.Call):
@@ -204,7 +204,9 @@ def has_own_weights(expr: ast.Expr) -> bool:
 
 
 def expression_to_yaml(expr: ast.Expr) -> YamlValue:
-    """An expression: a call that owns weights as a map, a list as a list, anything else as text."""
+    """Convert an expression: a call with weights to a map, a list to a list, anything else
+    to text.
+    """
     if isinstance(expr, ast.ListLiteral):
         return make_yaml_list(map(expression_to_yaml, expr.items))
     if not isinstance(expr, ast.Call) or not has_own_weights(expr):
@@ -216,13 +218,13 @@ def expression_to_yaml(expr: ast.Expr) -> YamlValue:
 
 
 def make_yaml_list(values: Iterable[YamlValue]) -> YamlList:
-    """A list of values without comments."""
+    """Make a list of values without comments."""
     return YamlList([YamlItem(value) for value in values])
 
 
 def make_tall_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | YamlList:
-    """A list with a line per item; a map where only comments stand there, since a list without
-    items has no line of its own.
+    """Make a list with a line per item; a map if there are only comments, since an empty list has
+    no line of its own.
     """
     if not items and end:
         return YamlMap([], end, tall=True)
@@ -230,5 +232,5 @@ def make_tall_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap | Yam
 
 
 def texts_to_yaml(texts: Sequence[str]) -> str | YamlList:
-    """A text by itself, or several as a list."""
+    """Convert one text to itself, several to a list."""
     return texts[0] if len(texts) == 1 else make_yaml_list(texts)

@@ -81,7 +81,7 @@ class OpenMapping:
 
 @dataclass
 class YamlDocument:
-    """The root of a YAML text, or None if nothing is written, and its comments."""
+    """The root of a YAML text, or None if it is empty, and its comments."""
 
     root: YamlNode | None
     comments: list[Comment]
@@ -93,7 +93,7 @@ YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def compose_yaml(source: Source) -> YamlDocument:
-    """The nodes of a text. Fails with E0110, E0116, E0121 to E0124."""
+    """Compose the nodes of a text. Fails with E0110, E0116, E0121 to E0124."""
     composer = YamlComposer(source)
     try:
         for event in yaml.parse(source.text, Loader=YAML_LOADER):
@@ -117,7 +117,7 @@ class YamlComposer:
         self.documents = 0
 
     def take(self, event: yaml.Event) -> None:
-        """Take the next event."""
+        """Process the next event."""
         assert event.start_mark is not None
         assert event.end_mark is not None
         span = Span(self.source, event.start_mark.index, event.end_mark.index)
@@ -145,7 +145,7 @@ class YamlComposer:
                 pass  # the ends of documents, and of the stream
 
     def begin_document(self, span: Span) -> None:
-        """A file is one document."""
+        """Begin a document. E0123 for a second one."""
         self.documents += 1
         if self.documents > 1:
             raise_error(
@@ -157,7 +157,7 @@ class YamlComposer:
             )
 
     def open(self, collection: OpenSequence | OpenMapping, span: Span) -> None:
-        """The start of a collection."""
+        """Begin a collection. E0110 if nested too deeply."""
         self.stack.append(collection)
         if len(self.stack) > source_limits.MAX_NESTING:
             raise_error(
@@ -169,7 +169,7 @@ class YamlComposer:
             )
 
     def close(self, span: Span) -> None:
-        """The end of a collection."""
+        """End a collection."""
         top = self.stack.pop()
         # PyYAML ends a block at the next line that is not part of it, comments and empty
         # lines included; here it ends where its last entry does
@@ -197,7 +197,7 @@ class YamlComposer:
                 top.key = None
 
     def key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """A key, which must be a text that the map does not have yet."""
+        """Check a key: a text that the map does not have yet."""
         if not isinstance(node, YamlScalar):
             raise_error(
                 "E0124",
@@ -225,7 +225,7 @@ class YamlComposer:
         return node
 
     def _mend(self, top: OpenMapping, key: str) -> str:
-        """What to write instead of a key that the map has already."""
+        """Suggest a fix for a duplicate key."""
         first = next(e.value for e in top.entries if e.key.value == key)
         section = isinstance(first, YamlMapping) and len(self.stack) == 1
         if section or isinstance(first, YamlSequence):
@@ -237,7 +237,7 @@ class YamlComposer:
 
 
 def find_last_entry_end(top: OpenSequence | OpenMapping) -> int:
-    """Where the last entry of a collection ends."""
+    """Return the offset where the last entry of a collection ends."""
     match top:
         case OpenSequence(items=[*_, last]):
             return last.span.end
@@ -259,7 +259,7 @@ def reject_anchors_and_tags(
 
 
 def reject_yaml_feature(span: Span, what: str) -> NoReturn:
-    """Fail because of something that YAML has and the language does not."""
+    """Raise E0122 for a YAML feature that specs do not support."""
     raise_error(
         "E0122",
         f"{what} is not part of the language",
@@ -274,12 +274,12 @@ def reject_yaml_feature(span: Span, what: str) -> NoReturn:
 
 
 def is_empty_node(node: YamlNode) -> bool:
-    """Whether nothing is written where a value could be."""
+    """Return whether a value is missing."""
     return isinstance(node, YamlScalar) and not node.style and not node.value
 
 
 def find_yaml_comments(source: Source, scalars: list[Span]) -> list[Comment]:
-    """The comments of a text, which the events do not tell: every ` #` outside a scalar."""
+    """Find the comments of a text, which YAML events omit: every ` #` outside a scalar."""
     found: list[Comment] = []
     at = position = 0
     while match := COMMENT_PATTERN.search(source.text, position):
@@ -321,7 +321,7 @@ HEX_ESCAPE_LENGTHS = {"x": 2, "u": 4, "U": 8}
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:
-    """The text of a scalar with the place of each of its characters in the file."""
+    """Return the text of a scalar with the file offset of each character."""
     source, span = node.span.source, node.span
     raw = span.text
     # most scalars: characters and offsets run side by side
@@ -340,7 +340,7 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
 
 
 def map_single_quoted_offsets(raw: str, value: str) -> list[int] | None:
-    """Offsets in `'it''s'` of the characters of `it's` and of the closing quote."""
+    """Return the offsets in `'it''s'` of the characters of `it's` and of the closing quote."""
     places: list[int] = []
     n = 1
     while n < len(raw) - 1:
@@ -352,7 +352,7 @@ def map_single_quoted_offsets(raw: str, value: str) -> list[int] | None:
 
 
 def map_double_quoted_offsets(raw: str, value: str) -> list[int] | None:
-    r"""Offsets in `"a\tb"` of the characters of its value and of the closing quote."""
+    r"""Return the offsets in `"a\tb"` of the characters of its value and of the closing quote."""
     places: list[int] = []
     n = 1
     while n < len(raw) - 1:

@@ -24,7 +24,7 @@ Items = list[ast.Item]
 
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`use: [{file: vit.specc, as: v}]`."""
+    """Parse `use: [{file: vit.specc, as: v}]`."""
     read: list[ast.Use | None] = []
     example = "`- {file: vit.specc, as: v}`"
     for node in reader.items(entry.value, "`use`", f"a list: {example}"):
@@ -34,7 +34,7 @@ def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`dims: [batch, src, tgt >= 1]`."""
+    """Parse `dims: [batch, src, tgt >= 1]`."""
     nodes = entry.value.items if isinstance(entry.value, YamlSequence) else [entry.value]
     lengths: list[ast.DimName] = []
     for node in nodes:
@@ -46,7 +46,7 @@ def parse_yaml_dims(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`require: [{that: d % heads == 0, because: …}]`."""
+    """Parse `require: [{that: d % heads == 0, because: …}]`."""
     read: list[ast.Require | None] = []
     example = "a list: `- {that: d % heads == 0, because: …}`"
     for node in reader.items(entry.value, "`require`", example):
@@ -58,7 +58,7 @@ def parse_yaml_requires(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`items:`: blocks, graphs, definitions and anything else in the order of the source."""
+    """Parse `items:`: blocks, graphs, definitions and others in source order."""
     read: Items = []
     example = "a list: `- graph: classify`, `- block: layer`, `- mask: near(n)`"
     for node in reader.items(entry.value, "`items`", example):
@@ -77,7 +77,7 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`reading: {pixels: 'image(size=[8, 8])', show logits: 'choice(labels)'}`."""
+    """Parse `reading: {pixels: 'image(size=[8, 8])', show logits: 'choice(labels)'}`."""
     example = "`pixels: image(size=[8, 8])`"
     nodes = reader.mapping(entry.value, "`reading`", example)
     entries = [parse_yaml_reading_entry(reader, e) for e in nodes]
@@ -85,7 +85,7 @@ def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
-    """How an input is read, or how a result is shown."""
+    """Parse the preprocessing of an input, or the postprocessing of a result."""
     if entry.name.startswith("show "):
         shown = entry.name.removeprefix("show ").strip()
         value = parse_yaml_expression(reader, entry.value)
@@ -97,7 +97,7 @@ def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.Readin
 
 
 def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`generate: {text: {of: ids, from: logits, stop: eos}}`."""
+    """Parse `generate: {text: {of: ids, from: logits, stop: eos}}`."""
     example = "`text: {of: ids, from: logits, stop: eos}`"
     nodes = reader.mapping(entry.value, "`generate`", example)
     read = [parse_yaml_generate(reader, e) for e in nodes]
@@ -105,7 +105,7 @@ def parse_yaml_generates(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | None:
-    """What a model writes; None after a fault."""
+    """Parse one entry of `generate`; None after an error."""
     generated = parse_yaml_name(reader, entry.key, "the name of what is generated")
     example = "`{of: ids, from: logits, stop: eos}`"
     settings = reader.mapping(entry.value, "what is generated", example)
@@ -127,7 +127,7 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
 
 
 def parse_yaml_setting(reader: YamlReader, entry: YamlEntry) -> ast.Setting:
-    """`stop: eos`."""
+    """Parse `stop: eos`."""
     set_name = parse_yaml_name(reader, entry.key, "a setting")
     return ast.Setting(
         set_name, parse_yaml_expression(reader, entry.value), span=get_entry_span(entry)
@@ -135,7 +135,7 @@ def parse_yaml_setting(reader: YamlReader, entry: YamlEntry) -> ast.Setting:
 
 
 def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`quantize: {default: int8, keep: [lm_head]}`."""
+    """Parse `quantize: {default: int8, keep: [lm_head]}`."""
     example = "`{default: int8, keep: [lm_head]}`"
     nodes = reader.mapping(entry.value, "`quantize`", example)
     entries = [parse_yaml_quantize_entry(reader, e) for e in nodes]
@@ -143,7 +143,7 @@ def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
-    """A word of `parse_yaml_quantize` with its value, or a list of patterns."""
+    """Parse a key of `quantize` with its value, or a list of patterns."""
     value, what = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
     values = tuple(ast.TextLiteral(reader.raw(n, what), span=n.span) for n in nodes)
@@ -151,7 +151,7 @@ def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.Quant
 
 
 def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`stream: {logits: sound}`."""
+    """Parse `stream: {logits: sound}`."""
     nodes = reader.mapping(entry.value, "`stream`", "`logits: sound`")
     return [
         ast.Stream(
@@ -164,7 +164,9 @@ def parse_yaml_streams(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
-    """`weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c}, {share: d}]`."""
+    """Parse `weights: [{from: file}, {tie: a, to: b}, {load: a, as: b}, {ignore: c},
+    {share: d}]`.
+    """
     example = "a list: `- {tie: a.weight, to: b.weight}`"
     nodes = reader.items(entry.value, "`weights`", example)
     rules = [parse_yaml_weight_rule(reader, n) for n in nodes]
@@ -173,7 +175,7 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
 
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
-    """One rule; None after an error."""
+    """Parse one rule; None after an error."""
     what = "a rule of `weights`"
     entries = reader.mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
@@ -206,7 +208,7 @@ LISTED_ITEMS = (
 
 
 def parse_yaml(source: Source) -> ast.File:
-    """The tree of a YAML text. Fails with E01xx and E0201, showing up to 20 independent faults."""
+    """Parse a YAML text. Fails with E01xx and E0201, reporting up to 20 independent errors."""
     check_source_characters(source)
     document = compose_yaml(source)
     reader = YamlReader(source, document.comments)
@@ -217,7 +219,7 @@ def parse_yaml(source: Source) -> ast.File:
 
 
 def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
-    """The whole spec."""
+    """Parse the whole spec."""
     nothing = ast.File(version=1, model="")
     if root is None:
         reader.fault(
@@ -249,7 +251,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
 
 
 def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
-    """Note a version that this compiler does not read."""
+    """Report a version that this compiler does not read."""
     version = reader.get_optional_text(found, "specc")
     if version not in ("1", ""):  # what is empty is a fault already
         reader.fault(
@@ -264,7 +266,7 @@ def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
 def attach_items(
     reader: YamlReader, head: ast.File, entries: Sequence[YamlEntry], items: Iterable[ast.Item]
 ) -> ast.File:
-    """A file with its items and comments."""
+    """Attach items and comments to a file."""
     start = end = entries[0].key.span.start if entries else 0
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:

@@ -28,7 +28,7 @@ from specc.syntax.yaml.yaml_layout import (
 
 
 def print_yaml(file: ast.File) -> str:
-    """The text of a spec."""
+    """Print a spec."""
     out = print_yaml_comments(file.remarks.before, 0)
     head = [
         YamlPair("specc", str(file.version), ast.Comments(behind=file.remarks.behind)),
@@ -62,7 +62,7 @@ ItemRun = list[ast.Item]
 
 
 def get_top_key(item: ast.Item) -> str:
-    """The top key that can hold an item."""
+    """Return the top-level key of an item."""
     match item:
         case ast.Block() | ast.Definition():
             return "items"
@@ -71,7 +71,7 @@ def get_top_key(item: ast.Item) -> str:
 
 
 def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
-    """Neighbors that one top key can hold."""
+    """Group adjacent items that share a top-level key."""
     out: list[ItemRun] = []
     for item in items:
         last = out[-1][-1] if out else None
@@ -91,7 +91,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
 
 
 def get_item_key(item: ast.Item) -> str:
-    """The key of an item below its top key, where it has one."""
+    """Return the key of an item below its top-level key, if it has one."""
     match item:
         case ast.Generate():
             return item.name
@@ -101,8 +101,8 @@ def get_item_key(item: ast.Item) -> str:
 
 
 def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, list[ItemRun]]:
-    """Items under top keys of their own, those between them that go into `items:`, and
-    more top keys.
+    """Partition items into those under top-level keys, those between them for `items:`, and more
+    top-level keys.
     """
     left = group_neighbors(items)
     used = {"items"}
@@ -119,7 +119,7 @@ def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, 
 
 
 def run_to_yaml(run: ItemRun) -> YamlPair:
-    """A top key with the items it holds."""
+    """Convert a top-level key with its items."""
     match run[0]:
         case ast.Use() | ast.Require():
             listed = YamlList([top_entry_to_yaml(item) for item in run], tall=True)
@@ -132,7 +132,7 @@ def run_to_yaml(run: ItemRun) -> YamlPair:
 
 
 def top_entry_to_yaml(item: ast.Item) -> YamlItem:
-    """An entry of `use` or `require`."""
+    """Convert an entry of `use` or `require`."""
     form = USE_ENTRY if isinstance(item, ast.Use) else REQUIRE_ENTRY
     value: YamlValue = form.show(item)
     if isinstance(item, ast.Require) and not item.because:
@@ -142,7 +142,9 @@ def top_entry_to_yaml(item: ast.Item) -> YamlItem:
 
 
 def named_item_to_yaml(item: ast.Item) -> YamlPair:
-    """`text: {of: ids, from: logits, stop: eos}` of `generate`, `logits: sound` of `stream`."""
+    """Convert to `text: {of: ids, from: logits, stop: eos}` of `generate`, `logits: sound` of
+    `stream`.
+    """
     if isinstance(item, ast.Stream):
         return YamlPair(item.source, item.growing, item.remarks)
     assert isinstance(item, ast.Generate)
@@ -152,20 +154,20 @@ def named_item_to_yaml(item: ast.Item) -> YamlPair:
 
 
 def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
-    """An entry of `reading`."""
+    """Convert an entry of `reading`."""
     shows = isinstance(entry, ast.ResultDisplay)
     name = f"show {entry.name}" if shows else entry.name
     return YamlPair(name, expression_to_yaml(entry.value), entry.remarks)
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """A key with the one item it holds."""
+    """Convert a key with its single item."""
     value = SECTIONS[type(item)](item)
     return YamlPair(get_top_key(item), value, item.remarks, headed=not isinstance(item, ast.Dims))
 
 
 def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
-    """A map with a line for each entry."""
+    """Make a map with a line per entry."""
     return YamlMap(pairs, end, tall=bool(pairs or end))
 
 
@@ -195,7 +197,7 @@ SECTIONS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
 
 
 def items_to_yaml(run: ItemRun) -> YamlPair:
-    """`items:` with anything in it."""
+    """Convert mixed items to `items:`."""
     entries = []
     previous: ast.Item | None = None
     for item in run:
@@ -206,7 +208,7 @@ def items_to_yaml(run: ItemRun) -> YamlPair:
 
 
 def listed_item_to_yaml(item: ast.Item, apart: bool) -> YamlItem:
-    """An entry of `items:`."""
+    """Convert an entry of `items:`."""
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_FORMS.get(word):
         return YamlItem(form.show(item), item.remarks, headed=form.has_body, apart=apart)

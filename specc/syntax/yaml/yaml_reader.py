@@ -44,17 +44,17 @@ class YamlReader:
         *helps: str,
         others: Iterable[Label] = (),
     ) -> None:
-        """Note a fault and go on."""
+        """Report an error and continue."""
         self.add(Diagnostic(code, title, Label(span, label), tuple(others), helps=helps))
 
     def add(self, *faults: Diagnostic) -> None:
-        """Note faults; past a number of them nobody reads on."""
+        """Report errors; stop at the limit."""
         self.faults.extend(faults)
         if len(self.faults) >= source_limits.MAX_COLLECTED_ERRORS:
             raise Failed(*cap_diagnostics(self.faults))
 
     def mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
-        """The entries of a map; an empty place is an empty map."""
+        """Return the entries of a map; an empty value is an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
         if not is_empty_node(node):
@@ -62,7 +62,7 @@ class YamlReader:
         return []
 
     def items(self, node: YamlNode, what: str, example: str) -> list[YamlNode]:
-        """The entries of a list; an empty place is an empty list."""
+        """Return the entries of a list; an empty value is an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
         if not is_empty_node(node):
@@ -70,7 +70,7 @@ class YamlReader:
         return []
 
     def report_wrong_kind(self, node: YamlNode, what: str, due: str, example: str) -> None:
-        """Note a list where a map is due, or the like."""
+        """Report a list in place of a map, or the like."""
         found = NODE_KIND_NAMES[type(node)]
         self.fault(
             "E0125",
@@ -81,7 +81,7 @@ class YamlReader:
         )
 
     def raw(self, node: YamlNode, what: str) -> str:
-        """The text of a scalar as it stands."""
+        """Return the text of a scalar."""
         if not isinstance(node, YamlScalar):
             example = "it as a text, in quotes if it contains `: ` or brackets"
             self.report_wrong_kind(node, what, "a text", example)
@@ -97,19 +97,19 @@ class YamlReader:
         return node.value
 
     def texts(self, node: YamlNode, what: str) -> tuple[str, ...]:
-        """The texts of a list, or the one text that stands in its place."""
+        """Return the texts of a list, or a single text as one."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
         return tuple(self.raw(each, what) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
-        """The text of a key that may be absent."""
+        """Return the text of a key that may be absent."""
         return self.raw(entries[key].value, f"`{key}`") if key in entries else ""
 
     def known(
         self, node: YamlNode, names: Iterable[str], what: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """The entries by key. Notes E0201 for a key that is not among `names`, E0126
-        for one that is missing.
+        """Return the entries by key. Reports E0201 for a key not in `names`, E0126 for a missing
+        one.
         """
         allowed = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
@@ -132,7 +132,7 @@ class YamlReader:
         return found
 
     def unknown(self, entry: YamlEntry, allowed: Iterable[str], what: str) -> str:
-        """Note an unknown key; the key that was probably meant, or an empty text."""
+        """Report an unknown key; return the key probably meant, or ""."""
         names = list(allowed)
         meant = did_you_mean(entry.name, names)
         hint = format_suggestion(meant) if meant else f"{what} takes: {format_name_list(names)}"
@@ -142,7 +142,7 @@ class YamlReader:
         return meant or ""
 
     def twice(self, what: str, span: Span, first: Span | None = None) -> None:
-        """Note something that is given again."""
+        """Report a duplicate."""
         others = [Label(first, "first here")] if first is not None else []
         self.fault(
             "E0116",
@@ -161,13 +161,15 @@ NODE_KIND_NAMES = {YamlScalar: "a text", YamlSequence: "a list", YamlMapping: "a
 
 
 def get_entry_span(entry: YamlEntry) -> Span:
-    """From a key to the end of its value; an empty value may stand before its key ends."""
+    """Return the span from a key to the end of its value; an empty value may start before its key
+    ends.
+    """
     end = max(entry.key.span.end, entry.value.span.end)
     return Span(entry.key.span.source, entry.key.span.start, end)
 
 
 def get_first_line_span(span: Span) -> Span:
-    """The part of a span on its first line."""
+    """Return the part of a span on its first line."""
     line = span.text.find("\n")
     return Span(span.source, span.start, span.start + line) if line >= 0 else span
 
@@ -175,7 +177,7 @@ def get_first_line_span(span: Span) -> Span:
 def collect_yaml_body(
     reader: YamlReader, entry: YamlEntry, children: Children[T]
 ) -> CommentedBody[T]:
-    """The statements below a key with their comments."""
+    """Return the statements below a key with their comments."""
     start = entry.key.span.end
     return reader.attacher.body(children, start, max(find_value_end(reader, entry), start))
 
@@ -188,7 +190,7 @@ def make_section(
     children: Children[T],
     **others: object,
 ) -> N:
-    """The node of a key with entries below it, which go into `field`."""
+    """Make the node of a key with entries below it, which go into `field`."""
     body = collect_yaml_body(reader, entry, children)
     return node(
         **{field: body.children},
@@ -200,20 +202,20 @@ def make_section(
 
 
 def compute_entry_extent(reader: YamlReader, entry: YamlEntry) -> Span:
-    """From a key to the end of its value and the comments that belong to it."""
+    """Return the span from a key to the end of its value and comments."""
     key, value = entry.key.span, entry.value.span
     end = max(key.end, value.end, find_value_end(reader, entry))
     return Span(reader.source, key.start, end)
 
 
 def compute_node_extent(reader: YamlReader, node: YamlNode) -> Span:
-    """A node with the comments at its end."""
+    """Return the span of a node with the comments at its end."""
     end = max(node.span.end, find_node_end(reader, node))
     return Span(reader.source, node.span.start, end)
 
 
 def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
-    """The end of a value together with its comments."""
+    """Return the end of a value with its comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
     # comments in place of a value: they are indented deeper than its key
@@ -222,9 +224,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
 
 
 def find_node_end(reader: YamlReader, node: YamlNode) -> int:
-    """Where a node ends together with the comments after it that are indented like its
-    entries.
-    """
+    """Return the end of a node with the comments after it that are indented like its entries."""
     if isinstance(node, YamlScalar) or node.flow:
         return node.span.end
     end = node.span.end
@@ -236,8 +236,8 @@ def find_node_end(reader: YamlReader, node: YamlNode) -> int:
 
 
 def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
-    """The end of the comments behind `end` on its line, and of those below from column
-    `least` on.
+    """Return the end of the trailing comment after `end`, and of those below from column
+    `least`.
     """
     text = reader.source.text
     position = end
@@ -255,5 +255,5 @@ def find_comments_end(reader: YamlReader, end: int, least: int) -> int:
 
 
 def get_span_column(span: Span) -> int:
-    """The column of a span, 0 for the first."""
+    """Return the column of a span, from 0."""
     return span.start - (span.source.text.rfind("\n", 0, span.start) + 1)

@@ -21,18 +21,18 @@ TENSOR = "embedding.weight"
 
 @dataclass(frozen=True)
 class WordVectors:
-    """`array` is f32[words, d]; row n belongs to `words[n]`."""
+    """Word vectors f32[words, d]; row n belongs to `words[n]`."""
 
     words: tuple[str, ...]
     array: Array
 
 
 class _Wrong(Exception):
-    """What a line breaks."""
+    """The error of a line."""
 
 
 def read_glove(path: str | Path) -> WordVectors:
-    """The vectors in the order of the file. Fails with E0524 at a line that is none, or E0802."""
+    """Read vectors in file order. E0524 for an invalid line, or E0802."""
     words: dict[str, int] = {}
     rows: list[Array] = []
     number = 1
@@ -51,7 +51,7 @@ def read_glove(path: str | Path) -> WordVectors:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers from 1, without their ends."""
+    """Yield (line number from 1, line without its end)."""
     try:
         fd = open_regular_file(path)
     except UnreadableFile as error:
@@ -75,7 +75,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def _vector(line: str, width: int) -> tuple[str, Array]:
-    """A word, which may hold spaces but no number after one, and its numbers (`width`, or any)."""
+    """Parse a word, which may contain spaces, and its `width` values (0: any number)."""
     # not `split()`: some words of the published files hold spaces of other widths
     fields = line.split(" ")
     if not width:  # the first line decides
@@ -92,7 +92,7 @@ def _vector(line: str, width: int) -> tuple[str, Array]:
 
 
 def _width(fields: list[str]) -> int:
-    """How many numbers the first line has behind its word."""
+    """Count the values after the word of the first line."""
     # `400000 300`: how many words, and how many numbers each
     if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
         raise _Wrong("this is the header of a word2vec file, which GloVe's format has not")
@@ -100,7 +100,7 @@ def _width(fields: list[str]) -> int:
 
 
 def _row(texts: list[str]) -> Array:
-    """The numbers of one word, f32[d]."""
+    """Parse the values of one word, f32[d]."""
     numbers = [_number(text) for text in texts]
     if None in numbers:
         raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is no number")
@@ -113,7 +113,7 @@ def _row(texts: list[str]) -> Array:
 
 
 def _number(text: str) -> float | None:
-    """A finite decimal number as `printf` writes one; None for anything else."""
+    """Parse a finite decimal number in `printf` format; None for anything else."""
     if not text.isascii() or not text.strip("+-.eE") or not set(text) <= set("0123456789+-.eE"):
         return None
     try:

@@ -22,7 +22,7 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def _signed(codes: Array, zeros: Array | int) -> Array:
-    """Codes without their zero points."""
+    """Subtract the zero points from codes."""
     return codes.astype(np.int16) - (zeros if isinstance(zeros, int) else zeros.astype(np.int16))
 
 
@@ -62,7 +62,7 @@ def _check_groups(index: Array | None, width: int, group: int, groups: int) -> b
 
 
 def describe_gptq(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
+    """Describe GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
     bits = _code_bits(n["out"], n["zero_words"], (4, 8, 2, 3), settings.bits)
     width = n.get("in", n["words"] * 32 // bits)
     _code_bits(width, n["words"], (bits,), 0)
@@ -90,7 +90,7 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
 
 
 def decode_gptq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`(q - z) * s`, with the group of each input channel in `g_idx`."""
+    """Decode `(q - z) * s`, with the group of each input channel in `g_idx`."""
     width, bits = layout.shape[1], layout.bits
     groups = t.get(".g_idx", np.arange(width) // layout.group)
     zeros = unpack_codes(t[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
@@ -101,7 +101,7 @@ def decode_gptq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def describe_awq(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
+    """Describe AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
     expect_equal("the codes in a row of qweight", n["words"] * 8, n["out"])
     group = _group_size(n["in"], n["groups"], settings)
     return QuantizedLayout(
@@ -114,7 +114,7 @@ def describe_awq(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quanti
 
 
 def decode_awq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`(q - z) * s`; eight outputs of a word are stored in another order."""
+    """Decode `(q - z) * s`; the eight outputs of a word are stored in another order."""
     first, stop, _ = rows.indices(layout.shape[0])
     words = slice(first // 8, -(-stop // 8))
     inside = slice(first - words.start * 8, stop - words.start * 8)
@@ -133,7 +133,7 @@ def decode_awq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def describe_packed(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """Integers of compressed-tensors: `[out, in]`, packed along `in`."""
+    """Describe integers of compressed-tensors: `[out, in]`, packed along `in`."""
     out, width = (int(length) for length in t[".weight_shape"])
     expect_equal("the rows of weight_packed", n["out"], out)
     bits = _code_bits(width, n["words"], range(1, 9), settings.bits)
@@ -157,7 +157,7 @@ def describe_packed(t: Parts, n: Lengths, settings: QuantizationSettings) -> Qua
 
 
 def decode_packed(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`(q - z) * s`; codes and zero points are stored without a sign."""
+    """Decode `(q - z) * s`; codes and zero points are stored unsigned."""
     (out, width), bits = layout.shape, layout.bits
     codes = unpack_codes(t[".weight_packed"][rows], bits)[:, :width]
     groups = t.get(".weight_g_idx", np.arange(width) // layout.group)
@@ -171,7 +171,7 @@ def decode_packed(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
 
 
 def describe_fp4(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
+    """Describe NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
     width = n["bytes"] * 2
     whole = t.get(".weight_global_scale")
     if whole is not None:
@@ -181,7 +181,7 @@ def describe_fp4(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quanti
 
 
 def decode_fp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`q * s`, for NVFP4 divided by one scale of the whole weight."""
+    """Decode `q * s`, for NVFP4 divided by the global scale."""
     codes = FP4_DOUBLED[unpack_codes(t[".weight_packed"][rows], 4)]
     scales = read_scales(t[".weight_scale"][rows]) / np.float32(2)
     if ".weight_global_scale" in t:

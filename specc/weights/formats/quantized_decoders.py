@@ -22,9 +22,9 @@ Codes: TypeAlias = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
-    """What the config says about all weights: `block` is the shape that shares one scale
-    (None if the tensors say it), `bits` those of a code and `group` the group size (0: not
-    given, -1: whole rows), `zero_offset` what is added to stored zero points.
+    """Settings of the quantization config: `block` is the shape that shares one scale (None: from
+    the tensors), `bits` those of a code and `group` the group size (0: not given, -1: per channel),
+    `zero_offset` is added to stored zero points.
     """
 
     block: tuple[int, int] | None = None
@@ -77,7 +77,7 @@ def unpack_codes(words: Array, bits: int, axis: int = -1) -> Array:
 
 
 def read_scales(stored: Array) -> Array:
-    """Scales as float32; bytes are exponents (E8M0)."""
+    """Return scales as float32; bytes are exponents (E8M0)."""
     if stored.dtype == np.uint8:
         with np.errstate(over="ignore"):  # found where values are checked to be finite
             return np.ldexp(np.float32(1), stored.astype(np.int32) - EXPONENT_BIAS)
@@ -112,7 +112,7 @@ def _block_sizes(
 
 
 def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
-    """The layout and the decoder of weights whose scales are in the tensor `suffix`."""
+    """Return layout and decoder of weights whose scales are in the tensor `suffix`."""
     weight = "" if suffix == "_scale_inv" else ".weight"
 
     def layout(t: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
@@ -154,12 +154,12 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
 
 
 def describe_llm_int8(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """LLM.int8 of bitsandbytes: `[out, in]` with the largest value of each row."""
+    """Describe LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
     return QuantizedLayout(shape=(n["out"], n["in"]), group=n["in"], settings=settings)
 
 
 def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
-    """Codes of LLM.int8: rows scaled by their largest value."""
+    """Decode LLM.int8: rows scaled by their absmax."""
     return t[".weight"][rows], (read_scales(t[".SCB"][rows]) / np.float32(127))[:, None]
 
 
@@ -167,14 +167,14 @@ def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
 
 
 def describe_mxfp4(_: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """The class multiplies by `[in, out]`, and the file holds `[out, in]`."""
+    """Describe MXFP4: the model multiplies by `[in, out]`, the file stores `[out, in]`."""
     group = n["bytes"] * 2
     shape = n["experts"], n["groups"] * group, n["out"]
     return QuantizedLayout(shape=shape, group=group, axis=-2, settings=settings)
 
 
 def decode_mxfp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`q * s`, with scales that are powers of two."""
+    """Decode `q * s`, with power-of-two scales."""
     packed, scales = t["_blocks"][rows], read_scales(t["_scales"][rows]) / np.float32(2)
     codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
     return codes.swapaxes(1, 2), np.repeat(scales, layout.group, axis=2).swapaxes(1, 2)
@@ -200,7 +200,7 @@ def _read_quant_state(t: Parts) -> dict[str, Any]:
 
 
 def describe_bnb4(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-    """NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
+    """Describe NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
     state = _read_quant_state(t)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)
@@ -217,7 +217,7 @@ def describe_bnb4(t: Parts, n: Lengths, settings: QuantizationSettings) -> Quant
 
 
 def decode_bnb4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-    """`table[q] * absmax`; nested scales are quantized to 8 bits themselves."""
+    """Decode `table[q] * absmax`; nested scales are quantized to 8 bits themselves."""
     state = _read_quant_state(t)
     width = layout.shape[1]
     first, stop, _ = rows.indices(layout.shape[0])

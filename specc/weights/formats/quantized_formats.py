@@ -1,6 +1,5 @@
-"""Formats of quantized weights: which tensors of a file make one weight.
-
-A format is one row of `FORMATS`.
+"""Formats of quantized weights: the tensors that make one weight. Each format is an entry of
+`FORMATS`.
 """
 
 from collections.abc import Mapping
@@ -34,9 +33,8 @@ from specc.weights.formats.quantized_decoders import (
 class WeightFormat:
     """A format of `methods` (`quant_method` in the config).
 
-    A tensor whose name ends with `mark` belongs to the weight `name + weight`, where `name`
-    is what stands before the mark. `parts` are the patterns of the tensors by suffix,
-    `options` those of tensors that may be absent.
+    A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
+    patterns of the tensors by suffix, `options` those of optional tensors.
     """
 
     methods: tuple[str, ...]

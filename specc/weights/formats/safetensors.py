@@ -72,7 +72,7 @@ class TensorFile(Closeable):
         self.size = self._seen[2]
 
     def array(self, name: str) -> Array:
-        """The tensor as a read-only view of the mapped file, of its stored dtype."""
+        """Return the tensor as a read-only view of the mapped file, in its stored dtype."""
         entry = self.tensors[name]
         dtype = self._numpy(entry)
         self.check_unchanged()
@@ -83,7 +83,7 @@ class TensorFile(Closeable):
         return _native(flat).reshape(entry.shape)
 
     def read(self, name: str) -> Array:
-        """The tensor in memory of its own."""
+        """Return a copy of the tensor."""
         entry = self.tensors[name]
         dtype = self._numpy(entry)
         raw = np.empty(entry.nbytes, np.uint8)
@@ -92,7 +92,9 @@ class TensorFile(Closeable):
         return _native(raw.view(dtype)).reshape(entry.shape)
 
     def chunks(self, name: str, offset: int = 0, nbytes: int | None = None) -> Iterator[memoryview]:
-        """The stored bytes of a tensor, or a run of them, each chunk valid for two turns."""
+        """Yield the stored bytes of a tensor, or a range; each chunk is valid for two
+        iterations.
+        """
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
@@ -102,7 +104,9 @@ class TensorFile(Closeable):
     def _blocks(
         self, entry: TensorEntry, offset: int, count: int, buffers: list[memoryview]
     ) -> Iterator[memoryview]:
-        """Bytes of a tensor in two buffers in turn: one is worked on while the other is filled."""
+        """Yield bytes of a tensor, double-buffered: one buffer is used while the other is
+        filled.
+        """
         self.check_unchanged()
         for done in range(0, count, CHUNK):
             buffers.reverse()
@@ -112,7 +116,9 @@ class TensorFile(Closeable):
         self.check_unchanged()
 
     def everything(self) -> Iterator[tuple[str, int, memoryview]]:
-        """All bytes in order by tensor (the header has no name), with the offset of each chunk."""
+        """Yield all bytes in order by tensor (the header has no name), with the offset of each
+        chunk.
+        """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         start = order[0].offset if order else self.size
         for done in range(0, start, CHUNK):
@@ -128,7 +134,7 @@ class TensorFile(Closeable):
                 done += len(chunk)
 
     def check_unchanged(self) -> None:
-        """Fails with E0512 if the file is no longer the one whose header was read."""
+        """Raise E0512 if the file changed since its header was read."""
         if _identity(os.fstat(self._fd)) != self._seen:
             self._changed("it was written to")
         try:
@@ -139,13 +145,13 @@ class TensorFile(Closeable):
             self._changed("another file took its place")
 
     def close(self) -> None:
-        """Lets go of the file. Views that `array` gave stay valid."""
+        """Close the file. Views returned by `array` stay valid."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _fill(self, offset: int, view: memoryview) -> None:
-        """Reads as many bytes as the view holds."""
+        """Read until the view is full."""
         while view:
             got = read_into_buffer(self._fd, view, offset)
             if got == 0:
@@ -178,7 +184,7 @@ class TensorFile(Closeable):
 
 
 def open_tensors(path: str | Path) -> TensorFile:
-    """A safetensors file, its header checked. Fails with E0502, E0506 or E0802."""
+    """Open a safetensors file and check its header. Fails with E0502, E0506 or E0802."""
     path = Path(path)
     try:
         fd = open_regular_file(path)
@@ -214,16 +220,14 @@ def write_safetensors(
     *,
     force: bool = False,
 ) -> None:
-    """Writes a file, all or nothing. The same tensors give the same bytes, whatever
-    their order.
+    """Write a safetensors file atomically. The same tensors give the same bytes in any order.
 
-    A file that specc did not write is replaced with `force` alone (E0833).
+    A file that specc did not write is replaced only with `force` (E0833). The metadata name the
+    producer, for `specc.io.file_signatures`. `AS_SPECIFIED` in them means that names and shapes are
+    those of the spec's parameters.
 
-    Its metadata say by whom, so that `specc.io.file_signatures` knows it again. `AS_SPECIFIED`
-    among them says that names and shapes are those of the spec's parameters.
-
-    Tensors stand by falling width of their elements and then by name, so that each
-    begins at a multiple of its own width; the data begins at a multiple of 64.
+    Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
+    element width; the data is aligned to 64 bytes.
     """
     names = sorted(tensors, key=lambda n: (-BITS[dtype_of_array(tensors[n])], n))
     header: dict[str, object] = {
@@ -253,11 +257,9 @@ def _file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | mem
 
 
 def _native(array: Array) -> Array:
-    """Between little-endian bytes and numbers. Nothing is done on little-endian
-    machines.
+    """Convert between little-endian and native byte order; a no-op on little-endian machines.
 
-    NumPy's own dtypes say their byte order; those of ml_dtypes are always the
-    machine's.
+    NumPy's own dtypes carry their byte order; those of ml_dtypes are always native.
     """
     if dtype_of_array(array) in NATIVE_ONLY:
         return array.byteswap() if sys.byteorder == "big" else array
@@ -269,7 +271,9 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _refuse_impostors(path: Path, head: bytes) -> None:
-    """Says what a file is that cannot be safetensors: after eight bytes of length comes a `{`."""
+    """Raise E0502 naming the format of a file that cannot be safetensors (8 length bytes, then
+    `{`).
+    """
     possible = (
         int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES and head[8:].lstrip()[:1] == b"{"
     )

@@ -63,7 +63,7 @@ _BY_NAME = {kind.name: ours for ours, kind in NUMPY.items()}
 
 
 def dtype_of_array(array: Array) -> str:
-    """Our name for the element type of an array. Fails with E0508 if weights cannot be of it."""
+    """Return specc's name of an array's dtype. E0508 if weights cannot have it."""
     name = array.dtype.name
     if name not in _BY_NAME:
         raise_error(
@@ -91,7 +91,7 @@ class RawTensor:
 
 
 class _Wrong(Exception):
-    """What a header breaks."""
+    """The error of a header."""
 
 
 class _Twice(Exception):
@@ -99,7 +99,7 @@ class _Twice(Exception):
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
-    """Tensors in the order of their data, metadata, and the header's bytes. Fails with E0506."""
+    """Read tensors in data order, metadata, and the header's bytes. Fails with E0506."""
     try:
         data = _header_bytes(fd, size)
         fields = _fields(data)
@@ -118,7 +118,7 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
 
 
 def _header_bytes(fd: int, size: int) -> bytes:
-    """The JSON of the header, whose length stands in the first eight bytes."""
+    """Read the header's JSON, whose length is in the first eight bytes."""
     if size < 8:
         raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
@@ -140,7 +140,7 @@ def _header_bytes(fd: int, size: int) -> bytes:
 
 
 def _fields(data: bytes) -> dict[str, Json]:
-    """The header as JSON, every name once."""
+    """Parse the header as JSON with unique keys."""
     try:
         fields = json.loads(
             data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
@@ -185,7 +185,7 @@ def _metadata(value: Json) -> dict[str, str]:
 
 
 def _tensor(name: str, fields: Json) -> RawTensor:
-    """One entry, complete and consistent in itself."""
+    """Parse one entry and check its consistency."""
     what = f"the tensor `{escape_text(name[:200])}`"
     _check_name(name, what)
     fields = _entry(fields, what)
@@ -209,7 +209,9 @@ def _tensor(name: str, fields: Json) -> RawTensor:
 
 
 def _entry(fields: Json, what: str) -> dict[str, Json]:
-    """The fields of a tensor, exactly those of the format: another might change their meaning."""
+    """Return the fields of a tensor, exactly those of the format: others might change their
+    meaning.
+    """
     if not isinstance(fields, dict) or set(fields) != FIELDS:
         raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
     return fields
@@ -224,7 +226,7 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
-    """The bytes that a tensor takes."""
+    """Return the size of a tensor in bytes."""
     count = 1
     for dim in shape:
         count *= dim
@@ -237,7 +239,7 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
 
 
 def _lengths(value: Json) -> list[int] | None:
-    """A JSON list of whole numbers from 0, else None; true and 1.0 are not numbers here."""
+    """Return a JSON list of non-negative integers, else None; true and 1.0 are rejected."""
     if not isinstance(value, list):
         return None
     numbers = [v for v in value if isinstance(v, int) and type(v) is int and 0 <= v < MOST_LENGTH]
@@ -245,7 +247,7 @@ def _lengths(value: Json) -> list[int] | None:
 
 
 def _check_ranges(tensors: list[RawTensor], size: int) -> None:
-    """No hole, no overlap, and the last byte of data is the last of the file."""
+    """Check that data ranges have no gaps or overlaps and end at the end of the file."""
     at = 0
     for t in tensors:
         if t.begin != at:
