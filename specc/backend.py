@@ -312,12 +312,10 @@ class ModelFile(Protocol):
         """The model for inputs of these lengths alone, and so of these shapes."""
 
     def open_exact(self, provider: str, threads: int = 0) -> Session:
-        """A copy in which rows are not rounded before they meet rounded weights."""
+        """Return a copy with weight-only quantization."""
 
     def open_with_products(self, provider: str) -> tuple[Session, tuple[QuantizedProduct, ...]]:
-        """Return a copy that also outputs the operands and results of its quantized matrix
-        products.
-        """
+        """Return a copy that also outputs operands and results of its quantized products."""
 
     def subgraphs(self) -> Subgraphs:
         """The branches and loop bodies of the model."""

@@ -162,7 +162,7 @@ def _columns(words: list[str]) -> dict[str, str]:
 
 @dataclass
 class _Line:
-    """A progress line on a terminal. `begun` says that notes were printed."""
+    """A progress line on a terminal. `begun`: notes were printed."""
 
     terminal: bool
     width: int = 0

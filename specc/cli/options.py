@@ -100,7 +100,7 @@ def setting_flag(name: str) -> str:
 
 
 def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
-    """Declare SPEC and the options of `SPEC_OPTIONS`; `more` is what else SPEC may be."""
+    """Declare SPEC and the options of `SPEC_OPTIONS`; `more` extends the help of SPEC."""
     parser.add_argument(
         "spec",
         metavar="SPEC",

@@ -65,7 +65,7 @@ those are more.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """How each token is chosen and when a sequence ends.
+    """Token selection rules and stopping criteria.
 
     `max_tokens` and `min_tokens` count generated tokens including the stop token,
     `max_length` and `min_length` the prompt as well. `stop` are the stop token ids,

@@ -28,7 +28,7 @@ class Stepper(Protocol):
         ...
 
     def reorder(self, rows: Ints) -> None:
-        """Make row r continue what row `rows[r]` was; i64[m], more or fewer rows than before."""
+        """Reorder the batch: row r continues from `rows[r]`; i64[m], more or fewer than before."""
         ...
 
 

@@ -220,7 +220,7 @@ class _Reader:
         return _KINDS["ViT"]
 
     def plain(self, key: str, usual: object) -> object:
-        """The value of a key; `usual` where it is absent or null."""
+        """Return the value of a key; `usual` if it is absent or null."""
         member = self.file.given(key)
         return usual if member is None else member.value.plain()
 

@@ -80,14 +80,14 @@ class KVBufferGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingConfig:
-    """How a self-decoding model decodes. `source` is the output with the logits. Each sequence
-    starts with the tokens `start` (none if a prompt is given) and ends with one of `stop`, followed
-    by `pad`. Beam search follows `num_beams` and returns `best` hypotheses, scored by `length **
-    length_penalty`; `early` stops with `num_beams` finished ones, "never" only when none can
-    improve. Token rules: `suppress_tokens`, `begin_suppress_tokens`, no stop before `min_tokens` or
-    `min_length` (with the prompt), one of each position of `begin` first, `forced_eos_token_id` at
-    the limit, `no_repeat_ngram_size`, `bad_words_ids`; `renormalize_logits` after these,
-    `penalized` takes `repetition_penalty`.
+    """Decoding settings of a standalone decode graph. `source` is the output with the logits. Each
+    sequence starts with the tokens `start` (none if a prompt is given) and ends with one of `stop`,
+    followed by `pad`. Beam search follows `num_beams` and returns `best` hypotheses, scored by
+    `length ** length_penalty`; `early` stops with `num_beams` finished ones, "never" only when none
+    can improve. Token rules: `suppress_tokens`, `begin_suppress_tokens`, no stop before
+    `min_tokens` or `min_length` (with the prompt), one of each position of `begin` first,
+    `forced_eos_token_id` at the limit, `no_repeat_ngram_size`, `bad_words_ids`;
+    `renormalize_logits` after these, `penalized` takes `repetition_penalty`.
     """
 
     source: str

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def iterate_live_nodes(
     graph: Graph, wanted: Sequence[Value], known: dict[Value, T]
 ) -> Iterator[tuple[Node, list[Value | None]]]:
-    """Yield the nodes that `wanted` needs, in order, with their results, None for unused ones.
+    """Yield the live nodes of `wanted`, in order, with their results, None for unused ones.
     After each, `known` drops the operands that no later node reads.
     """
     live = collect_needed_nodes(wanted)

@@ -1,8 +1,8 @@
 """Constraints on lengths: lower bounds, tables that bound position ids, slices that need
 enough positions, divisions without remainder; and a search for lengths that meet them.
 
-Whoever tries a model at lengths of his own choice asks here first: `x[:, 0:30]` has no
-value where there are eleven rows, nor has `split(x, into=[n / 2, 2], axis=1)`.
+Code that runs a model at chosen lengths needs valid ones: `x[:, 0:30]` is undefined for a
+length of eleven, and so is `split(x, into=[n / 2, 2], axis=1)`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -126,7 +126,7 @@ def find_valid_lengths(
     most: Mapping[str, int] | None = None,
     apart: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Return lengths near the wanted ones that meet all demands, within `most` and the graph's
+    """Return lengths near the wanted ones that meet all constraints, within `most` and the graph's
     bounds and not moved to a number in `apart`; None if none are found.
     """
     open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout, count_groups
 
 ActivationRounding: TypeAlias = ActivationRoundingMode | Literal["layer"]
-"""What becomes of numbers that meet rounded weights."""
+"""Quantization of the activations of a quantized linear layer."""
 QUANTIZED_BITS = (4, 8)
 MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 """Blocks are powers of two from the one to the other, as kernels have them."""

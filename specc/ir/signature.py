@@ -1,7 +1,7 @@
 """Shape signatures written as one line: `f[*s i], f[o i], f[o]? -> f[*s o]`.
 
 A letter is an element kind: `f` float, `i` int, `b` bool, `n` number, `q` bytes of
-rounded weights, `a` any; one letter means one element type everywhere in a line. A name
+quantized weights, `a` any; one letter means one element type everywhere in a line. A name
 is one axis and one length; `*s` any number of axes; `#d` an axis that may also be 1;
 `#*s` axes that are aligned from the right, may be 1 and may be missing. `?` after an
 operand makes it optional, `...` lets it occur any number of times. With two spreads in

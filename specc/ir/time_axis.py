@@ -5,13 +5,13 @@ positions come first, and how many positions each chunk adds.
     3 + seq        head 3: three learned positions before it
     m + 2 + seq    head m + 2: a memory of `m` positions, two more, the sequence
 
-Position `r` of such an axis is *time* `r - h`; positions of the head have negative times, so
-a prefix needs no rule of its own. Behind strided windows `g` counts *chunks* of the input,
+Position `r` of such an axis is *time* `r - h`; prefix positions have negative times, so
+a prefix needs no rule of its own. After strided windows `g` counts *chunks* of the input,
 and an axis has as many positions per chunk as its *rate*:
 
     6 seq          six per chunk: samples
-    2 seq          two, behind a window of stride 3
-    4 + seq        one, behind four positions that were there before
+    2 seq          two, after a window of stride 3
+    4 + seq        one, after four prefix positions
 """
 
 from collections.abc import Mapping

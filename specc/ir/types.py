@@ -12,7 +12,7 @@ DTYPES_BY_KIND: dict[str, tuple[str, ...]] = {
     "q": ("i8", "u8", "i4"),
     "a": ("f32", "f64", "f16", "bf16", "i64", "i32", "bool", "i8", "u8", "i4"),
 }
-"""What each letter of a signature admits: float, int, bool, number, rounded weights, any."""
+"""What each letter of a signature admits: float, int, bool, number, quantized weights, any."""
 
 ALL_DTYPES = DTYPES_BY_KIND["a"]
 

@@ -130,7 +130,7 @@ def _joined(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> Genera
 
 
 def prompt_inputs(writer: Generator, row: object) -> dict[str, object]:
-    """Return the inputs of one row as a batch of one. Raise E0910 if they cannot be told."""
+    """Return the inputs of one row as a batch of one. Raise E0910 if they are ambiguous."""
     asked = writer.entrance.asked
     if not isinstance(row, Mapping) and not asked:
         raise_error(

@@ -211,7 +211,7 @@ def _no_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraphs:
-    """The step of a package with its encoder, ready to run, and what may be given to them."""
+    """The step of a package with its encoder, ready to run, and their inputs."""
 
     facts: GenerationFacts
     entrance: ModelInputs

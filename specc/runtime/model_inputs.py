@@ -76,7 +76,7 @@ class ModelInputs:
 
     @property
     def asked(self) -> list[str]:
-        """The inputs without a default, in order; positional arguments are for these."""
+        """The inputs without a default, in order; positional arguments are assigned to these."""
         return [
             n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
         ]

@@ -28,8 +28,8 @@ from specc.runtime.streaming import StreamingModel, open_streamer
 class OpenedModel(Closeable):
     """A compiled model or package at `path`, on an execution provider, until it is closed.
 
-    `graph` names the only graph of a package to use; empty: whichever fits the call. With
-    `contents` every byte has been compared with what was written.
+    `graph` names the only graph of a package to use; empty: the default for the call. With
+    `contents` every byte has been verified by hash.
     """
 
     path: Path
@@ -93,7 +93,7 @@ class OpenedModel(Closeable):
 
     @property
     def full(self) -> LoadedModel:
-        """The graph that scores whole texts. E0832 where a package lacks it."""
+        """The full-forward graph. E0832 if a package lacks it."""
         if self.scoring is None:
             raise_error(
                 "E0832",
@@ -104,7 +104,7 @@ class OpenedModel(Closeable):
 
     @property
     def manifest(self) -> Manifest:
-        """What the full graph says about itself."""
+        """The manifest of the full-forward graph."""
         return self.full.manifest
 
     def weights(self) -> dict[str, Array]:
@@ -155,7 +155,7 @@ class OpenedModel(Closeable):
 
     def close(self) -> None:
         """Release the runtime sessions; later calls raise E0949. A `with` block closes the
-        model. A text that is being written keeps what it is written with.
+        model. A generation in progress keeps its sessions.
         """
         self.closed = True
         for name in ("whole", "scoring", "writer", "streamer"):
@@ -177,7 +177,7 @@ class OpenedModel(Closeable):
 
 
 def list_model_files(opened: OpenedModel) -> list[Path]:
-    """Return the files that a model consists of: what is written must be none of them."""
+    """Return the files of a model, which outputs must not overwrite."""
     if opened.package is not None:
         index = read_index(opened.path)
         return [opened.path / n for n in (NAME, *index.files, *index.linked)]
@@ -192,11 +192,10 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
 def computes_at_once(
     opened: OpenedModel, given: Collection[str], settings: Mapping[str, object]
 ) -> bool:
-    """Return whether all is computed at once for these inputs, and nothing written. E0701
-    for settings of writing where nothing can be.
+    """Return whether these inputs run one full forward instead of generation.
 
-    A model of one graph whose growing input is given shows its results: nobody has
-    said that it should go on.
+    E0701 for generation settings of a non-generative model. A single-graph model with its
+    autoregressive input given runs a forward pass unless generation is requested.
     """
     if opened.steps:
         return False
@@ -209,7 +208,7 @@ def computes_at_once(
 
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
-    """Return the full graph, whose attention can be seen. E0931 where it is not there."""
+    """Return the full-forward graph for attention maps. E0931 if it is missing."""
     if opened.scoring is None:
         _no_attention("in the whole graph, which this package lacks")
     if opened.scoring.manifest.decodes is not None:

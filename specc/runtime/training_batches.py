@@ -179,7 +179,7 @@ class TrainingBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatches:
-    """Convert rows to batches for `graph`; `generation` is set for generative models."""
+    """Converts rows to batches for `graph`; `generation` is set for generative models."""
 
     graph: Graph
     reading: PreprocessingConfig
@@ -219,7 +219,7 @@ class TrainingBatches:
         return TrainingBatch(self.entrance.prepared(inputs), wanted)
 
     def _texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
-        """Return how the target sequences of an input are learned; None if targets are given."""
+        """Return the causal targets of a text input; None if explicit targets are given."""
         made = self.generation
         if made is None or name != made.growing or made.source in names:
             return None

@@ -32,10 +32,9 @@ PIECE = 1 << 22
 def write_triton_repository(
     model: LoadedModel, name: str, repository: Path, most: int, *, force: bool = False
 ) -> list[Path]:
-    """Write the folder of a model, and give its files; `most` requests are
-    joined at once.
+    """Write the Triton directory of a model; `most` is the maximum batch size. Return its files.
 
-    E0889 for a graph without a common batch axis, E0833 for a folder of someone else's.
+    E0889 for a graph without a common batch axis, E0833 for a directory that specc did not write.
     """
     if not NAME.fullmatch(name):
         raise_error(

@@ -22,7 +22,7 @@ LAMBDA = 10
 
 @dataclass(frozen=True)
 class QuantizedProducts:
-    """The products of a model with rounded weights; none of any other."""
+    """The quantized matrix products of a model, if any."""
 
     session: Computation | None = None
     products: tuple[QuantizedProduct, ...] = ()

@@ -145,7 +145,7 @@ class _Comparison:
         )
 
     def undecided(self) -> list[str]:
-        """Return the results that rounding decides in half of the rounds at least."""
+        """Return the results that rounding decides in at least half of the rounds."""
         return sorted(name for name, count in self.shaky.items() if 2 * count >= self.rounds)
 
     def of_round(self, sizes: Mapping[str, int], inputs: Mapping[str, Array]) -> VerificationRound:

@@ -48,8 +48,8 @@ class RMSNorm(Op, sig="f[*s d~], f[d]? -> f[*s d]"):
 
 class Dropout(Op, sig="f[*s] -> f[*s]"):
     """The identity at inference. In training, elements are set to zero with probability `p`
-    and the others divided by `1 - p` (arXiv:1207.0580). `call` tells calls on one tensor apart:
-    each samples a mask of its own.
+    and the others divided by `1 - p` (arXiv:1207.0580). `call` distinguishes calls on one tensor:
+    each samples its own mask.
     """
 
     p: float

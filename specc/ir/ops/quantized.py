@@ -2,7 +2,7 @@
 
 `rows`: `[out, in]` as in PyTorch; with a group size (`block`) each row is split into groups,
 the last one padded, with a scale each, packed into bytes: 8 bits plus 128, or two of 4 bits
-plus 8, the earlier one in the lower half. `columns`: `[in, out]`, signed and not packed.
+plus 8, the first in the low nibble. `columns`: `[in, out]`, signed and not packed.
 Without a group size there is one scale per channel.
 """
 

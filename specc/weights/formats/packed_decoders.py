@@ -52,7 +52,7 @@ def _group_size(width: int, groups: int, settings: QuantizationSettings) -> int:
 
 
 def _check_groups(index: Array | None, width: int, group: int, groups: int) -> bool:
-    """Return whether the groups of a row are in order. Without act-order files have no index."""
+    """Return whether the groups of a row are in order. Files without act-order have no index."""
     if index is None:
         return True
     expect_equal("g_idx", len(index), width)
