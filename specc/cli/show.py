@@ -230,7 +230,7 @@ def _drawn(
 
 
 def _manifests(path: str) -> "dict[str, Manifest]":
-    """Return the manifests of a package's graphs, the full forward first."""
+    """Return the manifests of a package's drawable graphs, the full forward first."""
     from specc.runtime.model_package import open_package
 
     package = open_package(path)

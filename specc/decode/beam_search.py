@@ -30,8 +30,9 @@ class BeamHypothesis:
     """A hypothesis of beam search. `tokens` are the generated ones, including a stop token; `ended`
     is False at the length limit.
 
-    `score` is the sum of log-probabilities (after a repetition penalty) over `len(tokens) **
-    length_penalty`. `log_probs` are each token's log-probability under the raw model, if requested.
+    `score` is the sum of log-probabilities (after a repetition penalty) over
+    `len(tokens) ** length_penalty`. `log_probs` are each token's log-probability under the raw
+    model, if requested.
     """
 
     tokens: tuple[int, ...]

@@ -51,7 +51,7 @@ class RearrangePattern:
 
 
 def parse_rearrange_pattern(text: str) -> RearrangePattern:
-    """Parse both sides of a pattern. Raises PatternFault."""
+    """Parse both sides of a pattern. Raises RearrangePatternError."""
     left, arrow, right = text.partition("->")
     if not arrow:
         raise RearrangePatternError("the pattern has no `->`")

@@ -96,8 +96,8 @@ class _DimParser:
         return int(token)
 
     def atom(self, depth: int) -> Dim:
-        """Parse a number, a name, `min(a, b)`, `max(a, b)`, `(a)`, `(a / b)`, `(a // b)` or `(a %
-        b)`.
+        """Parse a number, a name, `min(a, b)`, `max(a, b)`, `(a)`, `(a / b)`, `(a // b)` or
+        `(a % b)`.
         """
         if depth > MAX_DIM_NESTING:
             raise DimError(f"a length nested more than {MAX_DIM_NESTING} deep")

@@ -291,7 +291,7 @@ def _not_batches() -> NoReturn:
 
 
 def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
-    """Return `model` specialized to these input lengths: `fixed(model, {"batch": 1})`.
+    """Return `model` specialized to these input lengths: `fix_lengths(model, {"batch": 1})`.
 
     E0981 unless each length has one integer; E0832 for a standalone decode graph, whose result
     lengths are dynamic.

@@ -124,7 +124,7 @@ class StreamingModel:
 @dataclass(kw_only=True)
 class InputStream:
     """State of a stream. `rows` counts the positions so far; after `ended` it takes no more.
-    `before` are past inputs, if a default or the step reads all of them; `infer_lengths` the other
+    `before` are past inputs, if a default or the step reads all of them; `lengths` the other
     lengths, from the first piece; `states` the states after the last step.
     """
 

@@ -16,8 +16,8 @@ def span_field() -> OptionalSpan:
 @dataclass(frozen=True, slots=True)
 class Comments:
     """Comments of a statement: those on lines before it, and the trailing one. Each is the text
-    after `#`, stripped. `gap` is layout, not content: the user left a blank line above, and
-    printers keep one.
+    after `#`, stripped. `blank_line_before` is layout, not content: the user left a blank line
+    above, and printers keep one.
     """
 
     before: tuple[str, ...] = ()

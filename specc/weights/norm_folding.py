@@ -99,7 +99,7 @@ class NarrowDtype:
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
     """Model values; those of `narrow` are range-checked when read; those of `moved` include part of
-    a norm weight. Implements `Values`.
+    a norm weight. Implements `ParameterValues`.
     """
 
     narrow: Mapping[str, NarrowDtype]

@@ -111,7 +111,7 @@ class _Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
-    """Every parameter of a model bound to a checkpoint. Made by `bind`; implements
+    """Every parameter of a model bound to a checkpoint. Made by `bind_parameters`; implements
     `ParameterValues`. `drawn` has the values of a new head, which has neither an expression nor a
     tie.
     """

@@ -22,7 +22,7 @@ from specc.weights.weight_rules import RequiredParameter
 
 @dataclass(frozen=True)
 class ValuesWithScales(ValuesOverlay):
-    """Model values plus further f32 arrays (scales) by name. Implements `Values`."""
+    """Model values plus further f32 arrays (scales) by name. Implements `ParameterValues`."""
 
     scales: Mapping[str, Array]
 

@@ -48,7 +48,7 @@ class LalrRule(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LalrTable:
     """`states[n]` is `~rule` if that is always reduced, else a row: symbol → next state, or
-    `~rule`. `chains` caches the ends of chains of renaming rules.
+    `~rule`. `chain_cache` caches the ends of chains of renaming rules.
     """
 
     words: dict[str, str]

@@ -86,8 +86,8 @@ def compute_child_slots(rule: LarkRule, terminals: set[str]) -> list[int | None]
 def count_absent_options(empty: list[bool], size: int) -> list[int]:
     """Count the absent options before each of `size` symbols, and after the last.
 
-    lark marks every place of the source rule as absent or not in this expansion: for `name ["="
-    expr] [STRING]`, `name STRING` has `[no, yes, no]`.
+    lark marks every place of the source rule as absent or not in this expansion: for
+    `name ["=" expr] [STRING]`, `name STRING` has `[no, yes, no]`.
     """
     if not empty:
         return [0] * (size + 1)
