@@ -10,7 +10,7 @@ from specc.driver.spec_loader import open_spec
 from specc.library.spec_files import list_builtin_specs
 
 ASKED = {"spec": "specs", "code": "codes", "set": "set"}
-"""What specc is asked for, by the name of an option or argument."""
+"""The kind of `specc _complete` for an option or argument."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,10 +80,10 @@ EXAMPLES = {
 """An example of each command, shown at the end of its help."""
 
 FORMS = ("full", "short", "json", "sarif")
-"""How messages can be written; the first where nothing is said."""
+"""Message formats; the first is the default."""
 
 HIDDEN = {"_complete": "specc.cli.completion"}
-"""What completion scripts ask, and nobody types."""
+"""Commands for completion scripts, not for users."""
 
 
 class StoreNonEmpty(argparse.Action):
@@ -252,7 +252,7 @@ def _our_own(error: Exception) -> Diagnostic:
 
 
 USER = "interrupted", 130
-"""What is said where Ctrl-C was pressed, and the exit status."""
+"""Message and exit status of Ctrl-C."""
 
 
 def _interrupted(stop: KeyboardInterrupt) -> int:

@@ -46,7 +46,7 @@ class _Rows:
 
 
 Piece = Array | _Rows
-"""What one word gives: an array, or rows of a batch."""
+"""The value of one argument: an array, or batch elements."""
 
 
 @dataclass

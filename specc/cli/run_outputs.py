@@ -40,7 +40,7 @@ from specc.runtime.open_model import OpenedModel, list_model_files
 from specc.runtime.task_runner import Predictions, run_task
 
 MOST_NUMBERS = 100_000
-"""Numbers of an array that are printed; larger ones are written with `-o`."""
+"""Maximum elements of a printed array; larger ones are written with `-o`."""
 
 
 def array_as_json(array: Array) -> dict[str, object]:

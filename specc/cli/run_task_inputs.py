@@ -16,7 +16,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 SOUND = (Waveform, LogMel, FilterBanks)
 ENDINGS = (".json", ".npy", ".npz")
-"""A word that ends so is the name of a file that holds numbers."""
+"""Suffixes of array files."""
 
 
 def fail_too_many_arguments(word: str, asked: Sequence[str], *, many: bool) -> NoReturn:

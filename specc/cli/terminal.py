@@ -135,7 +135,7 @@ Item = TypeVar("Item")
 OFTEN = 0.1
 """Seconds between two lines."""
 PATIENCE = 0.5
-"""Work that is done sooner says nothing."""
+"""Seconds before progress is shown."""
 
 
 @dataclass

@@ -56,11 +56,9 @@ Early: TypeAlias = bool | Literal["never"]
 SETS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
 """Settings of which one may be given, or several, in any order."""
 WHOLE = ("pad", "max_length", "forced_eos_token_id")
-"""Whole numbers that may be none."""
+"""Integer settings that may be None."""
 BEAMS = 4
-"""Beams of a search for which nobody says how many; as many as the texts asked for, if
-those are more.
-"""
+"""Default number of beams, or the number of requested sequences, if larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ WIDEST = 1024
 so many texts in memory.
 """
 STEEPEST = 20
-"""The greatest length penalty: with it no power of a length leaves the range of a float64."""
+"""The maximum length penalty: no power of a length overflows float64 with it."""
 STOPS = 1024
 """The most tokens that end a text: each widens a search over beams by as many
 candidates as there are beams.
@@ -220,8 +220,8 @@ OPTIONS: tuple[GenerationOption, ...] = (
 )
 NAMED: Mapping[str, GenerationOption] = {o.name: o for o in OPTIONS}
 BESIDE: Mapping[str, GenerationOption] = {o.word: o for o in OPTIONS if o.word and not o.strategies}
-"""What a spec says beside the strategy, by its word."""
+"""Settings outside the strategy, by spec word."""
 INSIDE: Mapping[str, Mapping[str, GenerationOption]] = {
     s: {o.word: o for o in OPTIONS if o.word and s in o.strategies} for s in STRATEGIES
 }
-"""What a spec says inside each strategy's parentheses, by its word."""
+"""Settings in each strategy's parentheses, by spec word."""

@@ -83,7 +83,7 @@ def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> 
 NEVER = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 """Settings that name tokens which may not come."""
 DRAWN = ("stop", "begin", "forced_eos_token_id", *NEVER)
-"""Settings that name tokens which are written, or not."""
+"""Settings that name generated or suppressed tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,8 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
 Wide: TypeAlias = NDArray[np.float64]
 
 LOOKED_AT = 1000
-"""How many tokens top-p and min-p choose among without a top-k: to sort a whole
-vocabulary takes nine times longer.
+"""Number of tokens that top-p and min-p consider without top-k: sorting a whole vocabulary
+takes nine times longer.
 """
 
 

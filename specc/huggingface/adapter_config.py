@@ -18,7 +18,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
 BEGINNING, ENDING = "adapter.", ".safetensors"
-"""How the file of a language is called (transformers' `load_adapter`)."""
+"""The file name of a language adapter (transformers' `load_adapter`)."""
 
 _HARMLESS = frozenset(
     {

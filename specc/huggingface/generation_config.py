@@ -26,7 +26,7 @@ BESIDE: Mapping[str, str] = {
     "forced_eos_token_id": "forced_eos_token_id",
     "stop_strings": "stop_strings",
 }
-"""Keys that are settings beside the strategy, under our words."""
+"""Keys that are settings outside the strategy, by their names here."""
 SAMPLED = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -39,7 +39,7 @@ SEARCHED = {
 }
 FIRST = "forced_bos_token_id"
 USUAL_TOP_K = 50
-"""Where a published model draws and its file does not say among how many."""
+"""Default top-k of sampling in transformers."""
 OTHERWISE = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
@@ -63,7 +63,7 @@ HARMLESS = {
     "stops by the clock": "max_time",
     "there are no scores that are no numbers": "remove_invalid_values",
 }
-"""Keys that do not change what is written here, each with the reason."""
+"""Keys that do not affect generation, each with the reason."""
 OFF: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
@@ -99,7 +99,7 @@ KINDS: Mapping[str, tuple[type, str]] = {
     "language": (str, "no text"),
     "task": (str, "no text"),
 }
-"""What the value of a key is, where it is not null, and what any other is called."""
+"""The type of each key's value if not null, and the error for any other."""
 
 
 @dataclass(frozen=True)

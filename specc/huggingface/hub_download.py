@@ -10,7 +10,7 @@ from specc.io.safe_read import escape_text
 HUB_PREFIX = "hf:"
 _MODEL = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
-"""What a compile may read: never pickles, nor the same weights for other programs."""
+"""Files that a compile may read: never pickles, nor the same weights in other formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
 

@@ -15,16 +15,16 @@ from specc.library.spec_files import load_config_json
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 PART = "image_processor"
-"""Where a file for a whole processor speaks of pictures."""
+"""The key of image settings in a processor's file."""
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""Pillow's filters by the numbers that such files have."""
+"""Pillow's filters by their numbers in such files."""
 WITHOUT = (
     "get the file that belongs to the weights, or compile from a folder without it: "
     "then the spec says how pictures are read"
 )
 LEAST_SHARE = 0.01
 WARPED = 384
-"""From this size on ConvNeXt's pictures are stretched and not cropped."""
+"""From this size, ConvNeXt's images are stretched and not cropped."""
 
 _HALF = (0.5, 0.5, 0.5)
 _CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

@@ -67,7 +67,7 @@ _FILTER_BANKS = _Extractor(
 )
 EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
 FIXED: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
-"""What every sound that is followed has."""
+"""Required settings of audio preprocessing."""
 HARMLESS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
@@ -78,7 +78,7 @@ HARMLESS = {
     "mel_filters": "follow from others",
 }
 HOP = 160
-"""The hop of a log-mel spectrogram where a file says none."""
+"""Default hop length of a log-mel spectrogram."""
 
 
 def audio_reading_options(

@@ -127,7 +127,7 @@ NAMES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
-"""What published programs save beside weights, and look for when they load."""
+"""Files that other programs save next to weights, and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
 GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """What a `tokenizer.json` by itself is: the file has all that there is to say."""

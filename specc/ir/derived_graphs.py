@@ -50,8 +50,8 @@ class DerivedGraphs:
 
 
 PAST_LENGTH_INPUT = "past.rows"
-"""The input that says how many rows there were: a state where no other input tells, the
-caller's beside buffers.
+"""The past length input: a state if no other input has that length, the caller's with in-place
+buffers.
 """
 
 
@@ -134,6 +134,4 @@ class SelfDecodingGraph:
 
 
 ModelSource: TypeAlias = Graph | KVBufferGraph | SelfDecodingGraph
-"""What a model is made from: a graph, one with caches in place, or a graph and how to
-decode with it.
-"""
+"""The source of a model: a graph, one with in-place caches, or a graph with decoding settings."""

@@ -15,9 +15,7 @@ from typing import TypeAlias, Union
 from specc.diagnostics.source import Origin
 
 MAX_DIM_INTEGER = 2**53
-"""Integers stay below this, so that every number survives a trip through a double (and
-JavaScript).
-"""
+"""Upper bound of integers, so that a double (and JavaScript) represents them exactly."""
 
 MAX_MONOMIALS = 64
 
@@ -209,7 +207,7 @@ class Dim:
 
 
 NO_SYMBOLS: frozenset[str] = frozenset()
-"""What a number mentions."""
+"""The symbols of a constant."""
 
 
 @lru_cache(maxsize=4096)

@@ -146,7 +146,7 @@ class Builder:
     seen: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(default_factory=dict)
     """The same scopes and spans to look up: one node may be asked for at thousands of places."""
     places: dict[Node, int] = field(default_factory=dict)
-    """Where each node stands among all."""
+    """The index of each node."""
     free: dict[str, dict[Node, None]] = field(default_factory=dict)
     """Of a length that only bodies of experts know, what they made of it alone."""
 

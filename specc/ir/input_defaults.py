@@ -49,7 +49,7 @@ TOKENWISE_OPS = (
     *(ops.Constant, ops.Pointwise, ops.Arith, ops.Compare, ops.Cast, ops.Where),
     *(ops.And, ops.Or, ops.Not),
 )
-"""Operations that make each number of the numbers in its place."""
+"""Elementwise ops."""
 
 
 def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph | None:

@@ -34,8 +34,9 @@ MAX_BODY_NESTING = 8
 OP_BUILD_ERRORS = (
     ShapeError, DimError, AssertionError, LookupError, TypeError, ValueError, ArithmeticError,
 )  # fmt: skip
-"""What building an op raises of wrong attributes or operands: the ops assert what the
-compiler guarantees, and a text guarantees nothing."""
+"""Errors of ops with invalid attributes or operands: ops assert what the compiler guarantees,
+which a text does not.
+"""
 
 
 def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:

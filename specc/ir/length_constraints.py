@@ -13,7 +13,7 @@ from specc.ir.dim import DIM_FUNCTIONS, Atom, Dim, DimError, DimFunction, min_di
 from specc.ir.graph import Graph, Node, Value
 
 ROPE_TABLE = "--context-length"
-"""What stands for a table where frequencies are those of texts up to some length."""
+"""Stands for a table if RoPE frequencies depend on a maximum length."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _shift_largest_index(fn: str, greatest: Dim | None, by: Value) -> Dim | None
 
 
 SEARCH_RADII = (4, 16, 64, 600)
-"""How far lengths are moved from the wanted ones, tried one after the other."""
+"""Search radii around the wanted lengths, tried in order."""
 
 MAX_TRIES = 1_500
 """In each reach."""

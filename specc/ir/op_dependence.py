@@ -83,8 +83,8 @@ GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     Weigh: Weigh.weights,
     MatMul: MatMul.left,
 }
-"""The operand that says which keys a query reads: a mask, or weights that are zero
-where a mask was false.
+"""The operand that gates which keys a query reads: a mask, or weights that are zero where
+masked out.
 """
 
 

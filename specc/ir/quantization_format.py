@@ -76,4 +76,4 @@ def is_quantized_part_name(name: str) -> bool:
 
 
 QuantizationPlan: TypeAlias = Mapping[str, QuantizationFormat]
-"""The form of each weight that is rounded, by its name."""
+"""The format of each quantized weight, by its name."""

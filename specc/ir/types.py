@@ -24,14 +24,14 @@ KIND_DESCRIPTIONS = {
     "q": "whole numbers",
     "b": "true or false",
 }
-"""What messages call the values of an input of each kind."""
+"""Names of the values of each kind in messages."""
 
 
 FLOAT32_INTEGER_RANGES = {
     "i64": (-(2.0**63), 2.0**63 - 2.0**39),
     "i32": (-(2.0**31), 2.0**31 - 2.0**7),
 }
-"""The least and the greatest whole number of each type that single precision holds."""
+"""The minimum and maximum integer of each type that float32 represents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from specc.preprocessing.text_codec import decode_text, token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS = ("[CLS]", "[DIST]")
-"""Tokens before the patches of a picture, by the names of their papers."""
+"""Tokens before the image patches, by their papers' names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class AttendedInputs:
     def axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[MapAxis, MapAxis]:
-        """The query and key axes of a map of `shape` [… query, key] with these symbolic lengths."""
+        """Return the axes of a map of `shape` [… query, key] with these symbolic lengths."""
         queries, keys = lengths
         down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
         told = self.written is not None and self.written.shape[1] == shape[-2]

@@ -125,8 +125,8 @@ def format_other_scopes(weights: Mapping[str, object], said: str) -> str:
 
 
 ALIGNMENT = "alignment"
-"""A result of this name, [batch, target, source], is drawn where nothing else is asked
-for: it is what the author of the spec wants to be seen.
+"""An output of this name, [batch, target, source], is plotted by default: the spec's author
+chose it.
 """
 
 MOST_PANELS = 256

@@ -23,7 +23,7 @@ class AttentionLocation:
     keys: Dim
     loops: tuple[Node, ...] = ()
     mask: Value | None = None
-    """What the weights were read through, where it is known."""
+    """The mask of the attention, if known."""
 
 
 def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
@@ -143,7 +143,7 @@ def _raw(
 
 
 TURN = " turn "
-"""Stands between the scope of an attention that a loop turns over and the number of a turn."""
+"""Separates the scope of an attention in a loop and the iteration."""
 
 
 def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:

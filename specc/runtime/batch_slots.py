@@ -16,7 +16,7 @@ from specc.runtime.per_token_inputs import batch_axis
 from specc.runtime.steppers import SHORTEST, KVCacheStepper
 
 SPARE = 16
-"""Columns that a buffer has free behind a text, at least, when it is made anew."""
+"""Minimum number of free columns after the sequence in a newly allocated buffer."""
 
 
 @dataclass(frozen=True, slots=True)

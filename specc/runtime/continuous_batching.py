@@ -25,7 +25,7 @@ from specc.runtime.prompts import max_new_tokens
 from specc.runtime.steppers import KVCacheStepper
 
 DEFAULT_BATCH_SIZE = 32
-"""Texts beside each other, where nobody says how many."""
+"""Default number of sequences in a batch."""
 
 FREE = 8
 """Of so many places one is free before others begin: to begin costs as much as a step."""
@@ -34,7 +34,7 @@ T = TypeVar("T")
 """A text before it is read, as the caller has it."""
 
 Ended: TypeAlias = tuple[int, list[GenerationResult] | Failed]
-"""The number of a text, and what was written, the best first, or what is wrong with it."""
+"""The number of a sequence, and its generations, best first, or its error."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
 MOST = 4096
-"""Texts beside each other."""
+"""Maximum batch size."""
 
 Row = tuple[int, GenerationStream]
 

@@ -28,7 +28,7 @@ from specc.weights.int_quantization import dequantize
 STACK = 3
 """The axes of a stack of matrices."""
 KINDS = {"i8": "int8", "u8": "uint8", "i4": "int4"}
-"""NumPy's names of the types that whole numbers are stored in."""
+"""NumPy's names of the integer storage types."""
 
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:

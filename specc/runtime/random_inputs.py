@@ -22,9 +22,9 @@ Draw: TypeAlias = Callable[[Graph, Mapping[str, int], np.random.Generator, float
 
 SIZES = (1, 2, 3, 5, 7, 11, 13)
 ANY_INT = 10
-"""Integers that look nothing up are drawn below this."""
+"""Upper bound of random integers that index no table."""
 USUAL = 0.7
-"""The share of booleans that are true, unless asked otherwise."""
+"""Default probability of true in random booleans."""
 DENSITIES = (USUAL, 1.0, 0.02)
 """Shares of booleans that are true: usual, dense and sparse."""
 

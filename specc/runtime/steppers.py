@@ -18,7 +18,7 @@ from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
 SHORTEST = 64
 """Rows of a buffer at first."""
 AHEAD = 32
-"""Rows that are written behind a prompt, at least, before a buffer has to grow."""
+"""Minimum number of free positions after a prompt before a buffer has to grow."""
 
 
 class FullForwardStepper:

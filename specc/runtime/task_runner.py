@@ -31,7 +31,7 @@ from specc.preprocessing.text_codec import pad_rows
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
-"""The input that says which tokens are pooled, of encoders that leave the prompt out."""
+"""The pooling mask input of encoders that exclude the prompt."""
 STRIDE = 128
 """Tokens that two windows of a long context share at most."""
 CHOICES: Mapping[str, Sequence[str]] = {
@@ -310,4 +310,4 @@ BATCHES: Mapping[str, Callable[..., _Batch]] = {
     "multiple-choice": _choices,
     "zero-shot-image-classification": _images,
 }
-"""How the inputs of a task become rows; any other has texts."""
+"""Batch encoders by task; other tasks encode texts."""

@@ -30,7 +30,7 @@ from specc.preprocessing.text_codec import encode_text_ids, pad_rows
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 
 PASSED_OVER = -100
-"""Stands where nothing should have been said: PyTorch's losses pass over it by themselves."""
+"""Target at positions without one: the `ignore_index` of PyTorch's losses."""
 
 
 def training_inputs(

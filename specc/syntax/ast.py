@@ -433,7 +433,7 @@ class Block(CommentedBlock):
 
 
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
-"""What an expression may be defined as."""
+"""The kinds of definitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -608,7 +608,7 @@ Item: TypeAlias = (
 Commentable: TypeAlias = (
     Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry
 )
-"""What takes lines of its own, so that comments can belong to it."""
+"""Nodes on lines of their own, which can have comments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ MAX_EXPRESSION_TOKENS = 10_000
 """Words and signs of one expression (E0111)."""
 
 MAX_INTEGER = 1 << 53
-"""Whole numbers stay below this: a double holds them exactly (E0108)."""
+"""Upper bound of integers: a double holds them exactly (E0108)."""
 
 MAX_REPORTED_ERRORS = 20
 """Errors shown of one file."""

@@ -13,7 +13,7 @@ from specc.verification.rounding_errors import UNIT, half_format_of
 from specc.verification.tolerance import TOLERANCE
 
 MIDDLE = 128
-"""What bytes without a sign have added."""
+"""The zero point of unsigned bytes."""
 LANES = 16
 """Terms that kernels sum up at once, before they add the sums in float32."""
 LAMBDA = 10
@@ -188,7 +188,7 @@ def _product_matrix(w: Array, axes: int = 2) -> Array:
 
 
 STEPS = np.float32(255)
-"""How many steps there are from the least of 256 whole numbers to the greatest."""
+"""The number of steps between the minimum and maximum of 256 integers."""
 
 
 def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:

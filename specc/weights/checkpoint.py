@@ -25,7 +25,7 @@ _OTHERS = {
     ".incomplete": "is a download that did not end: get it again",
     ".part": "is a download that did not end: get it again",
 }
-"""What files with weights that are no safetensors are, by their endings."""
+"""Descriptions of weight files in other formats, by suffix."""
 
 
 ALL_ROWS = slice(None)

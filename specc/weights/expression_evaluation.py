@@ -309,8 +309,8 @@ def _wide(x: Array) -> Array:
 
 
 CUBIC = -0.75
-"""The free number of the cubic kernel, as PyTorch's
-`interpolate(mode="bicubic", antialias=False)` has it.
+"""The parameter of the cubic kernel, as in PyTorch's `interpolate(mode="bicubic",
+antialias=False)`.
 """
 
 

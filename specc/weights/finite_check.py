@@ -6,7 +6,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 
 _FIRST = {"float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
-"""The least magnitude, as bits, that is no finite number."""
+"""The smallest non-finite magnitude, as bits."""
 
 
 def check_finite(block: Array, place: str) -> None:

@@ -7,9 +7,9 @@ from specc.weights import int_quantization
 
 BITS, LOW, HIGH = 4, -8, 7
 SMALL = 256
-"""A matrix of so many rows is inverted at once."""
+"""Matrices up to this size are inverted without recursion."""
 NEAR = 8
-"""Columns that are told at once what one of them lost."""
+"""Number of columns updated at once with a column's error."""
 DAMP = 0.01
 """Of the mean of the diagonal of H, added to it, so that it can be inverted."""
 

@@ -7,11 +7,11 @@ from specc.ir.ops.quantized import count_groups
 from specc.ir.quantization_format import QuantizationFormat
 
 MIDDLE = {4: 8, 8: 128}
-"""What packed numbers have added, so that none is below zero."""
+"""Offset of packed integers, so that none is negative."""
 LEAST = np.finfo(np.float32).tiny
-"""The least scale: one below the normal numbers of float32 would lose digits, or be 0."""
+"""The minimum scale: subnormal float32 values would lose digits, or be 0."""
 MOST = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
-"""The greatest scale whose 127 float32 still holds."""
+"""The maximum scale whose 127-fold is a finite float32."""
 
 
 def split_groups(rows: Array, block: int) -> Array:

@@ -20,7 +20,7 @@ from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_la
 from specc.weights.parameter_names import format_names
 
 PREFIX = "base_model.model."
-"""What stands before the name of every module in an adapter's file."""
+"""Prefix of every module name in an adapter's file."""
 ROWS = 1 << 20
 """Elements that are merged at once."""
 
@@ -31,7 +31,7 @@ _PARTS = (
     ("lora_embedding_A", "table_a"),
     ("lora_embedding_B", "table_b"),
 )
-"""How names end that are parts of a product, and which part each is."""
+"""Suffixes of LoRA tensor names, and the part of the product each is."""
 
 Wide = NDArray[np.float64]
 

@@ -125,7 +125,7 @@ def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
 
 NUMBERED = re.compile(r"\.\d+\.")
 OWN = re.compile(r"lm_head\.|.*\.adapter_layer\.")
-"""What every language has of its own: its words, and the layers that lead to them."""
+"""Weights that each language has its own of: the output layer, and the adapter layers."""
 
 
 def find_missing_language_weights(names: Iterable[str], changed: Collection[str]) -> list[str]:

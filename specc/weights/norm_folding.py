@@ -25,7 +25,7 @@ MOVED = (
     "gains of norms were moved, and are in these numbers as in no checkpoint: leave out "
     "--fold-norms, or `fold` of the spec"
 )
-"""What helps where a number of a changed parameter is too large."""
+"""The fix for an out-of-range value of a folded parameter."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class FoldedValues(ValuesOverlay):
 
 
 SCALES = "scales looked at, by which its numbers reach"
-"""What is counted of a rounded weight."""
+"""Description of the checked scales of a quantized weight."""
 
 
 @dataclass(frozen=True)

@@ -292,14 +292,14 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 
 
 ROWS_AT_ONCE = 1 << 20
-"""Elements of a decoded tensor that are in memory at once, unless one row has more."""
+"""Maximum elements of a decoded tensor in memory, unless one row has more."""
 
 WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Types beside those that hold every number of theirs."""
+"""Pairs of a type and a type that represents all its values."""
 
 
 VALUES = "values looked at, the largest"
-"""What is counted that a type cannot hold, and what is told of the worst."""
+"""Description of out-of-range values, and of the worst."""
 
 
 def convert_dtype(

@@ -50,21 +50,21 @@ class ValuesWithScales(ValuesOverlay):
 
 
 AT_ONCE = 1 << 20
-"""About so many numbers are rounded at a time."""
+"""Approximate number of values quantized at a time."""
 IN_CACHE = 1 << 16
 """So many of these at a time go through all the steps: they stay near the processor."""
 TOGETHER = 1 << 22
-"""The same where they are rounded column by column."""
+"""The same for column-by-column quantization (GPTQ)."""
 SEEN = 1e-30
-"""Sums of squares above this are told by float32, whose least number is 1e-45."""
+"""Sums of squares above this are accurate in float32, whose smallest subnormal is 1e-45."""
 THREADS = 2
-"""Pieces that are rounded beside each other; more would wait for what is read."""
+"""Number of chunks quantized in parallel; more would wait for reading."""
 
 
 FactorOf: TypeAlias = Callable[[int], Array]
-"""What is known of the inputs of the n-th matrix of a stack; of one alone for any n."""
+"""The GPTQ factor of the n-th matrix of a stack; of a single one for any n."""
 Given: TypeAlias = tuple[Array, Array | None]
-"""Some rows of a matrix, and what is known of its inputs, or the scales of the rows."""
+"""Some rows of a matrix, and its GPTQ factor, or the scales of the rows."""
 
 
 @dataclass

@@ -52,7 +52,7 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
 
 
 NARROWER = ("f16", "bf16")
-"""Types whose every number float32 has."""
+"""Types whose values float32 represents exactly."""
 
 
 def transposed_row_chunks(

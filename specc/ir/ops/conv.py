@@ -13,10 +13,10 @@ from specc.ir.types import ShapeError
 __all__ = ["AveragePool", "Conv", "ConvTranspose", "KeepRows", "MaxPool", "Sliding"]
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
-"""What the rules call the axes of an operand that a window moves along, by their count."""
+"""Names of an operand's window axes in the rules, by their count."""
 
 RESULT_WINDOW_AXES = {1: ("u",), 2: ("u", "v")}
-"""And those of the result, where they are no longer the same rows."""
+"""Names of the result's window axes, if its positions differ."""
 
 
 class PaddedWindow:

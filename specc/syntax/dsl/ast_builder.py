@@ -24,9 +24,9 @@ FOREIGN_LITERALS = {
     "null": "none",
     "nil": "none",
 }
-"""Words that other languages read as values, and what is written here."""
+"""Literals of other languages, and their equivalents here."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""What nothing may be called, lest a spec mean something else than it says."""
+"""Names that may not be bound, since a spec would be misread."""
 
 
 @dataclass

@@ -153,7 +153,7 @@ def has_commented_field(fields: Iterable[ast.Field]) -> bool:
 
 
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
-"""What stands in a section, and the comments at its end."""
+"""The entries of a section, and the comments at its end."""
 SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
     ast.Config: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
     ast.Reading: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
@@ -165,7 +165,7 @@ SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., E
         lambda n: (n.settings, n.end),
     ),
 }
-"""The head of each section, how many entries fit on its line, and what stands in it."""
+"""The header of each section, how many entries fit on its line, and its entries."""
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
@@ -269,7 +269,7 @@ LEAVES: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *layout_option("when", n.condition),
     ],
 }
-"""How statements and entries without a body are written."""
+"""Layouts of statements and entries without a body."""
 
 
 def layout_dim_name(node: ast.DimName) -> str:

@@ -9,7 +9,7 @@ from specc.syntax.dsl.lalr import LalrTable, load_lalr_table
 from specc.syntax.dsl.lexer import Fragment, Token, tokenize_fragment
 
 HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
-"""How a file begins: items that stand behind one at fault are read as if behind this."""
+"""The tokens of a file header: items after an invalid one are parsed as if after this."""
 
 
 @dataclass(frozen=True)

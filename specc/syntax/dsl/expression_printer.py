@@ -179,7 +179,7 @@ EXPRESSIONS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
         *layout_expression(e.otherwise),
     ],
 }
-"""How each expression is written."""
+"""Layouts of expressions."""
 
 
 def layout_record_field(field: ast.Option) -> Pieces:

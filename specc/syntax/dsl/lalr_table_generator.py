@@ -12,7 +12,7 @@ from lark.lexer import TerminalDef
 
 GRAMMAR_DIRECTORY = Path(__file__).parent
 REDUCE = 1
-"""How lark marks an action that reduces; 0 shifts."""
+"""Lark's mark of a reduce action; 0 shifts."""
 
 
 class LarkSymbol(TypedDict):
@@ -55,7 +55,7 @@ START_SYMBOLS = [
     "file", "expr", "type", "sided_type", "types", "source", "dim_name",
     "definition_head", "repeat_head", "scan_head", "targets", "dotted",
 ]  # fmt: skip
-"""What can be parsed alone: a file, and everything that is one scalar in YAML."""
+"""Start symbols: a file, and everything that is one scalar in YAML."""
 
 
 @cache

@@ -79,7 +79,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""Characters of a number; the longest that says anything has some 310."""
+"""Maximum characters of a number; the longest useful one has some 310."""
 
 CHARACTER_HINTS = {
     "'": 'texts stand in double quotes: "…"',
@@ -93,7 +93,7 @@ CHARACTER_HINTS = {
     "−": "minus is the hyphen on the keyboard, `-`",
     "×": "a product is written `*`",
 }
-"""Characters that other languages and word processors use, and what is written here."""
+"""Characters of other languages and word processors, and their equivalents here."""
 
 
 def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedTokens:

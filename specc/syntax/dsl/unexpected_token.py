@@ -33,7 +33,7 @@ OPERATOR_TERMINALS = frozenset(
         *("LSQB", "DOT", "AT", "LPAR"),
     }
 )
-"""What can follow a value and make a longer one of it."""
+"""Tokens that can continue an expression after a value."""
 TERMINAL_SIGNS = {
     "RPAR": "`)`",
     "RSQB": "`]`",
@@ -48,7 +48,7 @@ TERMINAL_SIGNS = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""What a person is told of the signs, those first that are most often missing."""
+"""Names of signs in messages, most often missing first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -173,17 +173,17 @@ FOREIGN_STATEMENTS = {
     "import": IMPORT_HELP,
     "include": IMPORT_HELP,
 }
-"""Words that begin a statement elsewhere, and what is written here."""
+"""Words that begin a statement in other languages, and their equivalents here."""
 
 FOREIGN_VALUE_WORDS = {
     "IF": CONDITIONAL_HELP[1:],
     "FOR": ("a list is `[f(i) for i in 3]`", *LOOP_HELP),
     "REPEAT": ("an axis of length 1 is repeated by `expand(x, axis=1, length=3)`", *LOOP_HELP[:1]),
 }
-"""Words that stand where a value is due, by their kind, and what is written here."""
+"""Misplaced words where a value is expected, by kind, and their equivalents here."""
 
 VALUE_END_TERMINALS = frozenset({"NAME", "NUMBER", "STRING", "RPAR", "RSQB"})
-"""What a value ends with."""
+"""Tokens that can end a value."""
 
 FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 """Operators that are words elsewhere."""

@@ -188,4 +188,4 @@ CONFIG_ENTRIES: Mapping[type[ast.Node], Callable[..., YamlPair]] = {
     ast.IgnoredKeys: lambda e: YamlPair(IGNORED_KEYS, make_yaml_list(e.keys), e.remarks),
     ast.Assign: assignment_to_yaml,
 }
-"""How the entries of `config` are printed."""
+"""Printers of the entries of `config`."""

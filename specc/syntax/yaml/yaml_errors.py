@@ -70,7 +70,7 @@ PYYAML_REASONS: tuple[tuple[str, str, str], ...] = (
         "leave out lines that start with `%`",
     ),
 )
-"""What PyYAML's problem contains, what we call it, and what to do."""
+"""A part of PyYAML's problem, specc's title, and the fix."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:

@@ -44,7 +44,7 @@ from specc.syntax.yaml.yaml_reader import YamlReader, get_first_line_span
 
 MISSING_NAME = ast.Name("_")
 MISSING_TYPE = ast.TypeName(name="_")
-"""What the reader goes on with after a fault."""
+"""The placeholder type after an error."""
 
 
 def parse_yaml_fragment(

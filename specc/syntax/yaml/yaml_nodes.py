@@ -88,7 +88,7 @@ class YamlDocument:
 
 
 COMMENT_PATTERN = re.compile(r"(?:(?<=[ \t\n\r\x85\u2028\u2029])|\A)#[^\n]*")
-"""A `#` begins a comment only behind a blank: `a#b` is a text."""
+"""A `#` begins a comment only after a blank: `a#b` is a text."""
 YAML_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 

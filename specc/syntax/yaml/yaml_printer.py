@@ -190,7 +190,7 @@ SECTIONS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
         item.end,
     ),
 }
-"""What stands under the keys that hold one item."""
+"""Converters of the keys that hold one item."""
 
 
 # --- what stands in `items:` ----------------------------------------------------------

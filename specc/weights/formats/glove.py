@@ -16,7 +16,7 @@ from specc.ir.array import Array
 MOST_LINE_BYTES = 1 << 20
 MOST_WORDS = 1 << 24
 TENSOR = "embedding.weight"
-"""What the vectors are called, unless something else is asked for."""
+"""Default name of the tensor of the vectors."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ none.
 """
 
 BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
-"""Bits an element takes; of 4-bit whole numbers too, which no checkpoint holds."""
+"""Bits per element; includes 4-bit integers, which no checkpoint stores."""
 
 NUMPY: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
@@ -53,7 +53,7 @@ FROM_FILE: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
 """Our name of a safetensors dtype."""
 
 FLOATS = frozenset(n for n in BITS if n.startswith(("f", "bf")))
-"""The types whose values are rounded real numbers."""
+"""The floating-point types."""
 
 NATIVE_ONLY = frozenset(ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type))
 """The types of ml_dtypes, which have no byte order of their own."""
@@ -76,7 +76,7 @@ MOST_HEADER_BYTES = 100_000_000
 MOST_LENGTH = 1 << 53
 """Lengths and offsets stay below this, as every number in a spec does."""
 FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-"""What the header says of every tensor, no more and no less."""
+"""The exact fields of a tensor in the header."""
 
 
 @dataclass(frozen=True, slots=True)
