@@ -70,7 +70,8 @@ def faults(op: type[Op], rule: Callable[..., object]) -> list[str]:
         return [f"{len(operands)} operands, {len(taken)} taken"]
     named = {
         known.place: name
-        for name, known in vars(op).items()
+        for kind in reversed(op.__mro__)
+        for name, known in vars(kind).items()
         if isinstance(known, Operand | OptionalOperand)
     }
     found = []
@@ -88,6 +89,8 @@ def test_rules_take_the_operands_of_their_ops(name: str, table: str) -> None:
     op = OPS_BY_NAME[name]
     rule = TABLES[table][op]
     assert not faults(op, rule)
+    if rule.__name__ == "<lambda>":
+        return  # it has no types, and stands next to its op in a table
     first = next(iter(signature(rule).parameters))
     assert get_type_hints(rule)[first] is op, "a rule of another op"
 
