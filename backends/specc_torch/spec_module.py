@@ -73,7 +73,7 @@ class SpecModule(nn.Module):
         return format_repr(f"module {self.graph.signed()}, {group_thousands(count)} parameters")
 
     # Dynamo would trace the interpreter itself, for minutes for a model of one layer
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
         """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
         place = self._here()

@@ -66,7 +66,7 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
     assert len(scopes) == count(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
-    wanted = compute_attention_weights(graph, model.prepared(given), {}, model.weights)
+    wanted = compute_attention_weights(graph, model.whole.prepared(given), {}, model.weights)
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope

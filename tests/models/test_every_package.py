@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import FAMILIES, SMALL
+from support.small import FAMILIES, LONG_AXES, SMALL
 from support.turns import in_two
 from support.verify_lines import verify_model
 
@@ -63,7 +63,10 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
         graph.facts
     )
-    sizes = dict.fromkeys(symbols, 4) | {str(graph.inputs[grows].type.shape[0]): rows, length: 3}
+    sizes = {s: LONG_AXES.get(s, 4) for s in symbols} | {
+        str(graph.inputs[grows].type.shape[0]): rows,
+        length: 3,
+    }
     made = random_inputs(graph, sizes, rng)
     along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
     settings = writer(model).generation.settings
@@ -82,18 +85,18 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
     tokens = inputs.get(grows, np.full((rows, 1), start))
     length = tokens.shape[1]
     margins = []
-    given = model.prepared({**inputs, grows: tokens})
+    given = model.whole.prepared({**inputs, grows: tokens})
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
         if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
     for _ in range(TOKENS):  # what is written exists as its default says
-        whole = model.prepared({**inputs, grows: tokens})
+        whole = model.whole.prepared({**inputs, grows: tokens})
         kept = {n: whole[n].copy() for n in exist}
         for n, v in exist.items():
             kept[n][:, :length] = v
-        prepared = model.prepared({**inputs, **kept, grows: tokens})
+        prepared = model.whole.prepared({**inputs, **kept, grows: tokens})
         logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
             writer(model).generation.source
         ][:, -1]
@@ -144,7 +147,7 @@ def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> No
 
 
 def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model) -> None:
-    package = specc.runtime.model_package.open_package(model.path.parent)
+    package = specc.runtime.model_package.open_package(model.path)
     for role in ("encode", "step"):
         if role in package.roles:
             assert list(verify_model(package.load(role), rounds=2))

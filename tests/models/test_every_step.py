@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.small import SMALL
+from support.small import LONG_AXES, SMALL
 from support.steps import begun, steps
 from support.turns import in_two
 
@@ -61,7 +61,8 @@ def drawn(graph: Graph, growing: str, seed: int = 0) -> tuple[dict[str, Any], di
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
         graph.facts
     )
-    sizes = {s: 3 + n for n, s in enumerate(sorted(symbols))} | {str(grows): ROWS}
+    sizes = {s: LONG_AXES.get(s, 3 + n) for n, s in enumerate(sorted(symbols))}
+    sizes[str(grows)] = ROWS
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()

@@ -117,7 +117,7 @@ def test_texts_of_unequal_length_are_padded_as_keep_declares(
     inputs = f", keep: keep[batch, n]{side}"
     specc.compile(written(tmp_path, inputs=inputs), tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
-    given = model.prepared({"ids": ["fox", "the quick brown fox"]})
+    given = model.whole.prepared({"ids": ["fox", "the quick brown fox"]})
     keep = given["keep"]
     assert keep.tolist()[1] == [True] * keep.shape[1]
     assert keep[0, -1] == left
@@ -146,7 +146,7 @@ def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Pat
     made = specc.compile("gpt2", tmp_path / "m.onnx", config=folder, set=SMALL, init=0)
     assert any("tokenizer.json" in remark for remark in made.remarks)
     model = specc.load(tmp_path / "m.onnx")
-    given = model.prepared({"input_ids": [LINES[0], "a fox"]})
+    given = model.whole.prepared({"input_ids": [LINES[0], "a fox"]})
     assert given["attention_mask"][:, -1].all(), "texts that grow are padded on the left"
     assert not given["attention_mask"][1, 0]
     whole = model.run(input_ids=[LINES[0], "a fox"])["logits"][1, -1]

@@ -514,3 +514,5 @@ SMALL: dict[str, dict[str, object]] = FAMILIES | {
     "vit_segmenter": IMAGE | {"classes": 3},
     "xor": {},
 }
+LONG_AXES = {"samples": 1000}
+"""Lengths of axes that strided convolutions shorten: four positions are too few for them."""
