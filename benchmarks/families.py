@@ -307,7 +307,7 @@ def _reader(tool: str, folder: Path) -> Reading:
 
 
 def _our_reader(folder: Path) -> Reading:
-    model = specc.load(folder / "model.onnx", threads=decoders.THREADS)
+    model = specc.load(folder / "model.onnx", threads=decoders.THREADS).whole
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
 

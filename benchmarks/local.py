@@ -121,7 +121,7 @@ def _long_text(folder: Path, rounds: int) -> Iterator[str]:
     export = str(Path(__file__).with_name("export.py"))
     measure.of_process([sys.executable, export, "gpt2", str(checkpoint), str(theirs)])
     given = models.MODELS["gpt2"].inputs((1, TEXT))
-    loaded, session = specc.load(ours, threads=2), decoders.opened(theirs)
+    loaded, session = specc.load(ours, threads=2).whole, decoders.opened(theirs)
     eager = models.published("gpt2", checkpoint)
     tensors = models.tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]

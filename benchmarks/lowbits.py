@@ -277,7 +277,7 @@ def _model(
     out = folder / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
-    return specc.load(out / "m.onnx", threads=decoders.THREADS), _size(out)
+    return specc.load(out / "m.onnx", threads=decoders.THREADS).whole, _size(out)
 
 
 def _dynamic(

@@ -184,7 +184,7 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
     plain = specc.load(compiled("gpt2", tmp_path / "p.onnx"))
     low = specc.load(compiled("gpt2", tmp_path / "q.onnx", quantize="int4"))
     for which in ("inputs", "outputs"):
-        a, b = (getattr(m.session, which) for m in (plain, low))
+        a, b = (getattr(m.whole.session, which) for m in (plain, low))
         assert [(s.name, s.shape) for s in a.values()] == [(s.name, s.shape) for s in b.values()]
     assert low.weights().keys() == plain.weights().keys()
     given = random_inputs(plain.manifest.graph, {"batch": 2, "seq": 5}, np.random.default_rng(0))
