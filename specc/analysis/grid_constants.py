@@ -27,7 +27,7 @@ from specc.analysis.query_key_grids import (
 from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
-from specc.ir.graph import Value
+from specc.ir.graph import Node, Value
 from specc.ir.interval import FULL_INTERVAL, SAME_POSITION, Interval
 from specc.ir.op import Op
 
@@ -44,8 +44,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
-    op = node.op
-    if isinstance(op, ops.Linear | ops.Conv) and op.bias(node) is not None:
+    if _is_biased(node):
         return None  # zero operands do not give a zero result
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
@@ -59,6 +58,11 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
         for factor, at in zip(node.args, axes, strict=True)
         if factor is not None
     ]
+
+
+def _is_biased(node: Node) -> bool:
+    """Return whether the op adds a bias, so that zero operands do not give a zero result."""
+    return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
 
 MAX_GRIDS = 5_000

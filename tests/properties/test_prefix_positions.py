@@ -34,10 +34,10 @@ from specc.incremental.derivation import (
     derive_step_graph,
 )
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_op_dependences
+from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.derived_graphs import DerivedGraphs
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Input, Value
+from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.interval import Interval
 from specc.ir.ir_printer import format_ir
 from specc.ir.ir_verifier import find_graph_errors
@@ -291,10 +291,10 @@ def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.Initial
     return self.b.one(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
-def _taken_for_rows_of_themselves(*given: Any) -> list[Dependence]:
+def _taken_for_rows_of_themselves(node: Node, *results: Any) -> list[Dependence]:
     """Rows that others are read for are taken for rows made of the same ones alone."""
-    kinds = {"window": "same"}
-    return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_op_dependences(*given)]
+    kinds = {} if results else {"window": "same"}
+    return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
 
 
 OUTPUT, SPLICED = encoder_graph.EncoderBuilder.output, time_dataflow.resolve_splice
@@ -323,7 +323,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "a row alone is made of its own rows where it reads others": (
         encoder_graph,
-        "find_op_dependences",
+        "find_dependences",
         _taken_for_rows_of_themselves,
     ),
     "states begin as the first rows of the head": (

@@ -236,11 +236,11 @@ def test_scores_that_are_no_numbers_end_it(ill: str, strategy: str, tmp_path: Pa
         assert [len(row[0].tokens) for row in fine] == [8, 8]
         with pytest.raises(specc.Failed, match=r"E0961.*text 2"):
             model.generate(PROMPT, late=LATE, strategy=strategy, max_tokens=8).results()
-    names = {i.name for i in one.session.session.get_inputs()}
+    names = {i.name for i in one.whole.session.session.get_inputs()}
     scalars = {"seed": 0, "top_k": 0, "temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
     types = {n: np.int64 if isinstance(v, int) else np.float32 for n, v in scalars.items()}
     given = {n: np.array(v, types[n]) for n, v in scalars.items() if n in names}
-    raw = one.session.run({"ids": PROMPT, "late": LATE, "max_tokens": np.array(8), **given})
+    raw = one.whole.session.run({"ids": PROMPT, "late": LATE, "max_tokens": np.array(8), **given})
     tokens, scores = raw.values()
     assert (tokens[1] == -1).any()
     assert np.isnan(scores[1]).any()
