@@ -14,7 +14,12 @@ from specc.cli.terminal import show_write_progress
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileReport
-from specc.driver.option_table import COMPILE_OPTIONS, add_options, build_compile_options
+from specc.driver.option_table import (
+    COMPILE_GROUPS,
+    COMPILE_OPTIONS,
+    add_options,
+    build_compile_options,
+)
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import format_shadow_note
 
@@ -30,8 +35,10 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
         metavar="MODEL.onnx|DIR",
         help="output model; with --graphs the output directory",
     )
-    add_options(parser, COMPILE_OPTIONS)
-    parser.add_argument(
+    for title, names in COMPILE_GROUPS.items():
+        group = parser.add_argument_group(title)
+        add_options(group, {name: COMPILE_OPTIONS[name] for name in names})
+    parser.add_argument_group("diagnostics").add_argument(
         "--explain", action="store_true", help="print how each attention is lowered, and why"
     )
     add_sampling_arguments(parser, "defaults of a standalone generator (--graphs generate)")

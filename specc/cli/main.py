@@ -138,21 +138,28 @@ def build_parser() -> ArgumentParser:
     return made
 
 
+def _find_group(made: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Return the group of options with this title; a new one if the command has none."""
+    found = (group for group in made._action_groups if group.title == title)
+    return next(found, None) or made.add_argument_group(title)
+
+
 def add_common_options(made: argparse.ArgumentParser) -> None:
     """Add the options of every command."""
-    made.add_argument(
+    group = _find_group(made, "diagnostics")
+    group.add_argument(
         "--format", choices=FORMS, default=FORMS[0], help="format of diagnostics; json: results too"
     )
-    made.add_argument(
+    group.add_argument(
         "-q",
         "--quiet",
         action="store_true",
         help="print only results and errors, no notes or warnings",
     )
-    made.add_argument(
+    group.add_argument(
         "--color", choices=["auto", "always", "never"], default="auto", help="colored messages"
     )
-    made.add_argument(
+    group.add_argument(
         "--debug",
         action="store_true",
         help="print tracebacks, and verify the graph after every pass",

@@ -107,7 +107,7 @@ def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
         help="the name of a built-in spec (see `specc list specs`), a spec file, a checkpoint "
         f"directory with a config.json, {more}or - for the standard input",
     )
-    add_options(parser, SPEC_OPTIONS)
+    add_options(parser.add_argument_group("input"), SPEC_OPTIONS)
 
 
 def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedSpec:

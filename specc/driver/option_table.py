@@ -280,6 +280,16 @@ KINDS: Mapping[str, OptionKind] = {
 """The kind of each argument of `check`, `compile` and `load`."""
 
 
+COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights", "adapter", "init", "init_missing", "weights_as", "dtype", "hash"),
+    "quantization": (*QUANTIZE_OPTIONS, "for_quantizers"),
+    "output": (
+        *("graphs", "io_names", "target", "opset", "taps", "inline_defaults", "force", "no_load"),
+    ),
+}
+"""The options of `COMPILE_OPTIONS` as the help groups them."""
+
+
 def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
     """Declare the flags of a table."""
     for name, option in options.items():
