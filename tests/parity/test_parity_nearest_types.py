@@ -21,9 +21,9 @@ pytestmark = pytest.mark.parity
 
 READ = supported_model_types()
 UNREAD = [
-    "gemma3", "gpt_bigcode", "megatron-bert", "olmo3", "qwen2_moe", "qwen2_vl", "rembert", "sam", "swinv2", "xglm",
+    "gemma3", "gpt_bigcode", "megatron-bert", "phimoe", "bitnet", "qwen2_vl", "rembert", "sam", "swinv2", "xglm",
 ]  # fmt: skip
-LIKE = {"gpt_bigcode": {"gpt2"}, "qwen3_next": {"qwen3_moe", "qwen2_moe"}, "swinv2": {"swin"}}
+LIKE = {"gpt_bigcode": {"gpt2"}, "swinv2": {"swin"}}
 """By transformers' documentation these are variants of the others."""
 
 
