@@ -19,6 +19,15 @@ PAIRED_SIZES: dict[str, object] = {
 }
 PAIRED = PAIRED_SIZES | {"pad": 16, "start": 15, "eos": 2}
 SPARSE = GROUPED | {"head_dim": 8, "experts": 4, "experts_per_token": 2, "stop": [2]}
+DELTA_NET = SPARSE | {
+    "expert_hidden": 12,
+    "shared_hidden": 10,
+    "key_dim": 4,
+    "value_dim": 5,
+    "key_heads": 1,
+    "value_heads": 2,
+    "full_attention_interval": 2,
+}
 MIXER = {
     "vocab": 17,
     "d": 16,
@@ -143,16 +152,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "minimax_m2": SPARSE,
     "ministral": GROUPED | {"head_dim": 8, "sliding_window": 3, "stop": [2]},
     "ministral3": GROUPED | {"head_dim": 8, "original_context": 4, "stop": [2]},
-    "qwen3_next": SPARSE
-    | {
-        "expert_hidden": 12,
-        "shared_hidden": 10,
-        "key_dim": 4,
-        "value_dim": 5,
-        "key_heads": 1,
-        "value_heads": 2,
-        "full_attention_interval": 2,
-    },
+    "qwen3_next": DELTA_NET,
     "recurrent_gemma": GROUPED | {"sliding_window": 3, "stop": [2]},
     "llama4_text": SPARSE | {"expert_hidden": 12, "chunk": 3, "no_rope_interval": 2},
     "nemotron_h": {key: value for key, value in SPARSE.items() if key != "layers"}
@@ -164,16 +164,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "ssm_head_dim": 4,
         "ssm_groups": 1,
     },
-    "qwen3_5_text": SPARSE
-    | {
-        "expert_hidden": 12,
-        "shared_hidden": 10,
-        "key_dim": 4,
-        "value_dim": 5,
-        "key_heads": 1,
-        "value_heads": 2,
-        "full_attention_interval": 2,
-    },
+    "qwen3_5_text": DELTA_NET,
     "arcee": GROUPED | {"stop": [2]},
     "exaone4": GROUPED | {"sliding_window": 3, "stop": [2]},
     "glm": GROUPED | {"head_dim": 8, "stop": [2]},
