@@ -30,14 +30,14 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, env: LengthValues, rows: Array) -> tuple[Array, Array]:
-    """i[*s] -> f[*s r], f[*s r]"""
+def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Array, Array]:
+    """i[*s]... -> f[*s r], f[*s r]"""
     dim = evaluate_length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
         frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
-    angles = rows[..., None] * frequencies
+    angles = np.stack(rows, axis=-1)[..., list(op.axes or [0])] * frequencies
     return np.cos(angles) * op.factor, np.sin(angles) * op.factor
 
 

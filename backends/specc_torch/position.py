@@ -25,14 +25,14 @@ def sinusoid(op: ops.Sinusoid, place: ForwardContext, positions: Tensor) -> Tens
 
 
 @evaluate(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, place: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """i[*s] -> f[*s r], f[*s r]"""
+def rope_angles(op: ops.RopeAngles, place: ForwardContext, *rows: Tensor) -> tuple[Tensor, Tensor]:
+    """i[*s]... -> f[*s r], f[*s r]"""
     dim = place.length(op.dim)
     if op.frequencies:
         frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=place.device)
     else:
         frequencies = op.theta ** (-2.0 * place.rows(dim // 2).double() / max(dim, 1))
-    angles = rows[..., None].double() * frequencies
+    angles = torch.stack(rows, dim=-1)[..., list(op.axes or [0])].double() * frequencies
     return (torch.cos(angles) * op.factor).to(place.floats), (torch.sin(angles) * op.factor).to(
         place.floats
     )

@@ -37,7 +37,7 @@ def infer_rotation(
     """Return the rotation that a result carries, or None."""
     if isinstance(node.op, ops.RopeAngles):
         # Angles of rows whose numbers count padding turn with it; others are plain.
-        return RotationFact((node.op.rows(node), node.op), None) if counts[0] else None
+        return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
     # An extent makes row numbers; it does not look at what it is given.
     if not any(turned) or isinstance(node.op, ops.Extent):
         return None

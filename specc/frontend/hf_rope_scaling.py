@@ -19,8 +19,8 @@ from specc.frontend.spec_values import Rope, RopeNumber
 from specc.syntax import ast
 
 SCALING_KINDS = (*("default", "linear", "dynamic", "llama3", "yarn", "longrope"), "proportional")
-SCALING_ALIASES = {"su": "longrope"}
-"""Names of scaling kinds in older files."""
+SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
+"""Names of scaling kinds in older files; the position axes of M-RoPE have keys of their own."""
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"),
     "original_max_position_embeddings",

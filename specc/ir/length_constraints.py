@@ -42,7 +42,7 @@ def find_table_limit(node: Node) -> TableLimit | None:
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
             return _make_table_limit(node, ids, table.type.shape[0].number, table)
-        case Node(ops.RopeAngles(most=most), (Value() as ids,)) if most:
+        case Node(ops.RopeAngles(most=most), (Value() as ids, *_)) if most:
             return _make_table_limit(node, ids, most, None)
     return None
 

@@ -190,3 +190,53 @@ def test_what_of_a_file_is_refused(
             "rope(theta=1.0)",
             str(tmp_path / "config.json"),
         )
+
+
+AXES = SPEC.replace("positions(x)", "{at}").replace("pairs=half", "pairs=half{options}")
+
+
+def rotation(folder: Path, at: str, options: str) -> ops.RopeAngles:
+    path = folder / "m.specc"
+    path.write_text(AXES.format(source="", usual="rope(theta=100.0)", at=at, options=options))
+    graph = elaborate_spec(open_spec(str(path))).graph
+    (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
+    return made
+
+
+THREE = "[positions(x), 2 * positions(x), 3 * positions(x)]"
+
+
+@pytest.mark.parametrize(
+    ("at", "options", "axes"),
+    [
+        (THREE, ", sections=[2, 3, 3], order=contiguous", (0, 0, 1, 1, 1, 2, 2, 2)),
+        (THREE, ", sections=[4, 2, 2], order=interleaved", (0, 1, 2, 0, 1, 2, 0, 0)),
+        (THREE, ", dim=8, sections=[2, 1, 1], order=interleaved", (0, 1, 2, 0)),
+        (
+            "[positions(x), positions(x)]",
+            ", sections=[3, 5], order=contiguous",
+            (0,) * 3 + (1,) * 5,
+        ),
+        ("[positions(x)]", "", ()),
+    ],
+)
+def test_position_axes_of_feature_pairs(
+    at: str, options: str, axes: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert rotation(tmp_path, at, options).axes == axes
+
+
+@pytest.mark.parametrize(
+    ("at", "options", "code"),
+    [
+        (THREE, "", "E0201"),
+        (THREE, ", sections=[2, 3, 3]", "E0201"),
+        ("positions(x)", ", sections=[8], order=contiguous", "E0201"),
+        (THREE, ", sections=[4, 4], order=contiguous", "E0203"),
+        (THREE, ", sections=[2, 3, 4], order=contiguous", "E0203"),
+        ("[positions(x), x[:, :, 0]]", ", sections=[4, 4], order=contiguous", "E0301"),
+    ],
+)
+def test_position_axes_that_are_refused(at: str, options: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=code):
+        rotation(tmp_path, at, options)

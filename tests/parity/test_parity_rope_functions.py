@@ -14,6 +14,9 @@ import pytest
 import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.glm4v.modeling_glm4v import Glm4vTextRotaryEmbedding
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
@@ -116,3 +119,35 @@ def test_the_published_function(kind: str, more: dict[str, Any], form: str, tmp_
         published, scale = theirs(form, rope, longest)
         np.testing.assert_allclose(mine, published, rtol=2e-6, atol=0)
         assert factor == pytest.approx(scale, rel=1e-6)
+
+
+THREE_AXES = SPEC.replace("positions(x)", "[positions(x), positions(x), positions(x)]").replace(
+    "pairs=half", "pairs=half, sections={sections}, order={order}"
+)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "config", "order", "step"),
+    [
+        (Qwen2VLRotaryEmbedding, transformers.Qwen2VLTextConfig, "contiguous", 1),
+        (Qwen3VLTextRotaryEmbedding, transformers.Qwen3VLTextConfig, "interleaved", 1),
+        (Glm4vTextRotaryEmbedding, transformers.Glm4vTextConfig, "contiguous", 2),
+    ],
+)
+def test_position_axes_of_the_published_classes(
+    rotary: Any, config: Any, order: str, step: int, tmp_path: Path
+) -> None:
+    """Compare with their recomposition of frequencies that are the number of their axis."""
+    sections = [4, 2, 2]
+    module = rotary(
+        config(
+            rope_parameters={"rope_type": "default", "rope_theta": 7.0, "mrope_section": sections}
+        )
+    )
+    axes = module.recomposition_frequencies(torch.arange(3.0)[:, None].repeat(1, PAIRS))
+    path = tmp_path / "m.specc"
+    options = {"options": "theta=1.0", "width": WIDTH, "sections": sections, "order": order}
+    path.write_text(THREE_AXES.format(**options))
+    graph = elaborate_spec(open_spec(str(path))).graph
+    (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
+    assert made.axes == tuple(axes.int().tolist()[::step][:PAIRS])

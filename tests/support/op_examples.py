@@ -263,6 +263,7 @@ def _layers() -> list[Example]:
         ),
         Example(ops.RopeAngles(Dim.of(6), 10000.0), (i(2, 3),)),
         Example(ops.RopeAngles(Dim.of(4), 1.0, 2.0, (1.0, 0.5)), (i(3),)),
+        Example(ops.RopeAngles(Dim.of(8), 10.0, axes=(0, 1, 2, 0)), (i(2, 3), i(2, 3), i(2, 3))),
         Example(ops.Rotate("half"), (f(2, 3, 5, 6), f(2, 5, 3), f(2, 5, 3))),
         Example(ops.Rotate("interleaved"), (f(2, 3, 5, 6), f(1, 5, 2), f(1, 5, 2))),
         Example(ops.Scan(running_body(), 1, 1, 1), (f(2, 5, 3), f(2, 3), f(3))),

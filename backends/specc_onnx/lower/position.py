@@ -30,7 +30,7 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
         frequencies = op.base ** (-places / max(half - 1, 1))
     else:
         frequencies = op.base ** (-2 * places / op.dim.number)
-    angles = _emit_angles(g, positions, frequencies.tolist())
+    angles = g.node("Mul", _emit_places(g, positions), g.constant(frequencies.tolist(), "f64"))
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.type.rank
@@ -44,14 +44,18 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
 
 
 @lower(ops.RopeAngles)
-def rope_angles(op: ops.RopeAngles, g: Emitter, rows: Tensor) -> tuple[str, str]:
-    """Cosines and sines of rotary angles."""
+def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str]:
+    """Cosines and sines of rotary angles. Positions on several axes are gathered per pair."""
     assert op.dim.number is not None, "a width is known when a model is built"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
         places = np.arange(0, op.dim.number, 2, dtype=np.float64)
         frequencies = (op.theta ** (-places / op.dim.number)).tolist()
-    angles = _emit_angles(g, rows, frequencies)
+    numbers = [_emit_places(g, row) for row in rows]
+    if len(rows) > 1:
+        joined = g.node("Concat", *numbers, axis=rows[0].type.rank)
+        numbers = [g.node("Gather", joined, g.vector(*op.axes), axis=rows[0].type.rank)]
+    angles = g.node("Mul", numbers[0], g.constant(frequencies, "f64"))
     results = []
     for kind in ("Cos", "Sin"):
         value = g.node(kind, angles)
@@ -61,11 +65,10 @@ def rope_angles(op: ops.RopeAngles, g: Emitter, rows: Tensor) -> tuple[str, str]
     return results[0], results[1]
 
 
-def _emit_angles(g: Emitter, positions: Tensor, frequencies: Sequence[float]) -> str:
+def _emit_places(g: Emitter, positions: Tensor) -> str:
+    """Return positions as double [*s, 1]."""
     numbers = emit_cast(g, positions.name, positions.type.dtype, "f64")
-    return g.node(
-        "Mul", emit_unsqueeze(g, numbers, positions.type.rank), g.constant(frequencies, "f64")
-    )
+    return emit_unsqueeze(g, numbers, positions.type.rank)
 
 
 @lower(ops.Rotate)

@@ -224,24 +224,30 @@ def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> N
 def rotate(
     site: CallSite,
     x: Tensor,
-    at: Tensor,
+    at: Tensor | tuple[Tensor, ...],
     rope: Rope,
     *,
     pairs: Literal["half", "interleaved"],
     dim: Dim | None = None,
+    sections: tuple[Dim, ...] | None = None,
+    order: Literal["contiguous", "interleaved"] | None = None,
 ) -> Tensor:
     """Apply rotary position embedding to [batch, heads, length, d] at position ids `at`
     (arXiv:2104.09864).
 
     `pairs=half` rotates feature n with n + d/2 (transformers' `rotate_half`),
     `interleaved` rotates 2n with 2n + 1 (the original RoPE). `dim` rotates only the first
-    `dim` features (partial rotary). `at` is int[batch, length] or int[length].
+    `dim` features (partial rotary). `at` is int[batch, length] or int[length]; or a list
+    with the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). Then
+    `sections` is the number of feature pairs of each axis, and `order` their order:
+    `contiguous`, first all pairs of the first axis; `interleaved`, the axes in turn, and the
+    first axis where the section of another is used up.
     """
     if len(x.shape) != 4:
         site.fail("E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x))
     # one row of position ids serves every batch element
-    if len(at.shape) == 1:
-        at = site.one(ops.Insert(0), at)
+    axes = at if isinstance(at, tuple) else (at,)
+    ids = [site.one(ops.Insert(0), one) if len(one.shape) == 1 else one for one in axes]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
         site.fail(
@@ -256,6 +262,31 @@ def rotate(
             "rope",
         )
     most = get_max_rope_length(rope)
-    angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most)
-    cos, sin = site.add(angles, at)
+    pair_axes = _assign_pair_axes(site, len(axes), width, sections, order)
+    angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most, pair_axes)
+    cos, sin = site.add(angles, *ids)
     return site.one(ops.Rotate(pairs), x, cos, sin)
+
+
+def _assign_pair_axes(
+    site: CallSite,
+    count: int,
+    width: Dim,
+    sections: tuple[Dim, ...] | None,
+    order: Literal["contiguous", "interleaved"] | None,
+) -> tuple[int, ...]:
+    """Return the position axis of each feature pair; () for a single axis."""
+    for name, value in (("sections", sections), ("order", order)):
+        if (value is None) != (count == 1):
+            title = f"`{name}` goes with position ids for several axes: `at=[t, h, w]`"
+            site.fail("E0201", title, name)
+    if sections is None:
+        return ()
+    lengths = [site.number(n, "sections") for n in sections]
+    if len(lengths) != count or (width.number is not None and 2 * sum(lengths) != width.number):
+        title = f"`sections` divides {width} features into pairs for {count} axes, not {lengths}"
+        site.fail("E0203", title, "sections")
+    if order == "contiguous":
+        return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))
+    turns = [(pair, pair % count) for pair in range(sum(lengths))]
+    return tuple(axis if pair < count * lengths[axis] else 0 for pair, axis in turns)

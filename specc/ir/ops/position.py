@@ -1,7 +1,7 @@
 """Position encodings: sinusoidal and rotary (RoPE)."""
 
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.op import Op, Operand
+from specc.ir.op import Op
 from specc.ir.signature import AxisBindings
 from specc.ir.types import ShapeError
 
@@ -28,27 +28,31 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
         axes["d"] = (self.dim,)
 
 
-class RopeAngles(Op, sig="i[*s] -> f[*s r], f[*s r]"):
+class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864,
     eq. 15).
 
-    `frequencies` overrides `theta^(-2n/dim)` for RoPE scaling; both results are multiplied by
-    `factor` (YaRN's attention factor). Angles are computed in float64 and rounded once. `most`:
-    the longest sequence for which the frequencies hold; 0 for any.
+    With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1) there is one operand per
+    axis, and pair n has the position on axis `axes[n]`. `frequencies` overrides
+    `theta^(-2n/dim)` for RoPE scaling; both results are multiplied by `factor` (YaRN's attention
+    factor). Angles are computed in float64 and rounded once. `most`: the longest sequence for
+    which the frequencies hold; 0 for any.
     """
-
-    rows = Operand(0)
 
     dim: Dim
     theta: float
     factor: float = 1.0
     frequencies: tuple[float, ...] = ()
     most: int = 0
+    axes: tuple[int, ...] = ()
 
     def solve(self, axes: AxisBindings) -> None:
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"rotary embedding turns pairs: {self.dim} is odd")
-        axes["r"] = (divide_dims_exactly(self.dim, 2),)
+        pairs = divide_dims_exactly(self.dim, 2)
+        if self.axes and pairs.number not in (None, len(self.axes)):
+            raise ShapeError(f"{pairs} pairs of features, but {len(self.axes)} have an axis")
+        axes["r"] = (pairs,)
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):

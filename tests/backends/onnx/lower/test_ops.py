@@ -217,6 +217,7 @@ CASES: list[Case] = [
       for layout in ("interleaved", "halves", "fairseq")],
     Case(ops.RopeAngles(D(6), 10000.0), ("i64[b t]",), below=100_000),
     Case(ops.RopeAngles(D(4), 1.0, 1.25, (0.5, 0.125)), ("i32[t]",), below=100),
+    Case(ops.RopeAngles(D(6), 10.0, axes=(1, 0, 1)), ("i64[b t]", "i64[b t]"), below=100),
     *[Case(ops.Rotate(pairs), ("f32[b 2 t 8]", f"f32[{batch} t {r}]", f"f32[{batch} t {r}]"))
       for pairs in ("half", "interleaved") for r in (4, 3) for batch in ("b", "1")],
 ]  # fmt: skip
