@@ -29,6 +29,7 @@ MODEL_GROUPS = (
         "hyperclovax jais2 jamba lfm2 llama minimax_m2 ministral ministral3 mistral mixtral "
         "mpt nemotron olmo olmo2 olmo3 olmoe openai_gpt opt phi phi3 qwen2 qwen2_moe qwen3 "
         "qwen3_moe qwen3_next qwen3_5_text "
+        "phimoe gemma3n_text gemma4_text "
         "recurrent_gemma llama4_text nemotron_h seed_oss smollm3 stablelm starcoder2",
     ),
     (

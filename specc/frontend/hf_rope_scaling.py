@@ -34,7 +34,8 @@ class RopeDefaults:
 
     `context` is the maximum sequence length, `original` the one before scaling. `layers`
     selects a layer type in files with settings per layer type; `base` is the key of theta
-    in older files, and `scaled` whether `rope_scaling` applies to these layers.
+    in older files, and `scaled` whether `rope_scaling` applies to these layers. `attention`
+    is the key of the factor of cos and sin.
     """
 
     theta: float = 10000.0
@@ -43,6 +44,7 @@ class RopeDefaults:
     layers: str = ""
     base: str = "rope_theta"
     scaled: bool = True
+    attention: str = "attention_factor"
 
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
@@ -60,6 +62,8 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                 usual = replace(usual, layers=value)
             case ast.Option("base", ast.TextLiteral(value)):
                 usual = replace(usual, base=value)
+            case ast.Option("attention", ast.TextLiteral(value)):
+                usual = replace(usual, attention=value)
             case ast.Option("scaled", ast.Name("true" | "false" as truth)):
                 usual = replace(usual, scaled=truth == "true")
             case _:
@@ -69,7 +73,7 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                     option.span,
                     helps=[
                         "it takes the numbers `theta`, `context` and `original`, the texts "
-                        "`layers` and `base`, and `scaled=false`"
+                        "`layers`, `base` and `attention`, and `scaled=false`"
                     ],
                 )
     return usual
@@ -264,7 +268,7 @@ class _ScalingTable:
             ("factor", self.factor()),
             ("divisors", self.divisors("short_factor")),
             ("beyond", self.divisors("long_factor")),
-            ("attention", self.number("attention_factor")),
+            ("attention", self.number(self.usual.attention)),
             ("original", self.original()),
             ("longest", self.original()),
         )
@@ -302,7 +306,7 @@ class _ScalingTable:
         code).
         """
         given, scale, all_dim = (
-            self.number(n) for n in ("attention_factor", "mscale", "mscale_all_dim")
+            self.number(n) for n in (self.usual.attention, "mscale", "mscale_all_dim")
         )
         # the factor itself overrides the two it would be computed from
         if given is not None or not scale or not all_dim:

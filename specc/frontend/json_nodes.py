@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Origin, Span
 
 PlainJson: TypeAlias = bool | int | float | str | list["PlainJson"] | dict[str, "PlainJson"] | None
@@ -66,17 +66,32 @@ class JsonObject:
 
     def find(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key
-        that contains dots itself takes precedence.
+        that contains dots itself takes precedence. `*` matches every key:
+        `per_layer_config.*.head_dim` is the value that all layers with one agree on, or
+        E0403.
         """
         if path in self.members:
             return self.members[path]
         head, dot, rest = path.partition(".")
+        if head == "*":
+            return self._find_common(rest)
         member = self.members.get(head)
         return (
             member.value.find(rest)
             if dot and member and isinstance(member.value, JsonObject)
             else None
         )
+
+    def _find_common(self, path: str) -> JsonMember | None:
+        """Return the member that the values of all keys have at a path."""
+        inner = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
+        found = [member for value in inner if (member := value.find(path))]
+        for member in found[1:]:
+            if member.value.plain() != found[0].value.plain():
+                title = f"{member.key.text} differs between keys, expected one value"
+                others = [Label(found[0].span, "the first value")]
+                raise_error("E0403", title, member.span, others=others)
+        return found[0] if found else None
 
     def given(self, path: str) -> JsonMember | None:
         """Return the member at a path unless it is null."""

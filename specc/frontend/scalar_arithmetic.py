@@ -19,6 +19,7 @@ UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "abs": abs,
     "ceil": math.ceil,
     "cos": math.cos,
+    "erf": math.erf,
     "exp": math.exp,
     "expm1": math.expm1,
     "floor": math.floor,

@@ -463,6 +463,16 @@ DECODERS = {
         num_experts_per_tok=2, moe_intermediate_size=6, moe_shared_expert_intermediate_size=5,
     ),
     "recurrent_gemma": on_right(hybrid("RecurrentGemma", SIZES, num_hidden_layers=3, attention_window_size=3)),
+    "phimoe": writer("Phimoe", **{**EXPERTS, "num_local_experts": 4, "router_jitter_noise": 0.3}),
+    "gemma3n_text": writer(
+        "Gemma3nText", head_dim=8, num_hidden_layers=3, num_kv_shared_layers=1, sliding_window=3, laurel_rank=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=4, altup_num_inputs=2, activation_sparsity_pattern=[0.8, 0.0, 0.0],
+    ),
+    "gemma4_text": writer(
+        "Gemma4Text", head_dim=8, global_head_dim=12, sliding_window=3, vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=4, layer_types=["sliding_attention", "full_attention"],
+    ),
     "lfm2": hybrid("Lfm2", SIZES, layer_types=["conv", "full_attention"], block_multiple_of=8),
     "mamba": wider(
         Case(
