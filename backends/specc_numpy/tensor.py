@@ -31,7 +31,7 @@ def _sigmoid(x: Array) -> Array:
     return result
 
 
-POINTWISE: Mapping[str, Callable[[Array], Array]] = {
+POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "abs": np.abs,
     "ceil": np.ceil,
     "cos": np.cos,
@@ -67,7 +67,7 @@ def _power(a: Array, b: Array) -> Array:
     return result
 
 
-ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
+ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -79,7 +79,7 @@ ARITH: Mapping[str, Callable[[Array, Array], Array]] = {
     "mod": np.mod,
 }
 
-COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
+COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -95,9 +95,9 @@ evaluate.add(
         ops.Range: lambda op, env: np.arange(evaluate_length(op.length, env), dtype=np.int64),
         ops.Extent: lambda op, env, x: np.arange(x.shape[op.axis], dtype=np.int64),
         ops.Size: lambda op, env: np.array(evaluate_length(op.length, env), np.int64),
-        ops.Pointwise: lambda op, env, x: POINTWISE[op.fn](x),
-        ops.Arith: lambda op, env, left, right: ARITH[op.fn](left, right),
-        ops.Compare: lambda op, env, left, right: COMPARE[op.fn](left, right),
+        ops.Pointwise: lambda op, env, x: POINTWISE_FUNCTIONS[op.fn](x),
+        ops.Arith: lambda op, env, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
+        ops.Compare: lambda op, env, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
         ops.And: lambda op, env, left, right: np.logical_and(left, right),
         ops.Or: lambda op, env, left, right: np.logical_or(left, right),
         ops.Not: lambda op, env, a: np.logical_not(a),

@@ -29,7 +29,7 @@ from specc_onnx.write.model_file import parse_model, read_model
 from specc_onnx.write.model_writer import write_model
 from specc_onnx.write.package_writer import write_package
 
-RULES = (
+LOWERING_MODULES = (
     attention,
     einsum,
     elementwise,

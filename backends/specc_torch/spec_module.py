@@ -19,7 +19,7 @@ from specc.ir.shape_binding import bind_symbols
 from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS, Type
 from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
-from specc.weights.formats.safetensors_header import NUMPY
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
@@ -235,6 +235,6 @@ def _to_numpy(parameter: Tensor) -> Array:
     """A parameter as an array of its own type."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no such type of its own
-        return x.view(torch.int16).numpy().view(NUMPY["bf16"])
+        return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])
     made: Array = x.numpy()
     return made

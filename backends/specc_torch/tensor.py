@@ -19,7 +19,7 @@ from specc.ir.evaluation import (
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
-POINTWISE: Mapping[str, Callable[[Tensor], Tensor]] = {
+POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "abs": torch.abs,
     "ceil": torch.ceil,
     "cos": torch.cos,
@@ -71,7 +71,7 @@ def _floor_divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode="floor")
 
 
-ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
@@ -83,7 +83,7 @@ ARITH: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mod": _make_integer_division(torch.remainder),
 }
 
-COMPARE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "eq": torch.eq,
     "ne": torch.ne,
     "lt": torch.lt,
@@ -99,9 +99,9 @@ evaluate.add(
         ops.Range: lambda op, place: place.rows(place.length(op.length)),
         ops.Extent: lambda op, place, x: place.rows(x.shape[op.axis]),
         ops.Size: lambda op, place: place.scalar(place.length(op.length), torch.int64),
-        ops.Pointwise: lambda op, place, x: POINTWISE[op.fn](x),
-        ops.Arith: lambda op, place, left, right: ARITH[op.fn](left, right),
-        ops.Compare: lambda op, place, left, right: COMPARE[op.fn](left, right),
+        ops.Pointwise: lambda op, place, x: POINTWISE_FUNCTIONS[op.fn](x),
+        ops.Arith: lambda op, place, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
+        ops.Compare: lambda op, place, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
         ops.And: lambda op, place, left, right: left & right,
         ops.Or: lambda op, place, left, right: left | right,
         ops.Not: lambda op, place, a: ~a,

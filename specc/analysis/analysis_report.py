@@ -91,7 +91,7 @@ def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"
 
 
-CONDITION = "if its values are finite and nothing computed from them overflows"
+FINITE_VALUES_CONDITION = "if its values are finite and nothing computed from them overflows"
 """What the padding proof takes for granted."""
 
 
@@ -127,7 +127,7 @@ class AnalysisReport:
             said.append("batch elements are independent")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
             names = ", ".join(self.padded)
-            said.append(f"padding does not affect the outputs ({names}), {CONDITION}")
+            said.append(f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}")
         return said
 
     def _causal_lines(self) -> list[str]:

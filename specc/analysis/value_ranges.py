@@ -41,7 +41,7 @@ FUNCTION_RANGES: Mapping[str, ValueRange] = {
 }
 """What functions of `Pointwise` give, whatever they are given."""
 
-RISING = ("sqrt", "exp", "softplus", "sigmoid")
+INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 """Functions that grow with their operand."""
 
 UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
@@ -152,7 +152,7 @@ def _function(fn: str, given: ValueRange) -> ValueRange:
     """Bounds of a function of one element."""
     if fn == "neg":
         return -given[1], -given[0]
-    if fn in RISING:
+    if fn in INCREASING_FUNCTIONS:
         return _rising(fn, given[0], FUNCTION_RANGES[fn][1])
     if fn == "abs" and given[0] >= 0:
         return given

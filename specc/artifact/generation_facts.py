@@ -30,8 +30,8 @@ from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
-KEY = "generating"
-ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
+METADATA_KEY = "generating"
+STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class GenerationFacts:
             "apart": self.apart,
             "chunks": _chunk_data(self.chunks),
         }
-        return {KEY: facts}
+        return {METADATA_KEY: facts}
 
 
 def is_stream(about: Mapping[str, object]) -> bool:
     """Whether a package says that its step is a stream's; none that is written with."""
-    told = about.get(KEY)
+    told = about.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
 
 
@@ -142,7 +142,7 @@ def _state(state: DecodeState) -> Json:
 
 def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) -> GenerationFacts:
     """The facts of a package whose step graph is `step`. E0831 for what does not fit it."""
-    data = about.get(KEY)
+    data = about.get(METADATA_KEY)
     if not isinstance(data, dict):
         _damaged(path, "it does not say how it generates")
     fields = JsonFields(
@@ -282,7 +282,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         rows=_axis(fields, "rows", type_),
         most=fields.integer("most", 0, INTEGER_BOUND) if fields.has("most") else inf,
         initial=fields.text("initial"),
-        role=fields.choice("role", ROLES),
+        role=fields.choice("role", STATE_ROLES),
         layer=fields.integer("layer", 0, INTEGER_BOUND),
     )
 

@@ -47,10 +47,18 @@ class RandomWeights:
         return f"{self.count} weight{many} random (seed {self.seed})"
 
 
-SCALARS = ("max_tokens", "seed", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+SCALAR_SETTINGS = (
+    "max_tokens",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+)
 """Settings that it takes as inputs."""
 
-FIXED: Mapping[str, str] = {
+FIXED_SETTINGS: Mapping[str, str] = {
     "strategy": "strategy",
     "start": "start",
     "stop": "stop",
@@ -71,17 +79,17 @@ FIXED: Mapping[str, str] = {
 }
 """The settings that such a model was compiled with, and their keys in its metadata."""
 
-TOLD: Mapping[str, str] = {
-    **FIXED,
-    **{name: name for name in (*SCALARS, "stop_strings", "max_length")},
+RECORDED_SETTINGS: Mapping[str, str] = {
+    **FIXED_SETTINGS,
+    **{name: name for name in (*SCALAR_SETTINGS, "stop_strings", "max_length")},
 }
 """The settings that it records: those that are not fixed are its defaults."""
 
 
-LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
+QUANTIZED_LAYOUTS: tuple[WeightLayout, ...] = ("rows", "columns")
 MOST_LOST = 1e39
 """What a number of float32 can lose at most, and more."""
-ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
+ACTIVATION_ROUNDINGS: tuple[ActivationRounding, ...] = ("none", "row", "block", "tensor", "layer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +116,8 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
         form=QuantizationFormat(
             bits=bits,
             block=block,
-            layout=fields.choice("layout", LAYOUTS),
-            rounding=fields.choice("rounding", ROUNDINGS),
+            layout=fields.choice("layout", QUANTIZED_LAYOUTS),
+            rounding=fields.choice("rounding", ACTIVATION_ROUNDINGS),
             turned=fields.flag("turned"),
         ),
         scales=fields.text("scales"),
@@ -119,12 +127,12 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     )
 
 
-KEY = "specc"
-DOC = "specc.doc"
+METADATA_KEY = "specc"
+DOC_METADATA_KEY = "specc.doc"
 """The spec's own line, which models have a place of their own for."""
-FORMAT = 1
+FORMAT_VERSION = 1
 MOST_BYTES = 64 * 2**20
-LONE = re.compile("[\ud800-\udfff]")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +195,7 @@ class Manifest:
             "streaming": self.streaming,
         }
         data = {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "specc": self.version,
             "model": self.name,
             "doc": self.doc,
@@ -230,7 +238,7 @@ def _streaming_from(data: object) -> StreamSection | None:
 def manifest_to_text(data: Mapping[str, object]) -> str:
     """Compact JSON; bytes of a file's name that are no UTF-8 are escaped."""
     text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return LONE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
@@ -239,7 +247,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
         raise_error(
             "E0917", f"the description inside `{path}` is larger than {MOST_BYTES // 2**20} MiB"
         )
-    data = open_record(text, FORMAT, "model", partial(_damaged, path))
+    data = open_record(text, FORMAT_VERSION, "model", partial(_damaged, path))
     graphs = read_graphs(data.text("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs stands beside the one that it belongs to;

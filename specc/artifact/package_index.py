@@ -25,14 +25,14 @@ from specc.io.json_io import JsonFields, open_record, parse_strict_json
 from specc.io.json_io import to_json_value as as_json
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 
-NAME = "specc.json"
-FORMAT = 1
+INDEX_FILE = "specc.json"
+FORMAT_VERSION = 1
 MOST_BYTES = 64 * 2**20
 MOST_FILES = 10_000
 MOST_GRAPHS = 64
 
-BLANK = "0" * 64
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+BLANK_HASH = "0" * 64
+_PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class PackageIndex:
     def dump(self) -> bytes:
         """As JSON, the same bytes for the same package, with their own hash in it."""
         data = {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "specc": self.version,
             "model": self.model,
             "graphs": dict(self.graphs),
@@ -74,7 +74,7 @@ class PackageIndex:
             "every_load": self.every_load,
             "about": dict(self.about),
             "sources": dict(self.sources),
-            "seal": BLANK,
+            "seal": BLANK_HASH,
         }
         # Sorted and never dated: a package compiled twice has the same bytes.
         text = json.dumps(data, ensure_ascii=False, sort_keys=True, indent=1)
@@ -83,7 +83,7 @@ class PackageIndex:
 
 def _sealed(data: bytes) -> bytes:
     """The bytes of an index with their own hash, made while zeros stood in its place."""
-    return data.replace(BLANK.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
+    return data.replace(BLANK_HASH.encode(), hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def is_unmodified(data: bytes) -> bool:
@@ -96,18 +96,20 @@ def is_unmodified(data: bytes) -> bool:
     seal = found.get("seal") if isinstance(found, dict) else None
     if not isinstance(seal, str) or not is_sha256(seal):
         return False
-    return _sealed(data.replace(seal.encode(), BLANK.encode(), 1)) == data
+    return _sealed(data.replace(seal.encode(), BLANK_HASH.encode(), 1)) == data
 
 
 def is_plain_file_name(name: str) -> bool:
     """Whether a name is that of a file in the folder itself, on any system, and not the index's."""
-    return _PLAIN.fullmatch(name) is not None and not name.endswith(".") and name != NAME
+    return (
+        _PORTABLE_NAME.fullmatch(name) is not None and not name.endswith(".") and name != INDEX_FILE
+    )
 
 
 def is_package_directory(path: str | Path) -> bool:
     """Whether a path is a folder with an index, as a checkpoint's is not."""
     try:
-        return (Path(path) / NAME).is_file()
+        return (Path(path) / INDEX_FILE).is_file()
     except (OSError, ValueError):
         return False
 
@@ -117,13 +119,13 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
 
     E0802 where there is none that can be read, E0831 where it is damaged.
     """
-    where = folder / NAME
+    where = folder / INDEX_FILE
     try:
         data = read_regular_file(where, MOST_BYTES)
     except UnreadableFile as error:
         raise_error(
             "E0802",
-            f"the package `{escape_text(str(folder))}` cannot be read: its `{NAME}`: "
+            f"the package `{escape_text(str(folder))}` cannot be read: its `{INDEX_FILE}`: "
             f"{error.reason}",
             helps=["a folder is a package if `specc compile` wrote it with --graphs"],
         )
@@ -135,7 +137,7 @@ def read_index(folder: Path, *, contents: bool = False) -> PackageIndex:
 
 def parse_index(data: bytes, where: str) -> PackageIndex:
     """An index from its bytes; `where` names it in messages. E0831 for an invalid one."""
-    found = open_record(data, FORMAT, "package", partial(_damaged, where))
+    found = open_record(data, FORMAT_VERSION, "package", partial(_damaged, where))
     files = _files(found, where)
     index = PackageIndex(
         model=found.text("model"),

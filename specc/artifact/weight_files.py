@@ -11,7 +11,7 @@ from pathlib import Path
 from specc.io.json_io import as_exact_integer
 from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file
 
-HEAD = 1 << 20
+COMPARED_BYTES = 1 << 20
 """So many bytes at the beginning of a file are compared whenever a model is opened."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -54,7 +54,7 @@ def is_sha256(text: str) -> bool:
 
 def checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
     """What is recorded of a checkpoint whose content has that hash."""
-    size, head = regular_file_size(path), file_sha256(path, HEAD)
+    size, head = regular_file_size(path), file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
     return WeightFileFacts(size, sha256, head)
@@ -90,7 +90,7 @@ def explain_mismatch(
     if size != facts.bytes:
         return f"it has {size} bytes, {facts.bytes} were there when the model was compiled"
     # The beginning of a checkpoint is its header: names, shapes and places.
-    if facts.head and file_sha256(path, HEAD) != facts.head:
+    if facts.head and file_sha256(path, COMPARED_BYTES) != facts.head:
         return "the weights file has changed since the model was compiled"
     if contents and file_sha256(path) != facts.sha256:
         return "its content is not what it was when the model was compiled"

@@ -10,10 +10,16 @@ from specc.batch_inference.crash_journal import CrashJournal
 from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
 from specc.batch_inference.format_registry import find_format
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics, write_part
-from specc.batch_inference.plan import FOLDER, BatchLimits, JobPlan, PlannedFile, describe_file
-from specc.batch_inference.result_columns import ERROR
+from specc.batch_inference.plan import (
+    PLAN_DIRECTORY,
+    BatchLimits,
+    JobPlan,
+    PlannedFile,
+    describe_file,
+)
+from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_batches import (
-    BROKEN,
+    UNREADABLE_ROW_CODE,
     InputRow,
     count_padding,
     group_by_shape,
@@ -24,7 +30,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.safe_read import escape_text
 from specc.runtime.generation import GenerationResult
 
-FATAL = "E0882"
+CRASHED_ROW_CODE = "E0882"
 """The code of a row whose process died of it."""
 
 MOST_TEXT = 500
@@ -64,7 +70,7 @@ class BlockRunner:
             return before
         # what is begun stands in the journal, so that a row that kills its process is
         # known to whoever does the block again
-        with CrashJournal.open(self.out / FOLDER / f"{number:06}.now") as journal:
+        with CrashJournal.open(self.out / PLAN_DIRECTORY / f"{number:06}.now") as journal:
             with translate_os_errors(Path(self.plan.files[self.plan.blocks[number].file].path)):
                 table = self._read(number)
             count = self.plan.blocks[number].rows
@@ -195,7 +201,7 @@ class OpenBlock:
         # a process died in this batch before: only row by row is it seen of which one
         if self.journal.fatal(numbers):
             title = "the process that computed this row died, twice"
-            return self._retry(batch, Diagnostic(FATAL, title))
+            return self._retry(batch, Diagnostic(CRASHED_ROW_CODE, title))
         self.journal.begin(numbers)
         try:
             began = time.perf_counter()
@@ -219,9 +225,9 @@ class OpenBlock:
 
     def _fail(self, number: int, fault: Diagnostic) -> None:
         """Record the error of a row."""
-        notes = f": {fault.notes[0]}" if fault.notes and fault.code != BROKEN else ""
+        notes = f": {fault.notes[0]}" if fault.notes and fault.code != UNREADABLE_ROW_CODE else ""
         text = escape_text(f"{fault.title}{notes}")[:MOST_TEXT]
-        self.values[number] = {ERROR.name: f"{fault.code} {text}"}
+        self.values[number] = {ERROR_COLUMN.name: f"{fault.code} {text}"}
         self.done.errors.append((number, fault.code, text))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from specc.io.json_io import parse_strict_json
 from specc.io.output_paths import raise_os_error
 
-TWICE = 2
+MAX_ATTEMPTS = 2
 
 
 @dataclass
@@ -52,11 +52,11 @@ class CrashJournal:
 
     def fatal(self, rows: Sequence[int]) -> bool:
         """Whether processes died of these rows, twice."""
-        return self.died.get(journal_key(rows), 0) >= TWICE
+        return self.died.get(journal_key(rows), 0) >= MAX_ATTEMPTS
 
     def blamed(self) -> set[int]:
         """The rows of which processes died twice, alone or together."""
-        keys = (key for key, count in self.died.items() if count >= TWICE)
+        keys = (key for key, count in self.died.items() if count >= MAX_ATTEMPTS)
         return {int(n) for key in keys for n in key.split() if n.isdecimal()}
 
     def close(self) -> None:

@@ -20,15 +20,15 @@ from typing import IO, Any, NoReturn, TextIO
 
 from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.part_files import BlockStatistics
-from specc.batch_inference.plan import FOLDER, read_plan
+from specc.batch_inference.plan import PLAN_DIRECTORY, read_plan
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.json_io import JsonFields
 from specc.io.safe_read import escape_text
 from specc.version import __version__
 
-ENDED = -1
+END_MARKER = -1
 
-PAUSE = 0.1
+PROGRESS_INTERVAL = 0.1
 """Seconds between two messages of how many rows are done."""
 
 
@@ -68,7 +68,7 @@ class _Told:
     def count(self, rows: int) -> None:
         """So many rows more are done."""
         self.rows += rows
-        if time.monotonic() - self.last >= PAUSE:
+        if time.monotonic() - self.last >= PROGRESS_INTERVAL:
             self.now()
 
     def now(self) -> None:
@@ -84,13 +84,13 @@ def _asked() -> Iterator[int]:
 
     def listen() -> None:
         for line in sys.stdin:
-            if int(line) == ENDED:
-                return numbers.put(ENDED)
+            if int(line) == END_MARKER:
+                return numbers.put(END_MARKER)
             numbers.put(int(line))
         os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
-    while (number := numbers.get()) != ENDED:
+    while (number := numbers.get()) != END_MARKER:
         yield number
 
 
@@ -190,12 +190,12 @@ class LocalEngine:
         """Gives a process its next block, or lets it end."""
         worker.block = self.waiting.popleft() if self.waiting else None
         worker.reported, worker.journal = 0, self._journal(worker.block)
-        worker.ask(ENDED if worker.block is None else worker.block)
+        worker.ask(END_MARKER if worker.block is None else worker.block)
 
     def _journal(self, block: int | None) -> bytes:
         """What is written down of a block that is being done."""
         with suppress(OSError):
-            return (self.out / FOLDER / f"{block or 0:06}.now").read_bytes()
+            return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
         return b""
 
     def _hear(self, worker: _Worker, answers: selectors.BaseSelector) -> Iterator[BlockProgress]:
@@ -259,17 +259,17 @@ def _hopeless(worker: _Worker, status: int) -> NoReturn:
     )
 
 
-QUIET = {
+RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """What Ray reads when it is imported: it tells nobody of us, and draws no bars."""
 
-STORE = 80 * 2**20
+OBJECT_STORE_BYTES = 80 * 2**20
 """Bytes of its object store, through which numbers of blocks go and no rows."""
 
-PATIENCE = 5
+CONNECT_TIMEOUT = 5
 """Seconds until an address that does not answer is taken for none."""
 
 
@@ -336,7 +336,7 @@ class RayEngine:
         ray = self.check()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if not self.address:
-            options |= {"include_dashboard": False, "object_store_memory": STORE}
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
             options |= {"num_cpus": max(self.workers, 1) + 1}
         try:
             ray.init(address=self.address or "local", **options)
@@ -346,7 +346,7 @@ class RayEngine:
 
     def check(self) -> Any:
         """Ray, which is installed, and whose cluster answers. E0888 otherwise."""
-        os.environ.update({k: os.environ.get(k, v) for k, v in QUIET.items()})
+        os.environ.update({k: os.environ.get(k, v) for k, v in RAY_ENVIRONMENT.items()})
         try:
             import ray
             import ray.data
@@ -369,7 +369,7 @@ class RayEngine:
         if not host or not port.isdigit():
             return  # a name that Ray knows, as `auto`
         try:
-            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as fault:
             self._unreached(str(fault))
 

@@ -17,12 +17,12 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 
-NUMBERS = ("f32", "f64", "i64", "u64", "i32", "bool")
-OTHERS = ("text", "binary", "json")
+NUMERIC_TYPES = ("f32", "f64", "i64", "u64", "i32", "bool")
+OTHER_TYPES = ("text", "binary", "json")
 """`json` is any value, written as JSON text where a format has no such thing."""
 
 
-NULL = "null"
+NULL_TYPE = "null"
 """Of a column in which nobody has said anything yet."""
 
 
@@ -134,7 +134,7 @@ class FileFormat(Protocol):
         ...
 
 
-READABLE = "give a regular file that you may read, or a folder of such files"
+READABLE_FILE_HELP = "give a regular file that you may read, or a folder of such files"
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise_unreadable(path, describe_os_error(error), READABLE)
+        raise_unreadable(path, describe_os_error(error), READABLE_FILE_HELP)
 
 
 def check_readable(path: Path) -> None:
@@ -151,5 +151,5 @@ def check_readable(path: Path) -> None:
     try:
         descriptor = open_regular_file(path)
     except UnreadableFile as fault:
-        raise_unreadable(path, fault.reason, READABLE)
+        raise_unreadable(path, fault.reason, READABLE_FILE_HELP)
     os.close(descriptor)

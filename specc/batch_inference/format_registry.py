@@ -17,12 +17,12 @@ from specc.batch_inference.text_lines import CsvFile, JsonLinesFile, TextLinesFi
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text, raise_unreadable
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 def find_images(folder: Path) -> list[Path]:
     """The pictures in a folder and those below it, sorted by path."""
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS)
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
 
 
@@ -50,7 +50,7 @@ class ImageDirectory:
         }
 
 
-FORMATS: dict[str, type[FileFormat]] = {
+FILE_FORMATS: dict[str, type[FileFormat]] = {
     ".parquet": ParquetFile,
     ".jsonl": JsonLinesFile,
     ".ndjson": JsonLinesFile,
@@ -63,12 +63,12 @@ def find_format(path: Path) -> FileFormat:
     """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
         return ImageDirectory()
-    made = FORMATS.get(path.suffix.lower())
+    made = FILE_FORMATS.get(path.suffix.lower())
     if made is None:
         raise_error(
             "E0873",
             f"`{escape_text(path)}` is no table that specc reads",
-            notes=[f"the ending decides: {', '.join(FORMATS)}, or a folder of pictures"],
+            notes=[f"the ending decides: {', '.join(FILE_FORMATS)}, or a folder of pictures"],
             helps=["give the file one of these endings, or convert it"],
         )
     return made()
@@ -103,7 +103,7 @@ def _in_folder(folder: Path) -> list[Path]:
     tables = sorted(
         p
         for p in folder.iterdir()
-        if p.suffix.lower() in FORMATS and p.name[0] not in "._" and p.is_file()
+        if p.suffix.lower() in FILE_FORMATS and p.name[0] not in "._" and p.is_file()
     )
     if tables:
         return tables
@@ -111,7 +111,7 @@ def _in_folder(folder: Path) -> list[Path]:
         raise_error(
             "E0873",
             f"the folder `{escape_text(folder)}` holds neither tables nor pictures",
-            notes=[f"tables end in {', '.join(FORMATS)}"],
+            notes=[f"tables end in {', '.join(FILE_FORMATS)}"],
             helps=["give the files themselves"],
         )
     return [folder]

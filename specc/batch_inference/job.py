@@ -12,7 +12,7 @@ from pathlib import Path
 from specc.batch_inference.block import BlockRunner
 from specc.batch_inference.engines import BlockProgress, LocalEngine, RayEngine
 from specc.batch_inference.part_files import BlockStatistics, read_block_statistics
-from specc.batch_inference.plan import FOLDER, JobPlan, check_same, read_plan
+from specc.batch_inference.plan import PLAN_DIRECTORY, JobPlan, check_same, read_plan
 from specc.batch_inference.planning import JobRequest, make_plan
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import format_repr
@@ -21,7 +21,7 @@ from specc.io.output_paths import raise_os_error
 from specc.io.safe_read import escape_text
 
 ENGINES = ("local", "serial", "ray")
-ERRORS = f"{FOLDER}/errors.jsonl"
+ERRORS_FILE = f"{PLAN_DIRECTORY}/errors.jsonl"
 
 
 @dataclass(kw_only=True)
@@ -132,7 +132,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
             _check_errors(job, report)
         watch(report)
     _errors_of(report)
-    for left in (out / FOLDER).glob("*.now"):  # of who was killed behind a part
+    for left in (out / PLAN_DIRECTORY).glob("*.now"):  # of who was killed behind a part
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
     return report
@@ -150,7 +150,7 @@ def _ray(job: JobRequest, out: Path) -> RayEngine:
 
 def _check_writable(out: Path) -> None:
     """E0812 before anything is computed for a folder that takes no files."""
-    for folder in (out, out / FOLDER):
+    for folder in (out, out / PLAN_DIRECTORY):
         if not os.access(folder, os.W_OK):
             raise_os_error(PermissionError(errno.EACCES, "Permission denied"), folder)
 
@@ -198,7 +198,7 @@ def _check_errors(job: JobRequest, report: JobReport) -> None:
         raise_error(
             "E0887",
             f"{_rows(report.errors)} no result, and {job.most_errors} may be without",
-            notes=[f"they are in `{escape_text(report.out / ERRORS)}`"],
+            notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
             helps=["mend the rows, or grant more: --max-errors N"],
         )
 
@@ -217,9 +217,9 @@ def _errors_of(report: JobReport) -> None:
             told = {"file": path, "row": block.start + row, "code": code, "why": text}
             lines.append(json.dumps(told, ensure_ascii=False))
     text = "".join(f"{line}\n" for line in lines)
-    if lines or (report.out / ERRORS).exists():
+    if lines or (report.out / ERRORS_FILE).exists():
         data = text.encode("utf-8", "backslashreplace")
-        write_file_atomically(report.out / ERRORS, [data])
+        write_file_atomically(report.out / ERRORS_FILE, [data])
 
 
 def _is_path(value: object) -> bool:
@@ -238,7 +238,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
-ARGUMENTS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+ARGUMENT_CHECKS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
     "data": (
         "a path or more, each a text",
         lambda v: isinstance(v, tuple) and bool(v) and all(map(_is_path, v)),
@@ -261,7 +261,7 @@ ARGUMENTS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
 def check_job_arguments(**asked: object) -> None:
     """Raise E0970 for the first argument of the wrong type."""
     for name, value in asked.items():
-        due, fits = ARGUMENTS[name]
+        due, fits = ARGUMENT_CHECKS[name]
         if not fits(value):
             raise_error(
                 "E0970",

@@ -42,8 +42,8 @@ def import_pyarrow(name: str = "pyarrow") -> Arrow:
     return pyarrow.parquet if name == "pyarrow.parquet" else pyarrow
 
 
-TEXTS = ("string", "large_string", "string_view")
-BYTES = ("binary", "large_binary", "binary_view")
+ARROW_STRING_TYPES = ("string", "large_string", "string_view")
+ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 """Names of Arrow's types."""
 
 
@@ -160,8 +160,8 @@ def _kind(type: Arrow) -> ColumnType:
         "i64": of.is_integer(type),
         "f32": of.is_float32(type) or of.is_float16(type),
         "f64": of.is_float64(type),
-        "text": str(type) in TEXTS or _texts(type),
-        "binary": str(type) in BYTES or of.is_fixed_size_binary(type),
+        "text": str(type) in ARROW_STRING_TYPES or _texts(type),
+        "binary": str(type) in ARROW_BINARY_TYPES or of.is_fixed_size_binary(type),
     }
     return ColumnType(next((kind for kind, fits in kinds.items() if fits), "json"))
 
@@ -169,7 +169,7 @@ def _kind(type: Arrow) -> ColumnType:
 def _texts(type: Arrow) -> bool:
     """Whether values are numbers of texts in a table of their own."""
     types = import_pyarrow().types
-    return bool(types.is_dictionary(type) and str(type.value_type) in TEXTS)
+    return bool(types.is_dictionary(type) and str(type.value_type) in ARROW_STRING_TYPES)
 
 
 def encode_parquet(columns: Sequence[TableColumn], rows: Mapping[str, Sequence[object]]) -> bytes:

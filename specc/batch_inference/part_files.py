@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from specc.batch_inference.file_format import BadRow, Rows, TableColumn, plain_value
 from specc.batch_inference.parquet import encode_parquet
-from specc.batch_inference.plan import FOLDER, JobPlan
+from specc.batch_inference.plan import PLAN_DIRECTORY, JobPlan
 from specc.diagnostics.diagnostic import Failed
 from specc.io.atomic_write import write_file_atomically
 from specc.io.json_io import JsonFields, Record
@@ -61,7 +61,7 @@ def write_part(
     data = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
     says = json.dumps(done.to_json(), ensure_ascii=False)
     # the part comes last: where it is there, so is what is said of it
-    told = out / FOLDER / f"{done.number:06}.json"
+    told = out / PLAN_DIRECTORY / f"{done.number:06}.json"
     write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.part(done.number), [data])
 
@@ -71,7 +71,7 @@ def read_block_statistics(plan: JobPlan, out: Path, number: int) -> BlockStatist
     if not (out / plan.part(number)).is_file():
         return None
     try:
-        text = (out / FOLDER / f"{number:06}.json").read_text("utf-8")
+        text = (out / PLAN_DIRECTORY / f"{number:06}.json").read_text("utf-8")
         return BlockStatistics.from_fields(JsonFields(json.loads(text)))
     # whatever is wrong with what is said, the block is simply done again
     except (OSError, ValueError, Failed):
@@ -92,9 +92,9 @@ def encode_part(to: str, columns: Sequence[TableColumn], values: dict[str, list[
 def _line(row: Mapping[str, object]) -> str:
     """A row as a line of JSON."""
     try:
-        text = QUICK.encode(row)
+        text = JSON_ENCODER.encode(row)
     except ValueError:  # numbers that JSON has not, which become nothing
-        text = QUICK.encode(_json(row))
+        text = JSON_ENCODER.encode(_json(row))
     return f"{text}\n"
 
 
@@ -103,7 +103,7 @@ def columns_as_text(columns: Sequence[TableColumn], values: dict[str, list[objec
     for column in columns:
         if column.kind.of == "json" and not column.kind.sizes:
             values[column.name] = [
-                None if v is None else QUICK.encode(_json(v)) for v in values[column.name]
+                None if v is None else JSON_ENCODER.encode(_json(v)) for v in values[column.name]
             ]
 
 
@@ -133,5 +133,7 @@ def _other(value: object) -> object:
     return str(value)
 
 
-QUICK = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, default=_other)
+JSON_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, default=_other
+)
 """Made once, and not asked for each number whether it is one; ValueError where one is not."""

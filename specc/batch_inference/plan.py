@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.package_index import NAME, is_package_directory
+from specc.artifact.package_index import INDEX_FILE, is_package_directory
 from specc.batch_inference.file_format import ColumnType, RowBlock, TableColumn
 from specc.batch_inference.format_registry import find_images
 from specc.diagnostics.diagnostic import raise_error
@@ -18,9 +18,9 @@ from specc.io.json_io import InvalidJson, parse_strict_json, to_json_value
 from specc.io.safe_read import describe_os_error, escape_text, raise_unreadable
 from specc.version import __version__
 
-FOLDER = "_specc"
-FILE = "plan.json"
-FORMATS = ("parquet", "jsonl")
+PLAN_DIRECTORY = "_specc"
+PLAN_FILE = "plan.json"
+OUTPUT_FORMATS = ("parquet", "jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,14 @@ class JobPlan:
         """Leaves the plan in the folder of the parts."""
         # names of files may hold bytes that are no text, which come back as they were
         text = json.dumps(self.as_json(), ensure_ascii=False, indent=1)
-        write_file_atomically(out / FOLDER / FILE, [text.encode("utf-8", "surrogatepass")])
+        write_file_atomically(
+            out / PLAN_DIRECTORY / PLAN_FILE, [text.encode("utf-8", "surrogatepass")]
+        )
 
 
 def read_plan(out: Path) -> JobPlan | None:
     """Return the plan in a directory, if any. Raise E0802 if unreadable, E0876 if damaged."""
-    path = out / FOLDER / FILE
+    path = out / PLAN_DIRECTORY / PLAN_FILE
     try:
         text = path.read_bytes().decode("utf-8", "surrogatepass")
     except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +194,7 @@ def _told(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
 
 def hash_model(path: Path) -> str:
     """Return the SHA-256 of a model file or package index, which hold the hashes of other files."""
-    file = path / NAME if is_package_directory(path) else path
+    file = path / INDEX_FILE if is_package_directory(path) else path
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.batch_inference.file_format import (
-    NULL,
+    NULL_TYPE,
     ColumnType,
     RowBlock,
     TableColumn,
@@ -16,16 +16,16 @@ from specc.batch_inference.file_format import (
 from specc.batch_inference.format_registry import find_files, find_format
 from specc.batch_inference.parquet import import_pyarrow
 from specc.batch_inference.plan import (
-    FILE,
-    FOLDER,
-    FORMATS,
+    OUTPUT_FORMATS,
+    PLAN_DIRECTORY,
+    PLAN_FILE,
     BatchLimits,
     JobPlan,
     PlannedFile,
     describe_file,
     hash_model,
 )
-from specc.batch_inference.result_columns import ERROR
+from specc.batch_inference.result_columns import ERROR_COLUMN
 from specc.batch_inference.row_model import RowModel, find_text_inputs
 from specc.batch_inference.text_lines import JsonLinesFile
 from specc.diagnostics.diagnostic import raise_error
@@ -33,10 +33,10 @@ from specc.io.safe_read import escape_text
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.open_model import has_batch_shared_scales, open_compiled
 
-ROWS = 4096
+BLOCK_ROWS = 4096
 """Rows of a block: so many that sorting them by length leaves little padding."""
 
-USUAL = ("text", "image")
+DEFAULT_COLUMNS = ("text", "image")
 """Columns that tables of texts and of pictures have."""
 
 
@@ -56,7 +56,7 @@ class JobRequest:
     graph: str = ""
     provider: str = "cpu"
     to: str = ""
-    rows: int = ROWS
+    rows: int = BLOCK_ROWS
     limits: BatchLimits = field(default_factory=BatchLimits)
     workers: int = 0
     engine: str = "local"
@@ -82,7 +82,7 @@ def make_plan(job: JobRequest) -> JobPlan:
         graph=job.graph,
         provider=job.provider,
     )
-    results = (*model.result_columns(), ERROR)
+    results = (*model.result_columns(), ERROR_COLUMN)
     kept = _kept(job, columns, chosen, results)
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
@@ -111,7 +111,7 @@ def _files(job: JobRequest) -> list[Path]:
     """What is read; no parts that the job itself has written into the same folder."""
     files, out = find_files(job.data), Path(job.out).resolve()
     # a folder without a plan holds nothing that a job has written
-    if not (out / FOLDER / FILE).is_file():
+    if not (out / PLAN_DIRECTORY / PLAN_FILE).is_file():
         return files
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
@@ -141,7 +141,7 @@ def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
 
 def _widen_null(kind: ColumnType) -> ColumnType:
     """Return the type of a column; one that is null in every file may hold any value."""
-    return ColumnType("json") if kind.of == NULL else kind
+    return ColumnType("json") if kind.of == NULL_TYPE else kind
 
 
 def _joined(
@@ -173,8 +173,8 @@ def _both(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None
     if one is None or other is None or one == other:
         return other if one is not None else None
     # a column of nulls fits every other
-    if NULL in (one.of, other.of):
-        return one if other.of == NULL else other
+    if NULL_TYPE in (one.of, other.of):
+        return one if other.of == NULL_TYPE else other
     # one file says 1 where another says 1.5: JSON has but one kind of numbers
     numbers = {"i64", "f64"}
     plain = not one.sizes and not other.sizes
@@ -185,11 +185,11 @@ def _format_to(job: JobRequest, files: Sequence[Path]) -> str:
     """What is written: as asked for, else as what is read."""
     tables = any(p.suffix.lower() == ".parquet" for p in files)
     to = job.to or ("parquet" if tables else "jsonl")
-    if to not in FORMATS:
+    if to not in OUTPUT_FORMATS:
         raise_error(
             "E0873",
             f"rows cannot be written as `{escape_text(to)}`",
-            helps=[f"one of {', '.join(FORMATS)}"],
+            helps=[f"one of {', '.join(OUTPUT_FORMATS)}"],
         )
     if to == "parquet":
         import_pyarrow()  # whoever lacks it is told now, and not behind the first block
@@ -208,7 +208,7 @@ def _obvious(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[str, s
     # what says which rows are there is filled in from those
     beside = {find_mask_input(entrance.graph, n) for n in entrance.asked}
     asked = [n for n in entrance.asked if n not in beside]
-    usual = next((c for c in USUAL if c in columns), "")
+    usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or asked
     if usual and len(open_inputs) <= 1:
         return {open_inputs[0]: usual}

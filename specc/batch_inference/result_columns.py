@@ -28,10 +28,10 @@ from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionLocation, find_attentions
 from specc.runtime.generation import GenerationResult
 
-ERROR = TableColumn("error", ColumnType("text"))
+ERROR_COLUMN = TableColumn("error", ColumnType("text"))
 """Why a row has no results; nothing where it has."""
 
-ATTENTION = "attention."
+ATTENTION_PREFIX = "attention."
 """Begins the name of a column that holds the weights of an attention, by its scope."""
 
 
@@ -56,7 +56,7 @@ class GraphResults:
     def columns(self) -> Iterator[TableColumn]:
         """The columns of the results. E0879 for an output without a row of its own."""
         for name, record in self.plan():
-            if name.startswith(ATTENTION):
+            if name.startswith(ATTENTION_PREFIX):
                 heads, _, _ = self._of_attention(name)
                 yield TableColumn(name, ColumnType("f32", (heads.number, None, None)))
                 continue
@@ -81,7 +81,7 @@ class GraphResults:
     @property
     def attends(self) -> bool:
         """Whether weights of attentions are asked for."""
-        return any(name.startswith(ATTENTION) for name in self.raw)
+        return any(name.startswith(ATTENTION_PREFIX) for name in self.raw)
 
     @cached_property
     def attentions(self) -> dict[str, AttentionLocation]:
@@ -93,11 +93,11 @@ class GraphResults:
         a loop.
         """
         known = self.attentions
-        place = known.get(name.removeprefix(ATTENTION))
+        place = known.get(name.removeprefix(ATTENTION_PREFIX))
         if place is None:
             raise_error(
                 "E0879",
-                f"the model has no attention `{escape_text(name.removeprefix(ATTENTION))}`",
+                f"the model has no attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}`",
                 notes=[f"it has {escape_text(', '.join(known))[:600]}"] if known else (),
                 helps=["name one by its scope: --raw attention.SCOPE"],
             )
@@ -105,9 +105,8 @@ class GraphResults:
         if place.loops and shape[-2].number != 1:
             raise_error(
                 "E0879",
-                f"the attention `{escape_text(name.removeprefix(ATTENTION))}` looks again in "
-                f""
-                "every turn of a loop",
+                f"the attention `{escape_text(name.removeprefix(ATTENTION_PREFIX))}` runs in every "
+                "iteration of a loop",
                 helps=["see one row of it: specc run --attention"],
             )
         heads = shape[-3] if len(shape) > 3 else Dim.of(1)
@@ -130,7 +129,7 @@ class GraphResults:
 
     def _own(self, name: str, value: Array, row: InputRow, padded: "LengthPadding") -> Array:
         """The part of a result that is the row's own, without its padding."""
-        if name.startswith(ATTENTION):
+        if name.startswith(ATTENTION_PREFIX):
             return padded.cut(value, self._of_attention(name), row)
         return padded.cut(value, self.graph.outputs[name].type.shape[1:], row)
 

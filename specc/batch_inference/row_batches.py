@@ -23,12 +23,12 @@ from specc.preprocessing.images import (
     normalize_image,
     read_image,
 )
-from specc.preprocessing.records import TEXT, ImageRecord
+from specc.preprocessing.records import TEXT_READINGS, ImageRecord
 from specc.preprocessing.text_batches import batch_rows, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
 from specc.runtime.model_inputs import ModelInputs
 
-BROKEN = "E0877"
+UNREADABLE_ROW_CODE = "E0877"
 """The code of a row that cannot be read from its file."""
 
 
@@ -108,7 +108,7 @@ class RowReader:
         # the exact types: a truth is a whole number to Python, and none to a model
         kinds = {*map(type, values)}
         with suppress(Failed, OverflowError):
-            if isinstance(record, TEXT) and kinds == {str}:
+            if isinstance(record, TEXT_READINGS) and kinds == {str}:
                 return encode_texts([v for v in values if isinstance(v, str)], record)
             if not isinstance(record, ImageRecord) and kinds == {list} and type_.rank == 2:
                 return _whole_numbers(values, type_.dtype, name)
@@ -124,7 +124,7 @@ class RowReader:
                 return _pixels(value, record)
             several = value if isinstance(value, list) else [value]
             return np.stack([_pixels(one, record) for one in several or [None]])
-        if isinstance(record, TEXT) and isinstance(value, str):
+        if isinstance(record, TEXT_READINGS) and isinstance(value, str):
             return encode_text_ids(value, record)
         made = nested_array(value, f"the column `{self.columns[name]}`")
         wanted = self.entrance.graph.inputs[name].type.rank - 1
@@ -171,7 +171,7 @@ def _all_broken(table: Rows) -> dict[int, Diagnostic]:
 def _broken(table: Rows, number: int) -> Diagnostic:
     """The first thing that cannot be read of a row."""
     why = next(v.why for c in table.values() if isinstance(v := c[number], BadRow))
-    return Diagnostic(BROKEN, f"the row cannot be read: {why}")
+    return Diagnostic(UNREADABLE_ROW_CODE, f"the row cannot be read: {why}")
 
 
 def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
@@ -200,10 +200,10 @@ def _pixels(value: object, record: ImageRecord) -> Array:
     return np.asarray(read_image(value, record)[0])
 
 
-BYTES = 4
+FLOAT_BYTES = 4
 """Of a number of f32."""
 
-MOST, FEWEST = 1.15, 8
+MAX_PADDING, FEWEST = 1.15, 8
 """Positions per position that is not padding; ignored for that few rows."""
 
 Cost = Callable[[int, int], int]
@@ -232,7 +232,7 @@ def make_batches(
             count, longest = len(batch) + 1, row.length(padded)
             content += longest
             places = count * longest
-            little_padding = count <= FEWEST or places <= MOST * content
+            little_padding = count <= FEWEST or places <= MAX_PADDING * content
             fits = (
                 count <= limits.cap
                 and places <= limits.tokens
@@ -305,7 +305,7 @@ class CostFormulas:
         if key not in self.found:
             dims = (self.works,) if what == "work" else self.sizes
             most = max((self._at(d, rows, length) for d in dims), default=0)
-            self.found[key] = most if what == "work" else BYTES * most
+            self.found[key] = most if what == "work" else FLOAT_BYTES * most
         return self.found[key]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from specc.batch_inference.file_format import TableColumn
 from specc.batch_inference.result_columns import (
-    ATTENTION,
+    ATTENTION_PREFIX,
     GeneratedResults,
     GraphResults,
     LengthPadding,
@@ -19,7 +19,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
-from specc.preprocessing.records import TEXT
+from specc.preprocessing.records import TEXT_READINGS
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.continuous_batching import ContinuousBatch, can_refill, explain_waiting
 from specc.runtime.generation import GenerationStream
@@ -212,7 +212,7 @@ class RowModel:
         if not (isinstance(self.results, GraphResults) and self.results.attends):
             return whole.run(**inputs)
         outputs, maps = whole.attention(**inputs)
-        return {**outputs, **{f"{ATTENTION}{name}": w for name, w in maps.items()}}
+        return {**outputs, **{f"{ATTENTION_PREFIX}{name}": w for name, w in maps.items()}}
 
     @cached_property
     def _padding(self) -> LengthPadding:
@@ -227,4 +227,4 @@ class RowModel:
 def find_text_inputs(opened: OpenedModel) -> list[str]:
     """The inputs that are read as texts."""
     entrance = opened.entrance
-    return [n for n in entrance.asked if isinstance(entrance.reading.of_input(n), TEXT)]
+    return [n for n in entrance.asked if isinstance(entrance.reading.of_input(n), TEXT_READINGS)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specc.batch_inference.file_format import (
-    NULL,
+    NULL_TYPE,
     BadRow,
     ColumnType,
     RowBlock,
@@ -22,16 +22,16 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import Json, JsonLimits, parse_strict_json
 from specc.io.safe_read import escape_text
 
-LONGEST = 64 * 2**20
+MAX_ROW_BYTES = 64 * 2**20
 """Bytes of a row; a file without line ends would fill the memory."""
 
-GRANTED = JsonLimits(depth=200, below=None)
+ROW_JSON_LIMITS = JsonLimits(depth=200, below=None)
 """So deep may a row be nested: it is written again."""
 
-QUOTED = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
+QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')
 """A quoted value, with the closing quote as a group, empty where it is still open."""
 
-MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """What some programs write before UTF-8."""
 
 
@@ -46,15 +46,15 @@ def read_lines(path: Path) -> Iterator[FileLine]:
     """The lines of a file; blank ones too. E0871 for one that is far too long."""
     with path.open("rb") as file:
         at = 0
-        while data := file.readline(LONGEST + 1):
-            if len(data) > LONGEST:
+        while data := file.readline(MAX_ROW_BYTES + 1):
+            if len(data) > MAX_ROW_BYTES:
                 raise_error(
                     "E0871",
-                    f"`{escape_text(path)}` has a row of more than {LONGEST >> 20} MB",
+                    f"`{escape_text(path)}` has a row of more than {MAX_ROW_BYTES >> 20} MB",
                     helps=["is it a file of lines? A row ends with a line end"],
                 )
             at += len(data)
-            yield FileLine(data.removeprefix(MARK) if at == len(data) else data, at)
+            yield FileLine(data.removeprefix(BYTE_ORDER_MARK) if at == len(data) else data, at)
 
 
 def split_blocks(
@@ -88,7 +88,7 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
     with path.open("rb") as file:
         file.seek(block.at)
         data = file.read(block.bytes)
-    return data.removeprefix(MARK) if block.at == 0 else data
+    return data.removeprefix(BYTE_ORDER_MARK) if block.at == 0 else data
 
 
 def _split(data: bytes) -> list[bytes]:
@@ -135,7 +135,7 @@ class JsonLinesFile:
                     continue
                 before[name] = type(item)
                 found[name] = merge_column_types(found.get(name, ""), infer_column_type(item))
-        return tuple(TableColumn(n, ColumnType(k or NULL)) for n, k in found.items())
+        return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
 
     def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
         """Blocks of objects; blank lines belong to the block before them."""
@@ -154,7 +154,7 @@ def _object(line: bytes) -> dict[str, Json] | BadRow:
     if isinstance(text, BadRow):
         return text
     try:
-        value = parse_strict_json(text, GRANTED)
+        value = parse_strict_json(text, ROW_JSON_LIMITS)
     except json.JSONDecodeError as fault:
         return BadRow(f"the line is no JSON: {fault.msg.lower()} at character {fault.pos}")
     except ValueError as fault:
@@ -228,7 +228,7 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
         if not inside:
             yield FileLine(b"".join(record), after)
             record, size = [], 0
-        elif size > LONGEST:
+        elif size > MAX_ROW_BYTES:
             break  # a quote that nobody closes: the rest is one damaged row
     if record:
         yield FileLine(b"".join(record), after)
@@ -236,7 +236,7 @@ def _joined(lines: Iterator[FileLine]) -> Iterator[FileLine]:
 
 def _open(line: bytes, inside: bool) -> bool:
     """Whether a value in quotes goes on behind this line, as one may before it."""
-    found = [m[1] for m in QUOTED.finditer(b'"' + line if inside else line)]
+    found = [m[1] for m in QUOTED_VALUE.finditer(b'"' + line if inside else line)]
     return bool(found) and not found[-1]
 
 
@@ -254,5 +254,5 @@ def _values(record: bytes, names: Sequence[str]) -> list[str] | BadRow:
 
 
 def _fields(text: str) -> list[str]:
-    csv.field_size_limit(LONGEST)
+    csv.field_size_limit(MAX_ROW_BYTES)
     return next(csv.reader([text], strict=True), [""])

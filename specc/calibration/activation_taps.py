@@ -198,9 +198,9 @@ def _sent(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: 
     return made.one(alone, *rows, *parts, *given.captured)
 
 
-BITS = 4
+MAX_TAPPED_BITS = 4
 """Numbers of 8 bits lose so little that nothing is to be made up for."""
-WIDEST = 16_384
+MAX_INPUT_FEATURES = 16_384
 """Products of so many inputs by each other take 2 GB, and three quarters as much beside
 them while their factor is made.
 """
@@ -237,7 +237,7 @@ def find_weight_readers(
     """Those of a graph as every target gets it; `ties` names the weight whose numbers
     another has. Layers are the loops that they stand for, which show what they read.
     """
-    wanted = [n for n, form in plan.items() if form.bits == BITS and n not in ties]
+    wanted = [n for n, form in plan.items() if form.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
     found = expose_loop_activations(graph, {v: n for v, n in names.items() if n in wanted})
@@ -253,7 +253,7 @@ def _spots(
     # Nothing is met by a table that tokens are looked up in, nor seen by a loop whose
     # rows cannot be collected.
     wide = {matrix: input_width(tuple(values)) for matrix, values in met.items()}
-    too_wide = {matrix.name for matrix, many in wide.items() if many > WIDEST}
+    too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
     spots: dict[Spot, tuple[WeightMatrix, ...]] = {}
     for matrix in sorted(wide, key=lambda m: (order[m.name], m.expert)):

@@ -145,9 +145,9 @@ def _misfit(place: str, why: str, entrance: ModelInputs) -> NoReturn:
     )
 
 
-LONG = 128
+SAMPLE_TOKENS = 128
 """Tokens of a text, if the model can see so many."""
-OTHERS = 24
+FIXED_INPUT_ROWS = 24
 """Rows of inputs that do not grow, of which nothing is known."""
 BATCH_SIZE_GENERATED = 8
 """Texts that are written at once."""
@@ -182,7 +182,7 @@ def _written(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Arra
     """Texts with the inputs that they stand behind, each a batch of one."""
     growing = writer.entrance.growing
     given = _begun(writer, rows, seed)
-    long = min(LONG, writer.context or LONG)
+    long = min(SAMPLE_TOKENS, writer.context or SAMPLE_TOKENS)
     writing = writer.generate(
         **given,
         strategy="sample",
@@ -206,7 +206,7 @@ def _begun(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
     entrance, generation = writer.entrance, writer.generation
     graph, growing = entrance.graph, entrance.growing
     bounds = {name: bound.high for name, bound in entrance.bounds.items()}
-    sizes = {s: min(OTHERS, bounds.get(s) or OTHERS) for s in _symbols(graph)}
+    sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in _symbols(graph)}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))

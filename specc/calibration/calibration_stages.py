@@ -9,9 +9,9 @@ from typing import TypeAlias
 from specc.calibration.activation_taps import WeightReaders, input_width
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 
-WEIGHTS = 256 << 20
+STAGE_WEIGHT_BYTES = 256 << 20
 """Bytes of weights of a stage, in float32, unless one operation alone reads more."""
-SUMS = 512 << 20
+STAGE_GRAM_BYTES = 512 << 20
 """Bytes of sums of products that a stage begins, unless those of one weight are more."""
 Made: TypeAlias = tuple[Node, tuple[Value, ...]]
 
@@ -115,7 +115,9 @@ class _Whole:
                 continue
             read, begun = self._weights(node), sum(begins.get(v, 0) for v in results)
             # one operation may be too much alone: it has a group of its own
-            full = self._bytes(held | read) > WEIGHTS or (sums and sums + begun > SUMS)
+            full = self._bytes(held | read) > STAGE_WEIGHT_BYTES or (
+                sums and sums + begun > STAGE_GRAM_BYTES
+            )
             if group and full:
                 yield group
                 group, held, sums = [], set(), 0

@@ -196,10 +196,10 @@ def _products(x: Array, name: str) -> Array:
     return made
 
 
-ABOVE = 1.25
+RANGE_MARGIN = 1.25
 """So many times as far as anything went is still held; what goes farther is cut off."""
-MOST = 127
-LEAST = np.finfo(np.float32).tiny
+MAX_CODE = 127
+MIN_SCALE = np.finfo(np.float32).tiny
 """The least scale, where all was zero."""
 
 
@@ -223,7 +223,7 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
 
 
 def _scales(most: Array) -> Array:
-    made = np.maximum(most * np.float32(ABOVE / MOST), LEAST)
+    made = np.maximum(most * np.float32(RANGE_MARGIN / MAX_CODE), MIN_SCALE)
     return made.astype(np.float32)[:, None, :]
 
 

@@ -9,7 +9,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import open_spec
 from specc.library.spec_files import list_builtin_specs
 
-ASKED = {"spec": "specs", "code": "codes", "set": "set"}
+COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 """The kind of `specc _complete` for an option or argument."""
 
 
@@ -58,7 +58,7 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
 
 def _choice(action: Action) -> CompletionChoice:
     words = tuple(map(str, action.choices or ()))
-    asked = ASKED.get(action.dest, "")
+    asked = COMPLETED_KINDS.get(action.dest, "")
     return CompletionChoice(words, asked, files=not words and asked in ("", "specs"))
 
 
@@ -73,7 +73,7 @@ def completion_script(shell: str, commands: Mapping[str, CommandCompletion]) -> 
     return {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[shell](commands)
 
 
-ASKING = "$(specc _complete {} 2>/dev/null)"
+COMPLETE_COMMAND = "$(specc _complete {} 2>/dev/null)"
 SPEC_OF = {"bash": '"${COMP_WORDS[2]}"', "zsh": '"${words[3]}"'}
 
 
@@ -123,7 +123,7 @@ def bash_script(commands: Mapping[str, CommandCompletion]) -> str:
 def _bash_words(choice: CompletionChoice) -> str:
     words = f"words='{' '.join(choice.words)}'"
     if choice.asked:
-        words = f'words="{ASKING.format(_asked(choice, "bash"))}"'
+        words = f'words="{COMPLETE_COMMAND.format(_asked(choice, "bash"))}"'
     return words + ("; files=1" if choice.files else "")
 
 
@@ -218,12 +218,12 @@ def _fish_words(choice: CompletionChoice) -> str:
     return f" -a '(specc _complete {choice.asked}{of} 2>/dev/null)'"
 
 
-KINDS = ("specs", "codes", "set")
+WORD_KINDS = ("specs", "codes", "set")
 
 
 def add_complete_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=WORD_KINDS)
     parser.add_argument("spec", nargs="?", default="", metavar="SPEC")
 
 

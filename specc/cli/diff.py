@@ -21,7 +21,7 @@ OPTIONS = {
     "config": "read config values of B from a config.json",
     "graph": "select a graph",
 }
-DIFFERENT = 4
+DIFFERENCE_STATUS = 4
 """The exit status where there is a difference, as of `verify`."""
 
 
@@ -42,7 +42,7 @@ def run_diff(given: Namespace) -> int:
     found = diff_architectures(a, b)
     if not print_json_result("diff", _told(a, b, found)):
         print("\n".join(map(escape_text, format_difference(a, b, found))))
-    return 0 if found.same else DIFFERENT
+    return 0 if found.same else DIFFERENCE_STATUS
 
 
 def _told(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 
-from specc.cli.options import FORCED, add_spec_arguments, open_spec_from_arguments
+from specc.cli.options import FORCE_OPTION, add_spec_arguments, open_spec_from_arguments
 from specc.cli.terminal import print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
@@ -89,7 +89,7 @@ def add_expand_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="output file, .specc or .yaml (default: standard output as .specc)",
     )
-    add_options(parser, FORCED)
+    add_options(parser, FORCE_OPTION)
 
 
 def run_expand(given: Namespace) -> int:

@@ -4,24 +4,26 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from specc.cli.options import COUNT, FORCED
+from specc.cli.options import COUNT_OPTION, FORCE_OPTION
 from specc.cli.terminal import print_done, print_json_result
 from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import TEXT, Option, add_options, parse_bounded_int
+from specc.driver.option_table import TEXT_OPTION, Option, add_options, parse_bounded_int
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import open_compiled
 from specc.runtime.triton_export import write_triton_repository
 
 OPTIONS: Mapping[str, Option] = {
-    "name": Option(TEXT, "NAME", "name of the model in the repository (default: that of the spec)"),
-    "graph": Option(TEXT, "ROLE", "select a graph of a package"),
+    "name": Option(
+        TEXT_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
+    ),
+    "graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package"),
     "max_batch_size": Option(
-        COUNT,
+        COUNT_OPTION,
         "N",
         "maximum batch size of the server; 0: requests are not joined (default: 64)",
         more={"type": parse_bounded_int(0, 2**31 - 1, "a count"), "default": 64},
     ),
-    **FORCED,
+    **FORCE_OPTION,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specc.cli.terminal import (
-    STDIN,
+    STDIN_NAME,
     output_style,
     print_done,
     print_json_result,
@@ -18,7 +18,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import (
-    FORCE,
+    FORCE_HELP,
     SPEC_OUTPUT,
     VOCABULARY_OUTPUT,
     WEIGHTS_OUTPUT,
@@ -57,7 +57,7 @@ def run_fmt(given: Namespace) -> int:
     written = not (given.check or given.diff)
     for name in given.files:
         old, new = _formatted(name)
-        if name == STDIN and written:
+        if name == STDIN_NAME and written:
             text = new
         elif new != old:
             changed.append(name)
@@ -87,7 +87,11 @@ def _uneven(name: str) -> Diagnostic:
 
 def _formatted(name: str) -> tuple[str, str]:
     """Return the text of a file, and its canonical form."""
-    tree = parse_spec(read_spec_from_stdin()) if name == STDIN else read_spec_file(Path(name), name)
+    tree = (
+        parse_spec(read_spec_from_stdin())
+        if name == STDIN_NAME
+        else read_spec_file(Path(name), name)
+    )
     assert tree.span is not None
     source = tree.span.source
     is_dsl = detect_syntax(source) == "specc"
@@ -114,14 +118,14 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", default="", metavar="FILE", help="output file (default: standard output)"
     )
-    parser.add_argument("--force", action="store_true", help=FORCE)
+    parser.add_argument("--force", action="store_true", help=FORCE_HELP)
 
 
 def run_convert(given: Namespace) -> int:
     """Convert DSL to YAML and back; with -o, by the file suffix."""
     if given.file.endswith(".txt"):
         return convert_glove_vectors(given.file, given.output, force=given.force)
-    from_stdin = given.file == STDIN
+    from_stdin = given.file == STDIN_NAME
     tree = (
         parse_spec(read_spec_from_stdin())
         if from_stdin
@@ -150,7 +154,7 @@ def _write_spec(made: bytes, output: str, inputs: Sequence[str], *, force: bool)
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     """Write the tensor `embedding.weight`, and its words to a .vocab file, one per line."""
     # imported here: formatting a spec needs no arrays
-    from specc.weights.formats.glove import TENSOR, read_glove
+    from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
 
     if Path(target).suffix != ".safetensors":
@@ -170,10 +174,11 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
         words, VOCABULARY_OUTPUT, inputs=[source], force=force, content=said
     )
     write_file_atomically(list_of_words, [said])
-    write_safetensors(target, {TENSOR: found.array}, force=force)
+    write_safetensors(target, {DEFAULT_TENSOR: found.array}, force=force)
     shape = list(found.array.shape)
     if not print_json_result("convert", {"files": [target, str(words)], "text": None}):
         print_done(
-            f"{escape_text(target)}: `{TENSOR}` {shape}; {escape_text(words)}: the word of each row"
+            f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "
+            f"{escape_text(words)}: the word of each row"
         )
     return 0

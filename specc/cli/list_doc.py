@@ -15,18 +15,23 @@ from specc.library.spec_files import SpecLibrary, list_builtin_specs, read_spec_
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_statement
 
-PLURALS = {"mask": "masks", "score": "scores", "bias": "biases", "normalizer": "normalizers"}
-KINDS = ["specs", "types", "blocks", *PLURALS.values(), "words"]
+DEFINITION_PLURALS = {
+    "mask": "masks",
+    "score": "scores",
+    "bias": "biases",
+    "normalizer": "normalizers",
+}
+LISTED_KINDS = ["specs", "types", "blocks", *DEFINITION_PLURALS.values(), "words"]
 
 
 def add_list_arguments(parser: ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("kind", nargs="?", choices=KINDS)
+    parser.add_argument("kind", nargs="?", choices=LISTED_KINDS)
 
 
 def run_list(given: Namespace) -> int:
     """Print one line each."""
-    kinds = [given.kind] if given.kind else KINDS
+    kinds = [given.kind] if given.kind else LISTED_KINDS
     listed = {kind: dict(sorted(_rows(kind).items())) for kind in kinds}
     items = [
         {"kind": kind, "name": name, "doc": doc}
@@ -65,12 +70,12 @@ def _of_std(kind: str) -> dict[str, str]:
         item = library.standard(name)
         assert item is not None
         is_block = isinstance(item[0], ast.Block)
-        if kind == ("blocks" if is_block else PLURALS[item[0].kind]):
+        if kind == ("blocks" if is_block else DEFINITION_PLURALS[item[0].kind]):
             found[name] = item[0].doc
     return found
 
 
-READINGS = {
+READING_DOCS = {
     "text": (
         'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
         'text(tokenizer("tokenizer.json"))',
@@ -154,8 +159,8 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
             item = replace(item, body=(), end=())
         text = "\n".join(print_statement(item, 0))
         made.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
-    if name in READINGS:
-        text, doc = READINGS[name]
+    if name in READING_DOCS:
+        text, doc = READING_DOCS[name]
         made.append(NameDocumentation(kind="reading", text=text, doc=doc))
     if not made:
         _unknown(name, library)
@@ -164,7 +169,7 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
 
 def _unknown(name: str, library: SpecLibrary) -> NoReturn:
     """Raise E0204, suggesting a similar name."""
-    known = [*BUILTINS, *library.standard_names(), *READINGS]
+    known = [*BUILTINS, *library.standard_names(), *READING_DOCS]
     helps = suggest_similar_name(name, known, "`specc list` shows what there is")
     if name in RENAMED_STD_DEFINITIONS:
         helps = [suggest_for_foreign_operation(name, known)]

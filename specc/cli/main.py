@@ -79,10 +79,10 @@ EXAMPLES = {
 }
 """An example of each command, shown at the end of its help."""
 
-FORMS = ("full", "short", "json", "sarif")
+MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """Message formats; the first is the default."""
 
-HIDDEN = {"_complete": "specc.cli.completion"}
+HIDDEN_COMMANDS = {"_complete": "specc.cli.completion"}
 """Commands for completion scripts, not for users."""
 
 
@@ -148,7 +148,10 @@ def add_common_options(made: argparse.ArgumentParser) -> None:
     """Add the options of every command."""
     group = _find_group(made, "diagnostics")
     group.add_argument(
-        "--format", choices=FORMS, default=FORMS[0], help="format of diagnostics; json: results too"
+        "--format",
+        choices=MESSAGE_FORMATS,
+        default=MESSAGE_FORMATS[0],
+        help="format of diagnostics; json: results too",
     )
     group.add_argument(
         "-q",
@@ -239,13 +242,13 @@ def _misused(wrong: UsageError, words: Sequence[str]) -> int:
 def _form_asked(words: Sequence[str]) -> str:
     """Return `--format` of a command line that could not be parsed."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--format", choices=FORMS, default=FORMS[0])
+    finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # what stands behind `--` is no option
     options = words[: words.index("--")] if "--" in words else words
     try:
         return str(finder.parse_known_args(options)[0].format)
     except argparse.ArgumentError:  # the form itself is what is wrong
-        return FORMS[0]
+        return MESSAGE_FORMATS[0]
 
 
 def _our_own(error: Exception) -> Diagnostic:
@@ -258,13 +261,15 @@ def _our_own(error: Exception) -> Diagnostic:
     )
 
 
-USER = "interrupted", 130
+INTERRUPTED = "interrupted", 130
 """Message and exit status of Ctrl-C."""
 
 
 def _interrupted(stop: KeyboardInterrupt) -> int:
     """Report an interrupt or signal, and return its exit status."""
-    who, status = ("told to end", stop.status) if isinstance(stop, ProcessTerminated) else USER
+    who, status = (
+        ("told to end", stop.status) if isinstance(stop, ProcessTerminated) else INTERRUPTED
+    )
     print(f"{who}; nothing more was written", file=sys.stderr)
     return status
 
@@ -297,7 +302,7 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
         build_parser().print_help(sys.stderr)
         raise SystemExit(2)
     name = words[0]
-    if name not in COMMANDS and name not in HIDDEN:
+    if name not in COMMANDS and name not in HIDDEN_COMMANDS:
         # these print and exit; the parser of all commands is made for nothing else
         if name in ("-h", "--help", "--version"):
             build_parser().parse_args(words[:1])
@@ -306,7 +311,7 @@ def _parse(words: Sequence[str]) -> tuple[Callable[[argparse.Namespace], int], a
         near = did_you_mean(name, COMMANDS)
         hint = f"; {format_suggestion(near)}" if near else ""
         build_parser().error(f"there is no command `{escape_text(name)}`{hint}")
-    module = import_module(HIDDEN[name] if name in HIDDEN else COMMANDS[name][0])
+    module = import_module(HIDDEN_COMMANDS[name] if name in HIDDEN_COMMANDS else COMMANDS[name][0])
     made = _parser_of(name, module)
     command: Callable[[argparse.Namespace], int] = vars(module)[f"run_{_stem(name)}"]
     # what stands behind `--` is no option; only the plain parser knows that

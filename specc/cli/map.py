@@ -8,14 +8,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from specc.batch_inference.job import ENGINES, ERRORS, JobReport, run_job
-from specc.batch_inference.plan import FORMATS, BatchLimits, JobPlan
-from specc.batch_inference.planning import ROWS, JobRequest
+from specc.batch_inference.job import ENGINES, ERRORS_FILE, JobReport, run_job
+from specc.batch_inference.plan import OUTPUT_FORMATS, BatchLimits, JobPlan
+from specc.batch_inference.planning import BLOCK_ROWS, JobRequest
 from specc.cli.options import (
-    CHOICE,
-    COUNT,
-    FLOAT,
-    PROVIDER,
+    CHOICE_DECLARATION,
+    COUNT_OPTION,
+    FLOAT_OPTION,
+    PROVIDER_OPTION,
     add_generation_arguments,
     add_sampling_arguments,
     parse_generation_settings,
@@ -24,40 +24,61 @@ from specc.cli.terminal import output_style, print_done, print_json_result, prin
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import group_thousands
 from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import TEXT, TEXTS, Option, add_options, one_of, parse_bounded_int
+from specc.driver.option_table import (
+    TEXT_OPTION,
+    TEXTS_OPTION,
+    Option,
+    add_options,
+    one_of,
+    parse_bounded_int,
+)
 from specc.io.safe_read import escape_text
 
-LIMITS = BatchLimits()
+DEFAULT_LIMITS = BatchLimits()
 OPTIONS: Mapping[str, Option] = {
-    "column": Option(TEXTS, "COLUMN=INPUT", "map a column to an input"),
+    "column": Option(TEXTS_OPTION, "COLUMN=INPUT", "map a column to an input"),
     "keep_columns": Option(
-        TEXT, "NAMES", "columns to copy to the output, comma-separated (default: all)", more=CHOICE
+        TEXT_OPTION,
+        "NAMES",
+        "columns to copy to the output, comma-separated (default: all)",
+        more=CHOICE_DECLARATION,
     ),
-    "raw": Option(TEXTS, "NAME", "write this output as numbers, in addition to its display form"),
+    "raw": Option(
+        TEXTS_OPTION, "NAME", "write this output as numbers, in addition to its display form"
+    ),
     "output_format": Option(
-        one_of(FORMATS), "", "format of the parts (default: that of the input)"
+        one_of(OUTPUT_FORMATS), "", "format of the parts (default: that of the input)"
     ),
-    "graph": Option(TEXT, "ROLE", "select a graph of a package"),
-    "execution_provider": PROVIDER,
+    "graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package"),
+    "execution_provider": PROVIDER_OPTION,
 }
-EXECUTION: Mapping[str, Option] = {
-    "workers": Option(COUNT, "N", "number of processes (default: all cores)", more={"default": 0}),
+EXECUTION_OPTIONS: Mapping[str, Option] = {
+    "workers": Option(
+        COUNT_OPTION, "N", "number of processes (default: all cores)", more={"default": 0}
+    ),
     "engine": Option(one_of(ENGINES, "local"), "", "execution engine"),
-    "address": Option(TEXT, "ADDRESS", "with --engine ray: address of the cluster"),
-    "gpus": Option(FLOAT, "N", "with --engine ray: GPUs per worker", more={"default": 0}),
-    "rows_per_part": Option(COUNT, "N", "rows per block and output part", more={"default": ROWS}),
-    "batch_size": Option(COUNT, "N", "maximum rows per batch", more={"default": LIMITS.cap}),
+    "address": Option(TEXT_OPTION, "ADDRESS", "with --engine ray: address of the cluster"),
+    "gpus": Option(FLOAT_OPTION, "N", "with --engine ray: GPUs per worker", more={"default": 0}),
+    "rows_per_part": Option(
+        COUNT_OPTION, "N", "rows per block and output part", more={"default": BLOCK_ROWS}
+    ),
+    "batch_size": Option(
+        COUNT_OPTION, "N", "maximum rows per batch", more={"default": DEFAULT_LIMITS.cap}
+    ),
     "max_batch_tokens": Option(
-        COUNT, "N", "maximum tokens per batch, including padding", more={"default": LIMITS.tokens}
+        COUNT_OPTION,
+        "N",
+        "maximum tokens per batch, including padding",
+        more={"default": DEFAULT_LIMITS.tokens},
     ),
     "max_batch_memory": Option(
-        COUNT,
+        COUNT_OPTION,
         "MB",
         "maximum memory for the activations of a batch",
-        more={"default": LIMITS.memory >> 20},
+        more={"default": DEFAULT_LIMITS.memory >> 20},
     ),
     "max_errors": Option(
-        COUNT,
+        COUNT_OPTION,
         "N",
         "stop when more than N rows have failed (default: never)",
         more={"type": parse_bounded_int(0, 2**31 - 1, "a count")},
@@ -78,7 +99,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
         "-o", "--output", required=True, metavar="DIR", help="output directory of the parts"
     )
     add_options(parser, OPTIONS)
-    add_sampling_arguments(parser, "execution (docs/batch-inference.md)", EXECUTION)
+    add_sampling_arguments(parser, "execution (docs/batch-inference.md)", EXECUTION_OPTIONS)
     add_generation_arguments(parser)
 
 
@@ -132,7 +153,7 @@ def report_as_json(report: JobReport) -> dict[str, object]:
         "before": report.before,
         "parts": [*map(report.plan.part, range(len(report.plan.blocks)))],
         "errors": report.errors,
-        "errors_file": str(report.out / ERRORS) if report.errors else None,
+        "errors_file": str(report.out / ERRORS_FILE) if report.errors else None,
         "seconds": report.seconds,
         "start_up": report.start_up,
         "computing": report.computing,
@@ -238,4 +259,4 @@ def _tell(report: JobReport) -> None:
     print(f"{report.rows} rows in {parts} in {escape_text(report.out)}{before}")
     if report.errors:
         rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
-        print(f"{rows} no result: see {escape_text(report.out / ERRORS)}")
+        print(f"{rows} no result: see {escape_text(report.out / ERRORS_FILE)}")

@@ -9,18 +9,22 @@ from pathlib import Path
 from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
-from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance
+from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.io.atomic_write import write_file_atomically
-from specc.io.output_paths import FORCE, NEW_SPEC_OUTPUT, resolve_output_path
+from specc.io.output_paths import FORCE_HELP, NEW_SPEC_OUTPUT, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.library.spec_files import get_specs_directory
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
 
-MODELINE = f"yaml-language-server: $schema=./{SCHEMA}"
-CHANGE = "What stands here holds anyway: change what you like, and leave out the rest."
-TAKE = "A line behind # follows from the others. Take the # away to say otherwise."
+SCHEMA_MODELINE = f"yaml-language-server: $schema=./{SCHEMA_FILE}"
+REMOVE_FIELD_COMMENT = (
+    "What stands here holds anyway: change what you like, and leave out the rest."
+)
+UNCOMMENT_FIELD_COMMENT = (
+    "A line behind # follows from the others. Take the # away to say otherwise."
+)
 
 
 def add_new_arguments(parser: ArgumentParser) -> None:
@@ -42,9 +46,9 @@ def add_new_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-schema",
         action="store_true",
-        help=f"without the schema comment for editors and without {SCHEMA} next to the file",
+        help=f"without the schema comment for editors and without {SCHEMA_FILE} next to the file",
     )
-    parser.add_argument("--force", action="store_true", help=FORCE)
+    parser.add_argument("--force", action="store_true", help=FORCE_HELP)
 
 
 def run_new(given: Namespace) -> int:
@@ -55,7 +59,7 @@ def run_new(given: Namespace) -> int:
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=given.force)  # before any work
     yaml = not path.lower().endswith(".specc")
     name = spec_name(Path(path).stem)
-    above = (MODELINE,) if yaml and not given.no_schema else ()
+    above = (SCHEMA_MODELINE,) if yaml and not given.no_schema else ()
     sign = ": " if yaml else " = "
     draft = None
     if given.folder:
@@ -66,14 +70,19 @@ def run_new(given: Namespace) -> int:
         beginning = SpecInstance(
             name=name,
             extends=base,
-            above=(*above, f"Begun as an instance of {base}.", CHANGE, TAKE),
+            above=(
+                *above,
+                f"Begun as an instance of {base}.",
+                REMOVE_FIELD_COMMENT,
+                UNCOMMENT_FIELD_COMMENT,
+            ),
             below=_below(yaml),
             sign=sign,
         )
         file = write_instance(beginning)
     _write(path, file, yaml, given.force)
     if above:
-        _write_schema(Path(path).parent / SCHEMA)
+        _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result(
         "new", {"file": path, "extends": file.extends, "draft": draft_as_json(draft)}
     ):

@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specc.artifact.package_index import is_package_directory
-from specc.cli.terminal import STDIN, print_note, read_spec_from_stdin
+from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
 from specc.driver.option_table import (
-    BOOLEAN,
+    BOOLEAN_OPTION,
     OPTIONAL_INTEGER,
     SPEC_OPTIONS,
-    TEXT,
-    TEXTS,
+    TEXT_OPTION,
+    TEXTS_OPTION,
     Option,
     add_options,
     one_of,
     parse_bounded_int,
 )
 from specc.driver.spec_loader import OpenedSpec, open_spec
-from specc.io.output_paths import FORCE
+from specc.io.output_paths import FORCE_HELP
 from specc.library.spec_files import format_shadow_note, is_builtin_spec
 
 if TYPE_CHECKING:
@@ -27,57 +27,70 @@ if TYPE_CHECKING:
 
 
 parse_count = parse_bounded_int(1, 2**31 - 1, "a count")
-INTEGER = OPTIONAL_INTEGER._replace(declaration={"type": parse_bounded_int(0, 2**64 - 1, "it")})
-FLOAT = OPTIONAL_INTEGER._replace(declaration={"type": float})
-COUNT = OPTIONAL_INTEGER._replace(declaration={"type": parse_count})
-CHOICE: Mapping[str, Any] = {"default": None}
-PROVIDER = Option(
-    TEXT,
+INTEGER_OPTION = OPTIONAL_INTEGER._replace(
+    declaration={"type": parse_bounded_int(0, 2**64 - 1, "it")}
+)
+FLOAT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": float})
+COUNT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_count})
+CHOICE_DECLARATION: Mapping[str, Any] = {"default": None}
+PROVIDER_OPTION = Option(
+    TEXT_OPTION,
     "NAME",
     "ONNX Runtime execution provider: cpu, cuda, … (default: cpu)",
     more={"default": "cpu"},
 )
-FORCED = {"force": Option(BOOLEAN, "", FORCE)}
+FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
 
-SAMPLING: Mapping[str, Option] = {
+SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
-        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=CHOICE
+        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=CHOICE_DECLARATION
     ),
     "max_tokens": Option(
-        INTEGER, "N", "maximum number of generated tokens (default: the spec's, or 256)"
+        INTEGER_OPTION, "N", "maximum number of generated tokens (default: the spec's, or 256)"
     ),
     "min_tokens": Option(
-        INTEGER, "N", "minimum number of generated tokens before a stop token is allowed"
+        INTEGER_OPTION, "N", "minimum number of generated tokens before a stop token is allowed"
     ),
-    "no_repeat_ngram_size": Option(INTEGER, "N", "do not repeat any n-gram of this size"),
+    "no_repeat_ngram_size": Option(INTEGER_OPTION, "N", "do not repeat any n-gram of this size"),
     "temperature": Option(
-        FLOAT, "T", "sample; divide the logits by T (below 1: more deterministic)"
+        FLOAT_OPTION, "T", "sample; divide the logits by T (below 1: more deterministic)"
     ),
-    "top_k": Option(INTEGER, "K", "sample from the K most probable tokens"),
+    "top_k": Option(INTEGER_OPTION, "K", "sample from the K most probable tokens"),
     "top_p": Option(
-        FLOAT, "P", "nucleus sampling: sample from the smallest set with total probability P"
+        FLOAT_OPTION, "P", "nucleus sampling: sample from the smallest set with total probability P"
     ),
-    "min_p": Option(FLOAT, "P", "sample from tokens of at least P times the highest probability"),
-    "repetition_penalty": Option(FLOAT, "R", "above 1: make tokens that already occur less likely"),
-    "num_beams": Option(INTEGER, "N", "beam search with N beams"),
-    "length_penalty": Option(FLOAT, "A", "beam search: divide scores by length ** A"),
-    "num_return_sequences": Option(INTEGER, "N", "beam search: return the N best sequences"),
-    "seed": Option(INTEGER, "SEED", "random seed of sampling"),
+    "min_p": Option(
+        FLOAT_OPTION, "P", "sample from tokens of at least P times the highest probability"
+    ),
+    "repetition_penalty": Option(
+        FLOAT_OPTION, "R", "above 1: make tokens that already occur less likely"
+    ),
+    "num_beams": Option(INTEGER_OPTION, "N", "beam search with N beams"),
+    "length_penalty": Option(FLOAT_OPTION, "A", "beam search: divide scores by length ** A"),
+    "num_return_sequences": Option(INTEGER_OPTION, "N", "beam search: return the N best sequences"),
+    "seed": Option(INTEGER_OPTION, "SEED", "random seed of sampling"),
 }
 """Generation settings that choose tokens. None has a default: the spec's apply."""
-GENERATION: Mapping[str, Option] = {
-    **SAMPLING,
+GENERATION_OPTIONS: Mapping[str, Option] = {
+    **SAMPLING_OPTIONS,
     "stop_strings": Option(
-        TEXTS, "TEXT", "stop before this string; may be repeated", "--stop", more=CHOICE
+        TEXTS_OPTION,
+        "TEXT",
+        "stop before this string; may be repeated",
+        "--stop",
+        more=CHOICE_DECLARATION,
     ),
     "log_probs": Option(
-        BOOLEAN, "", "with -o: also write the log-probability of each token", more=CHOICE
+        BOOLEAN_OPTION,
+        "",
+        "with -o: also write the log-probability of each token",
+        more=CHOICE_DECLARATION,
     ),
 }
 
 
 def add_sampling_arguments(
-    parser: ArgumentParser, title: str, options: Mapping[str, Option] = SAMPLING
+    parser: ArgumentParser, title: str, options: Mapping[str, Option] = SAMPLING_OPTIONS
 ) -> None:
     """Declare options in a group of their own."""
     add_options(parser.add_argument_group(title), options)
@@ -85,18 +98,18 @@ def add_sampling_arguments(
 
 def add_generation_arguments(parser: ArgumentParser) -> None:
     """Declare all generation options."""
-    add_sampling_arguments(parser, "generation (docs/generation.md)", GENERATION)
+    add_sampling_arguments(parser, "generation (docs/generation.md)", GENERATION_OPTIONS)
 
 
 def parse_generation_settings(given: Namespace) -> dict[str, Any]:
     """Return the given options, named as in `specc.decode.generation_settings`."""
     found = vars(given)
-    return {name: found[name] for name in GENERATION if found.get(name) is not None}
+    return {name: found[name] for name in GENERATION_OPTIONS if found.get(name) is not None}
 
 
 def setting_flag(name: str) -> str:
     """Return the flag of a generation setting: `top_k` is `--top-k`."""
-    return GENERATION[name].flag or f"--{name.replace('_', '-')}"
+    return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
 def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
@@ -114,7 +127,7 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedS
     """Open the spec that these options name; `weights` is the checkpoint to load."""
     print_shadow_note(arguments.spec)
     return open_spec(
-        read_spec_from_stdin() if arguments.spec == STDIN else arguments.spec,
+        read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
         config=arguments.config,
         sets=arguments.set,
         weights=weights,

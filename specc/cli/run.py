@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specc.cli.options import (
-    CHOICE,
-    COUNT,
-    FORCED,
-    PROVIDER,
+    CHOICE_DECLARATION,
+    COUNT_OPTION,
+    FORCE_OPTION,
+    PROVIDER_OPTION,
     add_generation_arguments,
     add_sampling_arguments,
     parse_generation_settings,
@@ -28,7 +28,7 @@ from specc.cli.run_task_inputs import add_run_example, reads_arrays
 from specc.cli.terminal import output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.compile_options import refuse_uncompiled
-from specc.driver.option_table import BOOLEAN, TEXT, Option, add_options, one_of
+from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options, one_of
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.ir.array import Array
@@ -36,7 +36,7 @@ from specc.preprocessing.chat_template import MOST_TEXT
 from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
-from specc.preprocessing.task_kinds import FUNCTIONS, Task
+from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import attention_of_generation, run_with_attention
 from specc.runtime.generation import GenerationStream, results_as_arrays
 from specc.runtime.open_model import (
@@ -50,57 +50,59 @@ from specc.runtime.open_model import (
 )
 from specc.runtime.prompts import encode_chat
 
-CHAT = 'write [{"role": "user", "content": "a text"}, …]'
-TASK: Mapping[str, Option] = {
+CHAT_HELP = 'write [{"role": "user", "content": "a text"}, …]'
+TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
         one_of(AGGREGATION_STRATEGIES),
         "",
         "token classification: how tokens are grouped into spans (default: simple)",
-        more=CHOICE,
+        more=CHOICE_DECLARATION,
     ),
     "function_to_apply": Option(
-        one_of(FUNCTIONS),
+        one_of(PROBABILITY_FUNCTIONS),
         "",
         "text classification: activation of the logits (default: from config.json)",
-        more=CHOICE,
+        more=CHOICE_DECLARATION,
     ),
     "hypothesis_template": Option(
-        TEXT,
+        TEXT_OPTION,
         "TEXT",
         "zero-shot image classification: template around a label, with {} as placeholder",
     ),
     "prompt_name": Option(
-        TEXT, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
+        TEXT_OPTION, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
     ),
-    "similarity": Option(BOOLEAN, "", "embeddings: print pairwise cosine similarities"),
+    "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
 """Options of models with a task (docs/tasks.md)."""
-RUN: Mapping[str, Option] = {
+RUN_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
-        TEXT,
+        TEXT_OPTION,
         "TEXT|@FILE",
         "generate with the chat template: a user message, or a JSON file of messages",
-        more=CHOICE,
+        more=CHOICE_DECLARATION,
     ),
     "chunk_size": Option(
-        COUNT,
+        COUNT_OPTION,
         "N",
         "split the streamed input into chunks of N positions (docs/streaming-inference.md)",
         more={"default": 0},
     ),
-    "graph": Option(TEXT, "NAME", "run this graph of a package once"),
-    "execution_provider": PROVIDER,
+    "graph": Option(TEXT_OPTION, "NAME", "run this graph of a package once"),
+    "execution_provider": PROVIDER_OPTION,
     "attention": Option(
-        TEXT, "OUT.html|.svg|.png", "plot attention weights: an interactive page, or a figure"
+        TEXT_OPTION,
+        "OUT.html|.svg|.png",
+        "plot attention weights: an interactive page, or a figure",
     ),
     "scope": Option(
-        TEXT, "PATTERN", "attentions with this scope (default: the last one; on a page all)"
+        TEXT_OPTION, "PATTERN", "attentions with this scope (default: the last one; on a page all)"
     ),
-    "layers": Option(TEXT, "0,2-5", "attentions of these layers"),
-    "heads": Option(TEXT, "0,2-5", "these heads"),
-    "log_scale": Option(BOOLEAN, "", "logarithmic color scale"),
-    "output": Option(TEXT, "OUT.npz", "also write the outputs as arrays", "-o --output"),
-    **FORCED,
+    "layers": Option(TEXT_OPTION, "0,2-5", "attentions of these layers"),
+    "heads": Option(TEXT_OPTION, "0,2-5", "these heads"),
+    "log_scale": Option(BOOLEAN_OPTION, "", "logarithmic color scale"),
+    "output": Option(TEXT_OPTION, "OUT.npz", "also write the outputs as arrays", "-o --output"),
+    **FORCE_OPTION,
 }
 
 
@@ -115,8 +117,8 @@ def add_run_arguments(parser: ArgumentParser) -> None:
         "a file (.png, .jpg, .wav, .npy, .npz, .json); NAME=INPUT names the input; "
         "several inputs form a batch (docs/inputs.md)",
     )
-    add_sampling_arguments(parser, "labels, spans, answers and vectors", TASK)
-    add_options(parser, RUN)
+    add_sampling_arguments(parser, "labels, spans, answers and vectors", TASK_OPTIONS)
+    add_options(parser, RUN_OPTIONS)
     add_generation_arguments(parser)
 
 
@@ -168,7 +170,7 @@ def _messages(given: str) -> object:
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         # no UTF-8, no JSON, a name given twice
-        raise_error("E0425", f"this is no chat: {escape_text(error)[:200]}", helps=[CHAT])
+        raise_error("E0425", f"this is no chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])
 
 
 def _compute(opened: OpenedModel, inputs: Mapping[str, Array], outputs: RunOutputs) -> None:

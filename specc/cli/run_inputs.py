@@ -8,14 +8,14 @@ from typing import NoReturn
 import numpy as np
 
 from specc.cli.run_task_inputs import (
-    ENDINGS,
-    SOUND,
+    ARRAY_FILE_SUFFIXES,
+    AUDIO_READINGS,
     fail_missing_file,
     fail_too_many_arguments,
     parse_json_items,
     read_lines,
 )
-from specc.cli.terminal import STDIN
+from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -24,7 +24,7 @@ from specc.ir.array import Array
 from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
 from specc.preprocessing.audio import read_sound
 from specc.preprocessing.images import is_multi_image_input, merge_images, read_image
-from specc.preprocessing.records import TEXT, ImageRecord, Sound, TextReading, Waveform
+from specc.preprocessing.records import TEXT_READINGS, ImageRecord, Sound, TextReading, Waveform
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs
@@ -62,13 +62,13 @@ class _Words:
         record = self.model.reading.of_input(name)
         # The ending decides, never whether such a file happens to lie there: the same
         # words must mean the same everywhere.
-        if word.lower().endswith(ENDINGS):
+        if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._arrays(name, word)
-        if isinstance(record, TEXT):
+        if isinstance(record, TEXT_READINGS):
             return self._add(name, self._text(word, record))
         if isinstance(record, ImageRecord):
             return self._add(name, self._pictures(name, word, record))
-        if isinstance(record, SOUND):
+        if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
             return self._add(name, _sound(word, record))
         given = self.model.graph.inputs[name].type
@@ -91,7 +91,7 @@ class _Words:
             found = dict(_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
-                self.model.reading.of_input(name), TEXT
+                self.model.reading.of_input(name), TEXT_READINGS
             ):
                 raise
             fail_missing_file(word)
@@ -112,7 +112,7 @@ class _Words:
     def _piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.of_input(name)
-        if isinstance(record, TEXT) and isinstance(value, list):
+        if isinstance(record, TEXT_READINGS) and isinstance(value, list):
             return _Rows(_rows(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
@@ -121,7 +121,7 @@ class _Words:
         # Ids of a text are rows, which may be joined with others of another length; any
         # other array is a batch as it is.
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
-        if not isinstance(record, TEXT) or not of_ids:
+        if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
         return _Rows([array] if array.ndim == 1 else list(array))
 
@@ -129,7 +129,7 @@ class _Words:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
-        if word == STDIN or word.startswith("@"):
+        if word == STDIN_NAME or word.startswith("@"):
             return _Rows([encode_text_ids(line, record) for line in self._lines(word)])
         listed = parse_json_items(word, ("[",))
         if listed is None:
@@ -152,7 +152,7 @@ class _Words:
         return read if listed is None else _Rows([read])
 
     def _lines(self, word: str) -> list[str]:
-        if word == STDIN and STDIN in self.files:
+        if word == STDIN_NAME and STDIN_NAME in self.files:
             raise_error(
                 "E0910", "the standard input is read once, and two inputs are to come from it"
             )
@@ -189,11 +189,11 @@ def _fits(model: ModelInputs, target: str, word: str) -> bool:
     """Return whether an unnamed argument may be for an input: after a text, none may be for the
     generated tokens, which no tokenizer encodes.
     """
-    if target != model.growing or isinstance(model.reading.of_input(target), TEXT):
+    if target != model.growing or isinstance(model.reading.of_input(target), TEXT_READINGS):
         return True
     before = model.asked[: model.asked.index(target)]
-    texts = any(isinstance(model.reading.of_input(name), TEXT) for name in before)
-    file = word.lower().endswith(ENDINGS) or exists(word)
+    texts = any(isinstance(model.reading.of_input(name), TEXT_READINGS) for name in before)
+    file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
     return not texts or file or word.startswith("[")
 
 

@@ -162,10 +162,15 @@ def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
 
 Facts: TypeAlias = Any
 """A prediction, plain JSON."""
-OPTIONS = ("aggregation_strategy", "function_to_apply", "hypothesis_template", "prompt_name")
+POSTPROCESSING_OPTIONS = (
+    "aggregation_strategy",
+    "function_to_apply",
+    "hypothesis_template",
+    "prompt_name",
+)
 MOST_VALUES = 8
 """Values of a vector that are printed."""
-VECTORS = "sentence_embedding"
+EMBEDDING_OUTPUT = "sentence_embedding"
 
 
 def run_for_task(
@@ -178,7 +183,7 @@ def run_for_task(
     if outputs.attention:
         helps = [f"give the tokens: {task.text}=[[1, 2, 3]]"]
         raise_error("E0753", "`--attention` plots token ids alone here", helps=helps)
-    told = {**settings, **{n: vars(given)[n] for n in OPTIONS if vars(given)[n]}}
+    told = {**settings, **{n: vars(given)[n] for n in POSTPROCESSING_OPTIONS if vars(given)[n]}}
     for name in told:
         if name not in task.options:
             flag = "--" + name.replace("_", "-")
@@ -217,7 +222,7 @@ def _print(made: Predictions, *, compare: bool) -> None:
         "results": {name: array_as_json(array) for name, array in made.items()},
     }
     if compare:
-        table = cosine_similarities(made[VECTORS])
+        table = cosine_similarities(made[EMBEDDING_OUTPUT])
         found["cosines"] = table.tolist()
         lines = [*_cosine_lines(table)]
         found["shown"] = lines
@@ -227,7 +232,7 @@ def _print(made: Predictions, *, compare: bool) -> None:
 
 def predicted_lines(task: str, predictions: Sequence[Facts]) -> Iterator[str]:
     """Yield predictions as text: a block of lines for each input, numbered if several."""
-    write: Callable[[Facts], Iterator[str]] = LINES.get(task, _label_lines)
+    write: Callable[[Facts], Iterator[str]] = TASK_FORMATTERS.get(task, _label_lines)
     width = len(str(len(predictions) - 1))
     for number, one in enumerate(predictions):
         lead = f"{number:>{width}}:  " if len(predictions) > 1 else ""
@@ -289,7 +294,7 @@ def _cosine_lines(table: Array) -> Iterator[str]:
         yield "  ".join(f"{value:7.4f}" for value in row)
 
 
-LINES: Mapping[str, Callable[[Facts], Iterator[str]]] = {
+TASK_FORMATTERS: Mapping[str, Callable[[Facts], Iterator[str]]] = {
     "token-classification": _span_lines,
     "question-answering": _answer_lines,
     "fill-mask": _candidate_lines,

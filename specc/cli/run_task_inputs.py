@@ -5,17 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from specc.cli.terminal import STDIN, read_standard_input
+from specc.cli.terminal import STDIN_NAME, read_standard_input
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.preprocessing.array_files import load_strict_json
-from specc.preprocessing.records import TEXT, FilterBanks, ImageRecord, LogMel, Waveform
+from specc.preprocessing.records import TEXT_READINGS, FilterBanks, ImageRecord, LogMel, Waveform
 from specc.preprocessing.task_kinds import Task, TaskSlot
 from specc.runtime.model_inputs import ModelInputs
 
-SOUND = (Waveform, LogMel, FilterBanks)
-ENDINGS = (".json", ".npy", ".npz")
+AUDIO_READINGS = (Waveform, LogMel, FilterBanks)
+ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """Suffixes of array files."""
 
 
@@ -33,7 +33,7 @@ def fail_missing_file(word: str) -> NoReturn:
     kinds = (
         "a word that begins with `@`"
         if word.startswith("@")
-        else f"a word that ends in {', '.join(ENDINGS)}"
+        else f"a word that ends in {', '.join(ARRAY_FILE_SUFFIXES)}"
     )
     raise_error(
         "E0802",
@@ -53,7 +53,7 @@ MOST_TEXT = 2**20
 
 def read_lines(word: str) -> list[str]:
     """Return the lines of standard input or `@FILE`. Raise E0802, or E0112 if not UTF-8."""
-    if word == STDIN:
+    if word == STDIN_NAME:
         data = read_standard_input(MOST_TEXT)
     else:
         try:
@@ -62,7 +62,7 @@ def read_lines(word: str) -> list[str]:
             if failed.diagnostics[0].code != "E0802":
                 raise
             fail_missing_file(word)
-    name = "the standard input" if word == STDIN else f"`{escape_text(word[1:])}`"
+    name = "the standard input" if word == STDIN_NAME else f"`{escape_text(word[1:])}`"
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -71,18 +71,18 @@ def read_lines(word: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
 
 
-ARRAYS = (".npy", ".npz")
+NUMPY_SUFFIXES = (".npy", ".npz")
 Value: TypeAlias = Any
 """A text, a path, or what JSON holds."""
 Words: TypeAlias = dict[str, list[Value]]
-PAIR = 2
+PAIR_LENGTH = 2
 
 
 def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> bool:
     """Return whether an argument is an array for a graph input, so that nothing is tokenized."""
     for word in words:
         name, equals, _ = word.partition("=")
-        if (equals and name in inputs) or word.lower().endswith(ARRAYS):
+        if (equals and name in inputs) or word.lower().endswith(NUMPY_SUFFIXES):
             return True
         if _holds_numbers(parse_json_items(word)):
             return True
@@ -130,8 +130,8 @@ def _values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value]:
     if slot.name == "image":
         files.append(Path(word))
         yield Path(word)
-    elif word == STDIN or word.startswith("@"):
-        if word != STDIN:
+    elif word == STDIN_NAME or word.startswith("@"):
+        if word != STDIN_NAME:
             files.append(Path(word[1:]))
         yield from read_lines(word)
     elif word.lower().endswith(".json"):
@@ -170,7 +170,7 @@ def _by_name(
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
         yield from value.items()
-    elif isinstance(value, list) and len(value) == PAIR == len(names):
+    elif isinstance(value, list) and len(value) == PAIR_LENGTH == len(names):
         yield from zip(names, value, strict=True)
     elif isinstance(value, str | Path):
         yield slot.name, value
@@ -210,10 +210,10 @@ def add_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | 
 def _example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
     record, given = model.reading.of_input(name), model.graph.inputs[name].type
-    if isinstance(record, TEXT):
+    if isinstance(record, TEXT_READINGS):
         return '"a text"'
     if isinstance(record, ImageRecord):
         return f"{name}=image.png"
-    if isinstance(record, SOUND):
+    if isinstance(record, AUDIO_READINGS):
         return f"{name}=audio.wav"
     return f'{name}="[[1, 2, 3]]"' if given.dtype == "i64" and given.rank == 2 else f"{name}=x.npy"

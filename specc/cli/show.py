@@ -15,9 +15,9 @@ from specc.analysis.cost import (
 )
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summary
-from specc.artifact.manifest import TOLD
+from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.cli.options import (
-    FORCED,
+    FORCE_OPTION,
     add_spec_arguments,
     is_compiled,
     open_spec_from_arguments,
@@ -27,7 +27,7 @@ from specc.cli.terminal import print_done, print_json_result
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.option_table import BOOLEAN, TEXT, Option, add_options
+from specc.driver.option_table import BOOLEAN_OPTION, TEXT_OPTION, Option, add_options
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.tied_weights import count_own_parameters
 from specc.io.atomic_write import write_file_atomically
@@ -43,7 +43,7 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-from specc.visualize.block_tree import WHOLE, list_model_graphs
+from specc.visualize.block_tree import WHOLE_MODEL, list_model_graphs
 
 
 def check_drawing_options(given: Namespace) -> bool:
@@ -127,24 +127,24 @@ def _plain(dim: Dim, at: Mapping[str, int]) -> int | str:
     return str(dim) if dim.number is None else dim.number
 
 
-BEAM = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
+BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
 """Settings that only a search over beams has."""
 
 
 OPTIONS: Mapping[str, Option] = {
-    "dims": Option(TEXT, "batch=8,seq=4096", "substitute numbers for symbolic dimensions"),
-    "ir": Option(BOOLEAN, "", "print the graph in text form, one line per node"),
+    "dims": Option(TEXT_OPTION, "batch=8,seq=4096", "substitute numbers for symbolic dimensions"),
+    "ir": Option(BOOLEAN_OPTION, "", "print the graph in text form, one line per node"),
     "print_after": Option(
-        TEXT,
+        TEXT_OPTION,
         "PASS",
         "the graph after this pass of compile: "
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     ),
     "html": Option(
-        TEXT, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
+        TEXT_OPTION, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
     ),
-    "svg": Option(TEXT, "OUT.svg", "write an architecture diagram"),
-    **FORCED,
+    "svg": Option(TEXT_OPTION, "OUT.svg", "write an architecture diagram"),
+    **FORCE_OPTION,
 }
 
 
@@ -213,7 +213,7 @@ def _architecture(given: Namespace) -> ArchitectureView:
             f"`{escape_text(given.spec)}` decodes by itself and shows no graph to draw",
             helps=["draw its spec, or a package made of it with `--graphs all`"],
         )
-    graphs = {WHOLE: manifest.graph}
+    graphs = {WHOLE_MODEL: manifest.graph}
     return _drawn(given, manifest.name, manifest.doc, graphs, _counted(given, manifest))
 
 
@@ -347,8 +347,8 @@ def _itself(manifest: "Manifest") -> list[str]:
     """Describe a standalone generator, which has no graph to show."""
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
-    known = {n: settings[key] for n, key in TOLD.items() if key in settings}
-    said = {n: v for n, v in known.items() if beam or n not in BEAM}
+    known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
+    said = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
     settled = [f"{name} {value}" for name, value in said.items() if value not in (None, [], ())]
     lines = [f"{manifest.name}: decodes by itself ({', '.join(settled)})"]
     lines += [f"input   {name}: {value.type}" for name, value in manifest.graph.inputs.items()]

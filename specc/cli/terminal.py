@@ -20,7 +20,7 @@ from specc.io.json_io import replace_non_finite
 from specc.syntax.parse import translate_advice
 from specc.version import __version__
 
-STDIN = "-"
+STDIN_NAME = "-"
 """The word for it."""
 MOST_SPEC = 2**20
 """Bytes of a spec, which are no more where it comes from a file."""
@@ -52,7 +52,7 @@ def read_spec_from_stdin() -> Source:
         raise_error("E0112", "the standard input is not UTF-8 text")
 
 
-PROGRAMS = ("json", "sarif")
+MACHINE_FORMATS = ("json", "sarif")
 """Forms that programs read: they go to stdout, and nothing else does."""
 
 
@@ -66,7 +66,7 @@ class OutputStyle:
     @property
     def for_programs(self) -> bool:
         """Whether stdout is read by a program."""
-        return self.form in PROGRAMS
+        return self.form in MACHINE_FORMATS
 
 
 OUTPUT_STYLE: ContextVar[OutputStyle] = ContextVar("manner")
@@ -132,9 +132,9 @@ def is_colored(choice: str) -> bool:
 
 Item = TypeVar("Item")
 
-OFTEN = 0.1
+REDRAW_INTERVAL = 0.1
 """Seconds between two lines."""
-PATIENCE = 0.5
+PROGRESS_DELAY = 0.5
 """Seconds before progress is shown."""
 
 
@@ -156,7 +156,7 @@ class ProgressLine:
         """Add to the number of bytes written."""
         self.count += size
         now = time.monotonic()
-        if now - self.begun > PATIENCE and now - self.shown > OFTEN:
+        if now - self.begun > PROGRESS_DELAY and now - self.shown > REDRAW_INTERVAL:
             self._show(now)
 
     def end(self) -> None:

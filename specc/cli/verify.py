@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specc.cli import terminal
-from specc.cli.options import COUNT, PROVIDER
+from specc.cli.options import COUNT_OPTION, PROVIDER_OPTION
 from specc.cli.terminal import count_lines
 from specc.diagnostics.codes import ErrorFamily, compute_exit_status
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.compile_options import refuse_uncompiled
 from specc.driver.option_table import (
-    BOOLEAN,
-    SEED,
-    TEXT,
-    TEXTS,
+    BOOLEAN_OPTION,
+    SEED_OPTION,
+    TEXT_OPTION,
+    TEXTS_OPTION,
     Option,
     add_options,
     parse_bounded_int,
 )
 from specc.io.safe_read import escape_text
 from specc.runtime.open_model import OpenedModel, open_compiled
-from specc.verification.quantization_error import MEASURES, QuantizationComparison
+from specc.verification.quantization_error import ERROR_MEASURES, QuantizationComparison
 from specc.verification.tolerance import VerificationRound
 from specc.verification.verify_model import iterate_opened_rounds
 
@@ -31,7 +31,7 @@ from specc.verification.verify_model import iterate_opened_rounds
 def parse_bound(text: str) -> tuple[str, float]:
     """Parse a measure and its upper bound."""
     name, _, number = text.partition("=")
-    if name not in MEASURES:
+    if name not in ERROR_MEASURES:
         raise ArgumentTypeError(f"there is no measure `{escape_text(name)[:40]}`")
     try:
         value = float(number)
@@ -43,30 +43,32 @@ def parse_bound(text: str) -> tuple[str, float]:
 
 
 OPTIONS: Mapping[str, Option] = {
-    "graph": Option(TEXT, "NAME", "verify only this graph of a package"),
-    "execution_provider": PROVIDER,
-    "seed": Option(SEED, "SEED", "seed of the random inputs", more={"default": 0}),
+    "graph": Option(TEXT_OPTION, "NAME", "verify only this graph of a package"),
+    "execution_provider": PROVIDER_OPTION,
+    "seed": Option(SEED_OPTION, "SEED", "seed of the random inputs", more={"default": 0}),
     "rounds": Option(
-        COUNT,
+        COUNT_OPTION,
         "N",
         "number of rounds with different sizes",
         more={"type": parse_bounded_int(1, 1000, "a number of rounds"), "default": 3},
     ),
     "strict": Option(
-        BOOLEAN,
+        BOOLEAN_OPTION,
         "",
         "exit status 5 if a graph was not compared, or a branch or loop body not executed",
     ),
     "baseline": Option(
-        TEXT,
+        TEXT_OPTION,
         "MODEL.onnx|DIR",
         "the same model without quantization: measure the quantization error",
     ),
-    "per_layer": Option(BOOLEAN, "", "with --baseline: also for each block with quantized weights"),
+    "per_layer": Option(
+        BOOLEAN_OPTION, "", "with --baseline: also for each block with quantized weights"
+    ),
     "threshold": Option(
-        TEXTS,
+        TEXTS_OPTION,
         "MEASURE=NUMBER",
-        f"maximum loss (exit status 4 above it): {', '.join(MEASURES)}",
+        f"maximum loss (exit status 4 above it): {', '.join(ERROR_MEASURES)}",
         more={"type": parse_bound},
     ),
 }

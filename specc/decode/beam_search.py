@@ -18,7 +18,7 @@ from specc.decode.token_choice import (
     top_k_indices,
 )
 
-LEAST = float(np.finfo(np.float32).min)
+MIN_SCORE = float(np.finfo(np.float32).min)
 """The lowest score of a text; minus infinity is that of what is none."""
 
 Ends = Callable[[Sequence[int]], bool]
@@ -209,10 +209,12 @@ def _finished(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHyp
 
 
 def _normalized(score: float, length: int, settings: GenerationSettings) -> float:
-    """Return `score / length ** length_penalty` as float32, at least `LEAST`."""
+    """Return `score / length ** length_penalty` as float32, at least `MIN_SCORE`."""
     # what is no number, of a power beyond all numbers, does not come first here
     with np.errstate(all="ignore"):
-        return max(LEAST, float(np.float32(score / np.float64(length) ** settings.length_penalty)))
+        return max(
+            MIN_SCORE, float(np.float32(score / np.float64(length) ** settings.length_penalty))
+        )
 
 
 def _decided(search: _Search, settings: GenerationSettings) -> bool:

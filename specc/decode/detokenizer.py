@@ -8,7 +8,7 @@ from specc.decode.stepper_protocol import Bools, Ints
 
 Decode = Callable[[Sequence[int]], str]
 
-BROKEN = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 WINDOW, CONTEXT = 48, 16
 """Tokens decoded again with each new one before the oldest are let go, and how many
 stay to decode the next ones by.
@@ -41,7 +41,7 @@ class Detokenizer:
         # A tokenizer that falls back to bytes gives up a whole run of them as long as
         # its last character lacks one: of the nine of 日本語, eight are eight broken
         # characters, and the first two were right before.
-        sure = len(text.rstrip(BROKEN))
+        sure = len(text.rstrip(REPLACEMENT_CHARACTER))
         new = text[self._given : sure]
         self._given = max(self._given, sure)
         if sure == len(text) and len(self._tokens) > WINDOW:
@@ -52,7 +52,7 @@ class Detokenizer:
         """Drop old tokens, unless that would split a character."""
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
-        if text and BROKEN not in text:
+        if text and REPLACEMENT_CHARACTER not in text:
             self._tokens, self._given = kept, len(text)
 
     def close(self) -> str:

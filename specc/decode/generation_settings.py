@@ -4,7 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from specc.decode.setting_table import BESIDE, INSIDE, NAMED, OPTIONS, GenerationOption
+from specc.decode.setting_table import (
+    GENERAL_OPTIONS,
+    GENERATION_OPTIONS,
+    OPTIONS_BY_NAME,
+    STRATEGY_OPTIONS,
+    GenerationOption,
+)
 from specc.decode.settings_errors import (
     check_spec_settings,
     fail_bad_value,
@@ -53,11 +59,11 @@ class GenerationArguments(TypedDict, total=False):
 
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
 Early: TypeAlias = bool | Literal["never"]
-SETS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
+LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
 """Settings of which one may be given, or several, in any order."""
-WHOLE = ("pad", "max_length", "forced_eos_token_id")
+INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
 """Integer settings that may be None."""
-BEAMS = 4
+DEFAULT_NUM_BEAMS = 4
 """Default number of beams, or the number of requested sequences, if larger."""
 
 
@@ -90,7 +96,7 @@ class GenerationSettings:
     epsilon_cutoff: float = 0.0
     eta_cutoff: float = 0.0
     repetition_penalty: float = 1.0
-    num_beams: int = BEAMS
+    num_beams: int = DEFAULT_NUM_BEAMS
     length_penalty: float = 1.0
     early_stopping: Early = False
     num_return_sequences: int = 1
@@ -143,12 +149,14 @@ def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSet
 
 def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
     """Yield E0731 for unknown names first, then E0732 for values out of range."""
-    names = [option.name for option in OPTIONS]
+    names = [option.name for option in GENERATION_OPTIONS]
     for name in wanted:
-        if name not in NAMED:
+        if name not in OPTIONS_BY_NAME:
             yield fail_unknown_setting(name, names, "setting of generation called")
     for name, value in wanted.items():
-        if name in NAMED and (fault := fail_bad_value(NAMED[name], name, value)):
+        if name in OPTIONS_BY_NAME and (
+            fault := fail_bad_value(OPTIONS_BY_NAME[name], name, value)
+        ):
             yield fault
 
 
@@ -156,13 +164,15 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
     """Merge the settings of spec and caller by Python name; values are checked already."""
     kind, inside = parse_strategy(said.get("strategy") or "greedy")
     strategy = wanted.get("strategy") or _meant(wanted) or kind
-    values: dict[str, Any] = _named(BESIDE, said)
+    values: dict[str, Any] = _named(GENERAL_OPTIONS, said)
     if strategy == kind:
-        values |= _named(INSIDE[str(kind)], inside)
+        values |= _named(STRATEGY_OPTIONS[str(kind)], inside)
     values |= {**wanted, "strategy": strategy}
     if strategy == "beam":
         # whoever asks for five texts and says no more needs five beams
-        values.setdefault("num_beams", max(BEAMS, int(values.get("num_return_sequences", 1))))
+        values.setdefault(
+            "num_beams", max(DEFAULT_NUM_BEAMS, int(values.get("num_return_sequences", 1)))
+        )
     return values
 
 
@@ -180,9 +190,9 @@ def _meant(wanted: Mapping[str, object]) -> str | None:
     search.
     """
     owners = {
-        NAMED[name].strategies
+        OPTIONS_BY_NAME[name].strategies
         for name in wanted
-        if name not in ("seed", "renormalize_logits") and len(NAMED[name].strategies) == 1
+        if name not in ("seed", "renormalize_logits") and len(OPTIONS_BY_NAME[name].strategies) == 1
     }
     return next(iter(owners))[0] if len(owners) == 1 else None
 
@@ -193,7 +203,7 @@ def _clashes(
     """Return E0733 for options of another strategy, and for more sequences than beams."""
     found = []
     for name in wanted:
-        owners = NAMED[name].strategies
+        owners = OPTIONS_BY_NAME[name].strategies
         if owners and strategy not in owners:
             helps = [f'say strategy="{owners[0]}", or leave `{name}` out']
             found.append(
@@ -208,12 +218,12 @@ def _clashes(
 
 def _plain(name: str, value: Any) -> Any:
     """Convert a checked value for `GenerationSettings`."""
-    kind = _KINDS[name]
+    kind = _SETTING_TYPES[name]
     if name == "start":
         return tuple(map(int, _several(value)))
     if name in ("begin", "bad_words_ids"):
         return tuple(tuple(map(int, _several(place))) for place in value)
-    if name in SETS:
+    if name in LIST_SETTINGS:
         # a text that ends texts stands beside tokens that do
         many = (v if isinstance(v, str) else int(v) for v in _several(value))
         return tuple(dict.fromkeys(many))
@@ -227,4 +237,6 @@ def _several(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-_KINDS = {f.name: int if f.name in WHOLE else f.type for f in fields(GenerationSettings)}
+_SETTING_TYPES = {
+    f.name: int if f.name in INTEGER_SETTINGS else f.type for f in fields(GenerationSettings)
+}

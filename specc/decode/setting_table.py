@@ -7,17 +7,17 @@ from numbers import Integral, Real
 from typing import TypeGuard
 
 STRATEGIES = ("greedy", "sample", "beam")
-LEAST = 1e-6
+MIN_FACTOR = 1e-6
 """The smallest temperature and penalty: dividing logits by less leaves the range of a float32."""
-MOST = 1e6
+MAX_FACTOR = 1e6
 """The greatest: more changes nothing, until a float32 cannot hold it."""
-WIDEST = 1024
+MAX_BEAMS = 1024
 """The most beams of a search: each step ranks this many vocabularies at once, and keeps
 so many texts in memory.
 """
-STEEPEST = 20
+MAX_LENGTH_PENALTY = 20
 """The maximum length penalty: no power of a length overflows float64 with it."""
-STOPS = 1024
+MAX_STOP_TOKENS = 1024
 """The most tokens that end a text: each widens a search over beams by as many
 candidates as there are beams.
 """
@@ -76,7 +76,7 @@ def _strategy(value: object) -> bool:
 def _tokens(value: object) -> bool:
     return is_int_in_range(value, 0) or (
         isinstance(value, list | tuple)
-        and len(value) <= STOPS
+        and len(value) <= MAX_STOP_TOKENS
         and all(is_int_in_range(v, 0) for v in value)
     )
 
@@ -84,24 +84,29 @@ def _tokens(value: object) -> bool:
 def _places(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
-        and len(value) <= STOPS
+        and len(value) <= MAX_STOP_TOKENS
         and all(_tokens(v) and v not in ([], ()) for v in value)
     )
 
 
-TOKEN = SettingValues("a token's number, 0 or more", lambda v: is_int_in_range(v, 0))
-TOKENS = SettingValues(f"a token's number, 0 or more, or a list of at most {STOPS}", _tokens)
-FACTOR = SettingValues(
-    f"a number from {LEAST:g} to {MOST:g}", lambda v: is_finite_number(v) and LEAST <= v <= MOST
+TOKEN_VALUE = SettingValues("a token's number, 0 or more", lambda v: is_int_in_range(v, 0))
+TOKENS_VALUE = SettingValues(
+    f"a token's number, 0 or more, or a list of at most {MAX_STOP_TOKENS}", _tokens
 )
-SHARE = SettingValues(
+FACTOR_VALUE = SettingValues(
+    f"a number from {MIN_FACTOR:g} to {MAX_FACTOR:g}",
+    lambda v: is_finite_number(v) and MIN_FACTOR <= v <= MAX_FACTOR,
+)
+PROBABILITY_VALUE = SettingValues(
     "a number above 0 and at most 1", lambda v: is_finite_number(v) and 0 < v <= 1
 )
-CUTOFF = SettingValues(
+CUTOFF_VALUE = SettingValues(
     "a number from 0 to less than 1", lambda v: is_finite_number(v) and 0 <= v < 1
 )
-BEAMS = SettingValues(f"a whole number from 1 to {WIDEST}", lambda v: is_int_in_range(v, 1, WIDEST))
-TRUTH = SettingValues("true or false", lambda v: isinstance(v, bool))
+BEAMS_VALUE = SettingValues(
+    f"a whole number from 1 to {MAX_BEAMS}", lambda v: is_int_in_range(v, 1, MAX_BEAMS)
+)
+BOOLEAN_VALUE = SettingValues("true or false", lambda v: isinstance(v, bool))
 
 
 def _count(least: int) -> SettingValues:
@@ -130,10 +135,10 @@ def _beam(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
     return replace(_beside(name, values, *foreign), strategies=("beam",))
 
 
-OPTIONS: tuple[GenerationOption, ...] = (
-    _beside("start", TOKENS, "bos", "bos_token_id", "decoder_start_token_id"),
-    _beside("stop", TOKENS, "eos", "eos_token_id", "stop_token", "stop_tokens"),
-    _beside("pad", TOKEN, "pad_token_id"),
+GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
+    _beside("start", TOKENS_VALUE, "bos", "bos_token_id", "decoder_start_token_id"),
+    _beside("stop", TOKENS_VALUE, "eos", "eos_token_id", "stop_token", "stop_tokens"),
+    _beside("pad", TOKEN_VALUE, "pad_token_id"),
     _beside(
         "stop_strings",
         SettingValues("a text that is not empty, or a list of them", _texts),
@@ -148,21 +153,22 @@ OPTIONS: tuple[GenerationOption, ...] = (
     _beside("no_repeat_ngram_size", _count_or("none"), "no_repeat", "no_repeat_ngram"),
     _beside(
         "bad_words_ids",
-        SettingValues(f"a list of at most {STOPS} tokens, or of runs of tokens", _places),
+        SettingValues(f"a list of at most {MAX_STOP_TOKENS} tokens, or of runs of tokens", _places),
         "banned",
         "bad_words",
     ),
-    _beside("suppress_tokens", TOKENS, "suppress"),
-    _beside("begin_suppress_tokens", TOKENS),
+    _beside("suppress_tokens", TOKENS_VALUE, "suppress"),
+    _beside("begin_suppress_tokens", TOKENS_VALUE),
     _beside(
         "begin",
         SettingValues(
-            f"a list of at most {STOPS} tokens, or of lists of tokens to choose from", _places
+            f"a list of at most {MAX_STOP_TOKENS} tokens, or of lists of tokens to choose from",
+            _places,
         ),
         "forced_bos_token_id",
         "forced_decoder_ids",
     ),
-    _beside("forced_eos_token_id", TOKEN),
+    _beside("forced_eos_token_id", TOKEN_VALUE),
     _beside("strategy", SettingValues("greedy, sample or beam", _strategy), "do_sample", "mode"),
     GenerationOption(
         name="seed",
@@ -178,25 +184,25 @@ OPTIONS: tuple[GenerationOption, ...] = (
         word="",
         strategies=(),
         # only a caller in Python can say it, who writes truth so
-        values=replace(TRUTH, range="True or False"),
+        values=replace(BOOLEAN_VALUE, range="True or False"),
         foreign=("logprobs", "log_probabilities", "output_scores"),
     ),
-    _sample("temperature", FACTOR, "temp"),
+    _sample("temperature", FACTOR_VALUE, "temp"),
     _sample("top_k", _count_or("all tokens"), "k"),
-    _sample("top_p", SHARE, "p", "nucleus"),
+    _sample("top_p", PROBABILITY_VALUE, "p", "nucleus"),
     _sample(
         "min_p",
         SettingValues("a number from 0 to 1", lambda v: is_finite_number(v) and 0 <= v <= 1),
     ),
-    _sample("typical_p", SHARE, "typical"),
-    _sample("epsilon_cutoff", CUTOFF, "epsilon"),
-    _sample("eta_cutoff", CUTOFF, "eta"),
-    _beam("num_beams", BEAMS, "beams", "beam_width", "beam_size", "width"),
+    _sample("typical_p", PROBABILITY_VALUE, "typical"),
+    _sample("epsilon_cutoff", CUTOFF_VALUE, "epsilon"),
+    _sample("eta_cutoff", CUTOFF_VALUE, "eta"),
+    _beam("num_beams", BEAMS_VALUE, "beams", "beam_width", "beam_size", "width"),
     _beam(
         "length_penalty",
         SettingValues(
-            f"a number from -{STEEPEST} to {STEEPEST}",
-            lambda v: is_finite_number(v) and -STEEPEST <= v <= STEEPEST,
+            f"a number from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
+            lambda v: is_finite_number(v) and -MAX_LENGTH_PENALTY <= v <= MAX_LENGTH_PENALTY,
         ),
         "alpha",
     ),
@@ -208,20 +214,22 @@ OPTIONS: tuple[GenerationOption, ...] = (
         ),
         "early_stop",
     ),
-    _beam("num_return_sequences", BEAMS, "n_best", "nbest", "n", "best_of"),
-    _beam("renormalize_logits", TRUTH),
+    _beam("num_return_sequences", BEAMS_VALUE, "n_best", "nbest", "n", "best_of"),
+    _beam("renormalize_logits", BOOLEAN_VALUE),
     GenerationOption(
         name="repetition_penalty",
         word="repetition_penalty",
         strategies=STRATEGIES,
-        values=FACTOR,
+        values=FACTOR_VALUE,
         foreign=("repeat_penalty", "penalty"),
     ),
 )
-NAMED: Mapping[str, GenerationOption] = {o.name: o for o in OPTIONS}
-BESIDE: Mapping[str, GenerationOption] = {o.word: o for o in OPTIONS if o.word and not o.strategies}
+OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION_OPTIONS}
+GENERAL_OPTIONS: Mapping[str, GenerationOption] = {
+    o.word: o for o in GENERATION_OPTIONS if o.word and not o.strategies
+}
 """Settings outside the strategy, by spec word."""
-INSIDE: Mapping[str, Mapping[str, GenerationOption]] = {
-    s: {o.word: o for o in OPTIONS if o.word and s in o.strategies} for s in STRATEGIES
+STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
+    s: {o.word: o for o in GENERATION_OPTIONS if o.word and s in o.strategies} for s in STRATEGIES
 }
 """Settings in each strategy's parentheses, by spec word."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specc.decode.setting_table import (
-    BESIDE,
-    INSIDE,
-    NAMED,
-    OPTIONS,
+    GENERAL_OPTIONS,
+    GENERATION_OPTIONS,
+    OPTIONS_BY_NAME,
     STRATEGIES,
+    STRATEGY_OPTIONS,
     GenerationOption,
     is_finite_number,
     is_int_in_range,
@@ -57,7 +57,7 @@ def _elsewhere(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]
 
 def _has(strategy: str, word: str) -> bool:
     """Return whether a strategy has an option of that word, or Python name."""
-    options = INSIDE[strategy]
+    options = STRATEGY_OPTIONS[strategy]
     return word in options or any(word == option.name for option in options.values())
 
 
@@ -80,9 +80,9 @@ def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> 
     )
 
 
-NEVER = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
+SUPPRESSING_SETTINGS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")
 """Settings that name tokens which may not come."""
-DRAWN = ("stop", "begin", "forced_eos_token_id", *NEVER)
+TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 """Settings that name generated or suppressed tokens."""
 
 
@@ -113,7 +113,7 @@ class VocabularySizes:
         """Return the number of tokens that a setting chooses from; None if it names no token."""
         if word in ("start", "pad"):
             return self.taken
-        return self.drawn if word in DRAWN else None
+        return self.drawn if word in TOKEN_SETTINGS else None
 
 
 def _several(value: object) -> Sequence[object]:
@@ -134,15 +134,17 @@ def check_spec_settings(
     at = spans or {}
     found: list[Diagnostic | None] = []
     for word, value in settings.items():
-        if word not in BESIDE:
+        if word not in GENERAL_OPTIONS:
             span = at.get(f"{word} name", whole_text)
             found.append(
-                fail_unknown_setting(word, list(BESIDE), "setting of `generate` called", span)
+                fail_unknown_setting(
+                    word, list(GENERAL_OPTIONS), "setting of `generate` called", span
+                )
             )
         elif word == "strategy":
             found += _strategy_faults(value, at)
         elif value is not None:
-            found.append(fail_bad_value(BESIDE[word], word, value, at.get(word)))
+            found.append(fail_bad_value(GENERAL_OPTIONS[word], word, value, at.get(word)))
     return [*filter(None, found)]
 
 
@@ -153,7 +155,7 @@ def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagno
     if kind not in STRATEGIES:
         span = at.get("strategy name", at.get("strategy"))
         if not isinstance(kind, str):
-            return [fail_bad_value(NAMED["strategy"], "strategy", kind, span)]
+            return [fail_bad_value(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
         return [fail_unknown_setting(kind, STRATEGIES, "strategy", span)]
     found = [_option_fault(kind, word, value, at) for word, value in inside.items()]
     best, width = inside.get("num_return_sequences"), inside.get("num_beams")
@@ -168,7 +170,7 @@ def _option_fault(
     kind: str, word: str, value: object, at: Mapping[str, Span | None]
 ) -> Diagnostic | None:
     """Return the error of one option of the strategy `kind`, or None."""
-    known, span = INSIDE[kind], at.get(f"strategy.{word}")
+    known, span = STRATEGY_OPTIONS[kind], at.get(f"strategy.{word}")
     if word == "args":  # what stands there without a name: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` have names"
@@ -190,7 +192,7 @@ def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
 def _foreign(word: str) -> tuple[str, ...]:
     return tuple(
         name
-        for o in OPTIONS
+        for o in GENERATION_OPTIONS
         if word in (o.name, o.word)
         for name in (*o.foreign, o.name, o.word)
         if name != word

@@ -12,7 +12,7 @@ Role: TypeAlias = Literal["written", "read", "heard", "seen", "rows"]
 """What the positions of an axis are: generated or read tokens, audio frames, patches, or unnamed.
 """
 
-UNITS: dict[Role, str] = {
+UNITS_BY_ROLE: dict[Role, str] = {
     "written": "tokens",
     "read": "tokens",
     "heard": "steps",
@@ -47,7 +47,7 @@ class MapAxis:
         # a token in front of the patches is none of them
         count = len(self.labels) - (self.grid.lead if self.grid else 0)
         name = "" if self.role == "rows" else f"{self.role}, "
-        unit = UNITS[self.role]
+        unit = UNITS_BY_ROLE[self.role]
         one = unit.removesuffix("es" if unit == "patches" else "s")
         seconds = f", {self.lasts:.3g} s" if self.lasts is not None else ""
         number = f"{count:,}".replace(",", " ")

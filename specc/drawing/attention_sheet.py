@@ -14,7 +14,7 @@ from specc.drawing.attention_maps import (
     max_pool_map,
 )
 from specc.drawing.colormap import (
-    HIDDEN,
+    MASKED_COLOR,
     Bytes,
     ColorScale,
     Doubles,
@@ -36,12 +36,12 @@ from specc.drawing.drawing_marks import (
     printable_label,
 )
 
-GAP = 6
-BAR = 12
+PANEL_GAP = 6
+COLORBAR_WIDTH = 12
 MOST_CELLS = 1024  # a side; larger maps show the greatest weight of each block of cells
 LEAST_LEGIBLE = 9.0  # points of a row whose label can still be read
 MOST_LEGIBLE = 48  # rows that get as much room as their labels need
-LABEL = 10.5
+LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(looks: AttentionMaps, *, log: bool = False) -> Drawing:
@@ -117,7 +117,7 @@ class _Side:
     @property
     def size(self) -> float:
         """Points of a label."""
-        return min(LABEL, max(7.5, self.cell * 0.82))
+        return min(LABEL_SIZE, max(7.5, self.cell * 0.82))
 
     @property
     def every(self) -> int:
@@ -154,8 +154,8 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     across = _Side(axis=attention.keys, cell=cell, step=step)
     # labels of keys lie flat only where the widest fits above its own cells
     upright = across.widest() > cell * across.every - 2
-    top_room = (across.widest() if upright else across.size) + GAP
-    left_room = 16 + down.widest() + GAP
+    top_room = (across.widest() if upright else across.size) + PANEL_GAP
+    left_room = 16 + down.widest() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
     # the only head is named where it was chosen among others
     several = len(attention.heads) > 1 or attention.heads[0] != 0
@@ -163,7 +163,7 @@ def _heat_maps(attention: AttentionMap, scale: ColorScale, widest: int) -> Panel
     for weights, name in zip(cells, attention.heads, strict=True):
         marks = list(_map(weights, scale, width, height))
         if several:
-            title = TextMark(y=-GAP, text=f"head {name}", size=10, color=FAINT)
+            title = TextMark(y=-PANEL_GAP, text=f"head {name}", size=10, color=FAINT)
             marks.append(title)
         panels.append(marks)
     block = arrange_panels(
@@ -194,7 +194,7 @@ def _name_queries(block: PanelBlock, down: _Side, height: float) -> None:
     said = down.caption("query")
     # A caption that is longer than the map goes on below it.
     foot = y + max(height, estimate_text_width(said, 9.5))
-    left = x - GAP - down.widest() - 8
+    left = x - PANEL_GAP - down.widest() - 8
     block.marks.append(TextMark(x=left, y=foot, text=said, size=9.5, color=FAINT, upright=True))
     block.height = max(block.height, foot)
 
@@ -215,7 +215,7 @@ def _beside(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
         cells = n + side.every / 2
         middle = y + cells * side.cell
         base = min(middle, y + height) + side.size * 0.35
-        yield TextMark(x=x - GAP, y=base, text=label, size=side.size, anchor="end")
+        yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
 
 
 def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
@@ -224,7 +224,7 @@ def _above(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
         base = middle + side.size * 0.35 if upright else middle
         yield TextMark(
             x=base,
-            y=y - GAP,
+            y=y - PANEL_GAP,
             text=label,
             size=side.size,
             anchor="start" if upright else "middle",
@@ -248,18 +248,26 @@ def _bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mar
         values = scale.low * (scale.high / scale.low) ** ramp
     else:
         values = scale.low + (scale.high - scale.low) * ramp
-    marks: list[Mark] = [CellsMark(x=x, y=y, width=BAR, height=height, colors=scale.colors(values))]
+    marks: list[Mark] = [
+        CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
+    ]
     for share, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
         # the lowest color of a logarithmic scale stands for all that is less
         least = "≤ " if scale.log and share == 1 else ""
         base = y + 4 + share * height
         marks.append(
-            TextMark(x=x + BAR + 4, y=base, text=least + format_scale_number(value), size=9)
+            TextMark(
+                x=x + COLORBAR_WIDTH + 4, y=base, text=least + format_scale_number(value), size=9
+            )
         )
     if hidden:
-        gray = HIDDEN[None, None]
-        marks.append(CellsMark(x=x, y=y + height + 12, width=BAR, height=BAR, colors=gray))
-        marks.append(TextMark(x=x + BAR + 4, y=y + height + 22, text="masked", size=9))
+        gray = MASKED_COLOR[None, None]
+        marks.append(
+            CellsMark(
+                x=x, y=y + height + 12, width=COLORBAR_WIDTH, height=COLORBAR_WIDTH, colors=gray
+            )
+        )
+        marks.append(TextMark(x=x + COLORBAR_WIDTH + 4, y=y + height + 22, text="masked", size=9))
     return marks
 
 

@@ -12,21 +12,21 @@ Doubles = NDArray[np.float64]
 
 # Dark violet over blue and green to yellow: the lightness grows evenly, so that the
 # order is seen in gray and by people who tell few colors apart.
-ANCHORS = np.array(
+COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
      (40, 174, 128), (94, 201, 98), (173, 220, 48), (253, 231, 37)],
     np.float64,
 )  # fmt: skip
 
 # steps of this share of a turn around the color wheel never come close to each other
-GOLDEN = 0.61803398875
+GOLDEN_RATIO_STEP = 0.61803398875
 
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
     """`f[*s]` from 0 to 1 → `u8[*s 3]`; what is no number is gray."""
-    position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(ANCHORS) - 1)
-    places = np.arange(len(ANCHORS))
-    channels = [np.interp(position, places, ANCHORS[:, c]) for c in range(3)]
+    position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
+    places = np.arange(len(COLOR_STOPS))
+    channels = [np.interp(position, places, COLOR_STOPS[:, c]) for c in range(3)]
     result = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     result[np.isnan(values)] = 128
     return result
@@ -36,17 +36,17 @@ def class_colors(count: int) -> Bytes:
     """`u8[count 3]`: black for class 0, as backgrounds are, and hues that differ for the others."""
     palette = np.zeros((count, 3), np.uint8)
     for i in range(1, count):
-        hue = (i * GOLDEN) % 1.0
+        hue = (i * GOLDEN_RATIO_STEP) % 1.0
         saturation, value = (0.75, 0.95) if i % 2 else (0.55, 0.75)
         wheel = np.clip(np.abs((hue * 6 + np.array([0.0, 4.0, 2.0])) % 6 - 3) - 1, 0, 1)
         palette[i] = np.rint(255 * value * (1 - saturation * (1 - wheel)))
     return palette
 
 
-HIDDEN = np.array([226, 226, 232], np.uint8)
+MASKED_COLOR = np.array([226, 226, 232], np.uint8)
 """Paper that is a little gray: no color of the scale, so that what a mask hides is not zero."""
 
-DECADES = 4
+LOG_DECADES = 4
 """Powers of ten that a logarithmic scale shows below the greatest weight."""
 
 
@@ -65,7 +65,7 @@ class ColorScale:
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
         high = max((float(v.max()) for v in finite if v.size), default=1.0)
         if log and high > 0:
-            return cls(high / 10**DECADES, high, log=True)
+            return cls(high / 10**LOG_DECADES, high, log=True)
         low = min(0.0, low)
         return cls(low, high if high > low else low + 1.0)
 
@@ -81,7 +81,7 @@ class ColorScale:
         """`f[*s]` → `u8[*s 3]`; minus infinity is what a mask hides."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.shares(np.where(hidden, 0.0, values)))
-        result[hidden] = HIDDEN
+        result[hidden] = MASKED_COLOR
         return result
 
     def middle(self) -> float:

@@ -85,7 +85,7 @@ class Drawing:
         self.marks.extend(marks)
 
 
-NARROW = frozenset("iljtfrI.,:;'|!()[]{}· /-")
+NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 """Letters that take little more than half of the usual room."""
 
 
@@ -99,7 +99,7 @@ def _ems(character: str) -> float:
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
         return 1.0
-    if character in NARROW:
+    if character in NARROW_CHARACTERS:
         return 0.36
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from specc.drawing.attention_maps import AttentionMap, AttentionMaps, MapAxis, max_pool_map
-from specc.drawing.colormap import ANCHORS, DECADES, Doubles, scale_image
+from specc.drawing.colormap import COLOR_STOPS, LOG_DECADES, Doubles, scale_image
 from specc.drawing.drawing_marks import printable_label
 from specc.drawing.svg import MADE_BY
 from specc.io.json_io import Json
 
-HERE = Path(__file__).parent
+TEMPLATE_DIRECTORY = Path(__file__).parent
 
 
 def read_page_resource(name: str) -> str:
     """A style or a program that lies beside this module."""
-    return (HERE / name).read_text(encoding="utf-8")
+    return (TEMPLATE_DIRECTORY / name).read_text(encoding="utf-8")
 
 
 def render_page(
@@ -76,7 +76,7 @@ def escape_json(data: Json) -> str:
 MOST_CELLS = 1 << 20
 """Cells of a page, 4 MiB of weights; with more, maps are pooled."""
 
-LONGEST = 120
+MAX_LABEL_LENGTH = 120
 """Characters of a label: a page has room to show them."""
 
 MOST_PIXELS = 512
@@ -92,8 +92,8 @@ def render_attention_html(looks: AttentionMaps, *, log: bool = False) -> str:
         "axes": [_axis(axis) for axis in axes],
         "step": step,
         "log": log,
-        "decades": DECADES,
-        "colors": [[int(c) for c in row] for row in ANCHORS],
+        "decades": LOG_DECADES,
+        "colors": [[int(c) for c in row] for row in COLOR_STOPS],
         "picture": _picture(looks),
     }
     said = f"Attention: {printable_label(looks.model, 80)}"
@@ -132,7 +132,7 @@ def _map(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
     sides = max(attention.weights.shape[1:])
     cells, _ = max_pool_map(attention.marked(), -(-sides // step))
     return {
-        "scope": printable_label(attention.scope, LONGEST),
+        "scope": printable_label(attention.scope, MAX_LABEL_LENGTH),
         "heads": list(attention.heads),
         "queries": places[0],
         "keys": places[1],
@@ -152,7 +152,7 @@ def _axis(axis: MapAxis) -> Json:
     return {
         "role": axis.role,
         "caption": axis.caption,
-        "labels": [printable_label(label, LONGEST) for label in axis.labels],
+        "labels": [printable_label(label, MAX_LABEL_LENGTH) for label in axis.labels],
         "grid": [grid.rows, grid.columns, grid.lead] if grid else None,
     }
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MAKER = b"Software\0specc"
+SOFTWARE_CHUNK = b"Software\0specc"
 """By this, in a chunk of text, `specc.io.file_signatures` knows a picture again."""
 COLOR_TYPE = {1: 0, 3: 2}  # channels: gray, red-green-blue
 
@@ -42,7 +42,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     filtered = np.hstack([np.full((rows, 1), 2, np.uint8), up]).tobytes()
     chunks = (
         (b"IHDR", header),
-        (b"tEXt", MAKER),
+        (b"tEXt", SOFTWARE_CHUNK),
         (b"IDAT", zlib.compress(filtered, 9)),
         (b"IEND", b""),
     )
@@ -53,11 +53,11 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-DENSITY = 2
+PIXELS_PER_POINT = 2
 MOST_PIXELS = 64_000_000
 """As many as of a picture that is read."""
 
-SYSTEM = (
+SYSTEM_FONTS = (
     "DejaVuSans.ttf",
     "NotoSans-Regular.ttf",
     "Arial Unicode.ttf",
@@ -76,7 +76,10 @@ def render_png(drawing: Drawing) -> bytes:
     require_pillow()
     from PIL import Image, ImageDraw, PngImagePlugin
 
-    size = (max(1, round(drawing.width * DENSITY)), max(1, round(drawing.height * DENSITY)))
+    size = (
+        max(1, round(drawing.width * PIXELS_PER_POINT)),
+        max(1, round(drawing.height * PIXELS_PER_POINT)),
+    )
     if size[0] * size[1] > MOST_PIXELS:
         raise_error(
             "E0953",
@@ -91,7 +94,7 @@ def render_png(drawing: Drawing) -> bytes:
     about = PngImagePlugin.PngInfo()
     about.add_text("Software", "specc")
     data = BytesIO()
-    picture.save(data, "PNG", pnginfo=about, dpi=(72 * DENSITY, 72 * DENSITY))
+    picture.save(data, "PNG", pnginfo=about, dpi=(72 * PIXELS_PER_POINT, 72 * PIXELS_PER_POINT))
     return data.getvalue()
 
 
@@ -121,30 +124,30 @@ def _draw(mark: Mark, picture: "Image", pen: "ImageDraw") -> None:
         case BoxMark():
             _box(mark, pen)
         case LineMark():
-            points = [(x * DENSITY, y * DENSITY) for x, y in mark.points]
-            pen.line(points, mark.color, max(1, round(mark.weight * DENSITY)))
+            points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
+            pen.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
         case CellsMark():
             _cells(mark, picture)
 
 
 def _box(mark: BoxMark, pen: "ImageDraw") -> None:
     ends = (mark.x, mark.y, mark.x + mark.width, mark.y + mark.height)
-    left, top, right, bottom = (round(end * DENSITY) for end in ends)
+    left, top, right, bottom = (round(end * PIXELS_PER_POINT) for end in ends)
     pen.rounded_rectangle(
         (left, top, max(left, right - 1), max(top, bottom - 1)),
-        mark.radius * DENSITY,
+        mark.radius * PIXELS_PER_POINT,
         None if mark.fill == "none" else mark.fill,
         None if mark.stroke == "none" else mark.stroke,
-        max(1, round(mark.weight * DENSITY)),
+        max(1, round(mark.weight * PIXELS_PER_POINT)),
     )
 
 
 def _cells(mark: CellsMark, picture: "Image") -> None:
     from PIL import Image
 
-    left, top = round(mark.x * DENSITY), round(mark.y * DENSITY)
-    width = max(1, round((mark.x + mark.width) * DENSITY) - left)
-    height = max(1, round((mark.y + mark.height) * DENSITY) - top)
+    left, top = round(mark.x * PIXELS_PER_POINT), round(mark.y * PIXELS_PER_POINT)
+    width = max(1, round((mark.x + mark.width) * PIXELS_PER_POINT) - left)
+    height = max(1, round((mark.y + mark.height) * PIXELS_PER_POINT) - top)
     table = Image.fromarray(np.ascontiguousarray(mark.colors), "RGB")
     picture.paste(table.resize((width, height), Image.Resampling.NEAREST), (left, top))
 
@@ -154,17 +157,22 @@ def _write(mark: TextMark, picture: "Image", pen: "ImageDraw") -> None:
     length = sum(font.getlength(text) for font, text in runs)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
     if not mark.upright:
-        _in_line(runs, (mark.x * DENSITY - length * share, mark.y * DENSITY), mark.color, pen)
+        _in_line(
+            runs,
+            (mark.x * PIXELS_PER_POINT - length * share, mark.y * PIXELS_PER_POINT),
+            mark.color,
+            pen,
+        )
         return
     from PIL import Image, ImageDraw
 
-    base = round(mark.size * DENSITY * 1.1)
+    base = round(mark.size * PIXELS_PER_POINT * 1.1)
     strip = Image.new("L", (max(1, round(length) + 2), round(base * 1.4)))
     _in_line(runs, (0, base), 255, ImageDraw.Draw(strip))
     turned = strip.transpose(Image.Transpose.ROTATE_90)
     # A text that is turned begins below, so that its anchor is at the lower end.
-    top = round(mark.y * DENSITY - length * (1 - share))
-    picture.paste(mark.color, (round(mark.x * DENSITY) - base, top), turned)
+    top = round(mark.y * PIXELS_PER_POINT - length * (1 - share))
+    picture.paste(mark.color, (round(mark.x * PIXELS_PER_POINT) - base, top), turned)
 
 
 def _in_line(
@@ -193,12 +201,12 @@ def _fonts(size: float) -> tuple["FreeTypeFont", ...]:
     """Pillow's own font, and behind it those of the system that are there."""
     from PIL import ImageFont
 
-    own = ImageFont.load_default(size * DENSITY)
+    own = ImageFont.load_default(size * PIXELS_PER_POINT)
     assert isinstance(own, ImageFont.FreeTypeFont), "Pillow was built with FreeType"
     found = [own]
-    for name in SYSTEM:
+    for name in SYSTEM_FONTS:
         with suppress(OSError):  # one that this machine does not have
-            found.append(ImageFont.truetype(name, size * DENSITY))
+            found.append(ImageFont.truetype(name, size * PIXELS_PER_POINT))
     return tuple(found)
 
 

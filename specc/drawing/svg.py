@@ -14,7 +14,7 @@ from specc.drawing.png import encode_png
 MADE_BY = "<!-- specc -->"
 """By this `specc.io.file_signatures` knows a drawing or a page again."""
 
-SANS = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
+FONT_FAMILY = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Noto Sans', sans-serif"
 
 MOST_PATHS = 40_000
 """Cells of one table that are drawn as paths; larger ones are a picture inside."""
@@ -39,7 +39,7 @@ def _inside(drawing: Drawing, *, paper: bool = True) -> str:
     width, height = _n(drawing.width), _n(drawing.height)
     title = escape(drawing.title)
     parts = [
-        f'viewBox="0 0 {width} {height}" role="img" font-family="{escape(SANS)}">',
+        f'viewBox="0 0 {width} {height}" role="img" font-family="{escape(FONT_FAMILY)}">',
         MADE_BY if paper else "",
         f"<title>{title}</title>",
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>' if paper else "",

@@ -69,7 +69,7 @@ def _output_name(name: str, taken: Mapping[str, object]) -> str:
     return free
 
 
-HOW: Mapping[str, How] = {"": "auto", "auto": "auto", "link": "link", "inline": "inline"}
+WEIGHT_STORAGE: Mapping[str, How] = {"": "auto", "auto": "auto", "link": "link", "inline": "inline"}
 """How weights are stored, by value of `weights_as`."""
 
 
@@ -105,7 +105,7 @@ class CompileJob:
     @property
     def weights_as(self) -> How:
         """How the weights are stored."""
-        return HOW.get(self.options.weights_as, "copy")
+        return WEIGHT_STORAGE.get(self.options.weights_as, "copy")
 
     @property
     def sources(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from specc.artifact.package_index import NAME
+from specc.artifact.package_index import INDEX_FILE
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.object_repr import format_repr, group_thousands, render_html_table
 from specc.driver.quantize_section import QuantizeOptions
@@ -137,7 +137,7 @@ def refuse_uncompiled(model: str | Path) -> None:
     """
     path = Path(model)
     name = str(model)
-    if path.suffix == ".onnx" or (path / NAME).exists():
+    if path.suffix == ".onnx" or (path / INDEX_FILE).exists():
         return
     # imported here: running a compiled model does not need the spec library
     from specc.library.spec_files import (

@@ -30,9 +30,9 @@ from specc.syntax import ast
 from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.weights.checkpoint import open_weights
 
-TRIED = 4
+MAX_CANDIDATES = 4
 """Number of candidate specs whose tensor names are compared."""
-LISTED = 12
+MAX_LISTED_LINES = 12
 """Maximum number of lines of one kind that are listed."""
 
 
@@ -129,7 +129,7 @@ def _find_nearest_spec(
     near = [name for name in read if read[name] > 2]
     wanted = _name_patterns(names)
     found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
-    for base in near[:TRIED]:
+    for base in near[:MAX_CANDIDATES]:
         with suppress(Failed):
             spec, model, graph = _elaborate_with_config(base, data)
             alike = len(wanted & _name_patterns(frozenset(model.graph.parameters)))
@@ -273,6 +273,6 @@ def _binding_error_lines(
         load_parameter_values(spec, model.graph, WeightSources()).close()
     except Failed as failed:
         lines = ["; ".join([d.title, *d.notes]) for d in failed.diagnostics]
-        yield from (f"tensors: {line}" for line in lines[:LISTED])
-        if len(lines) > LISTED:
-            yield f"tensors: {len(lines) - LISTED} more messages"
+        yield from (f"tensors: {line}" for line in lines[:MAX_LISTED_LINES])
+        if len(lines) > MAX_LISTED_LINES:
+            yield f"tensors: {len(lines) - MAX_LISTED_LINES} more messages"

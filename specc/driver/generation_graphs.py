@@ -8,7 +8,7 @@ from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
 from specc.analysis.time_axis_strides import find_padding_strides
 from specc.artifact.generation_facts import GenerationFacts, bounds_to_json, find_length_bounds
-from specc.artifact.manifest import TOLD, RandomWeights
+from specc.artifact.manifest import RECORDED_SETTINGS, RandomWeights
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -213,7 +213,11 @@ def decode_settings_of(job: CompileJob, source: SelfDecodingGraph) -> dict[str, 
     # JSON has no tuples
     told = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
     return {
-        **{TOLD[name]: value for name, value in told.items() if name in TOLD},
+        **{
+            RECORDED_SETTINGS[name]: value
+            for name, value in told.items()
+            if name in RECORDED_SETTINGS
+        },
         "context": limit.most if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_to_json(fixed_lengths(job, graph)),
@@ -264,14 +268,14 @@ def choose_settings(job: CompileJob) -> GenerationSettings:
     return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
 
-ALONE = ("typical_p", "epsilon_cutoff", "eta_cutoff")
+UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
 """Settings that the `generate` graph does not support: they need the sorted distribution."""
 
 
 def check_standalone(chosen: GenerationSettings) -> None:
-    """Raise E0733 for settings of `ALONE`."""
+    """Raise E0733 for settings of `UNSUPPORTED_SETTINGS`."""
     asked, usual = asdict(chosen), asdict(GenerationSettings())
-    for name in ALONE:
+    for name in UNSUPPORTED_SETTINGS:
         if asked[name] != usual[name]:
             raise_error(
                 "E0733",

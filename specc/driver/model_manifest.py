@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specc.artifact.manifest import DOC, KEY, Manifest
+from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, Texts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
@@ -23,7 +23,7 @@ def describe_graph(job: LoweringJob, graph: Graph, *, whole: bool, sources: bool
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:
         found = build_manifest(job, graph, emitted, whole=whole, sources=files if sources else None)
-        return {KEY: found.dump(), DOC: found.doc}
+        return {METADATA_KEY: found.dump(), DOC_METADATA_KEY: found.doc}
 
     return texts
 
@@ -34,7 +34,7 @@ def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> Texts:
 
     def texts(emitted: EmittedModel) -> Mapping[str, str]:
         found = build_manifest(job, signature, emitted, decodes=decodes, scoring=source.graph)
-        return {KEY: found.dump(), DOC: found.doc}
+        return {METADATA_KEY: found.dump(), DOC_METADATA_KEY: found.doc}
 
     return texts
 

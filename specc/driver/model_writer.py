@@ -19,7 +19,7 @@ from specc.huggingface.repository_files import (
 from specc.io.atomic_write import sanitize_file_stem
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
 from specc.ir.derived_graphs import ModelSource
-from specc.preprocessing.tokenizer_files import SUFFIX
+from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.weights.parameter_values import CheckpointBinding
 
 
@@ -50,7 +50,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         dtype=options.dtype,
         metadata=metadata,
         load=not options.no_load,
-        beside=[(SUFFIX, file.content) for file in job.reading.files if file.name],
+        beside=[(TOKENIZER_SUFFIX, file.content) for file in job.reading.files if file.name],
     )
     return build_report(job, written)
 

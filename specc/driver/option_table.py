@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.driver.compile_options import PROFILES, CompileOptions, parse_graph_names
-from specc.driver.quantize_section import CACHES, HEADS, MAX_SAMPLES, NONE, QuantizeOptions
-from specc.io.output_paths import FORCE
+from specc.driver.quantize_section import (
+    KV_CACHE_TYPES,
+    LM_HEAD_BITS,
+    MAX_SAMPLES,
+    UNQUANTIZED,
+    QuantizeOptions,
+)
+from specc.io.output_paths import FORCE_HELP
 from specc.io.safe_read import escape_text
 from specc.transforms.quantization_plan import DEFAULT_GROUP_SIZE, QUANTIZATION_KINDS
 
@@ -108,33 +114,35 @@ def one_of(words: Iterable[str], default: str = "") -> OptionKind:
     )
 
 
-PATH = OptionKind(
+PATH_OPTION = OptionKind(
     "a path (str or `Path`)", _is_path, {"default": ""}, lambda v: os.fspath(v) if v else ""
 )
-TEXT = OptionKind("a string", lambda value: isinstance(value, str), {"default": ""})
-INTEGER = OptionKind("an integer", _is_int, {"type": int, "default": 0}, int)
-BOOLEAN = OptionKind(
+TEXT_OPTION = OptionKind("a string", lambda value: isinstance(value, str), {"default": ""})
+INTEGER_OPTION = OptionKind("an integer", _is_int, {"type": int, "default": 0}, int)
+BOOLEAN_OPTION = OptionKind(
     "True or False", lambda value: isinstance(value, bool), {"action": "store_true"}
 )
-OVERRIDE = BOOLEAN._replace(
+OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
     declaration={"action": "store_true", "default": None}, convert=lambda value: value or None
 )
 """A switch that overrides the spec: False is the default, then the spec decides."""
 OPTIONAL_INTEGER = OptionKind("None or an integer", _is_int_or_none, {"type": int}, _as_int)
-SEED = OPTIONAL_INTEGER._replace(declaration={"type": parse_seed})
-TEXTS = OptionKind("a list of strings", _is_texts, {"action": "append", "default": []}, tuple)
+SEED_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_seed})
+TEXTS_OPTION = OptionKind(
+    "a list of strings", _is_texts, {"action": "append", "default": []}, tuple
+)
 
 TARGETS = ("onnx", "ort-cpu", "ort-cuda", "openvino")
-WAYS = one_of(("link", "copy", "inline"))
+WEIGHTS_AS_OPTION = one_of(("link", "copy", "inline"))
 
 SPEC_OPTIONS: Mapping[str, Option] = {
-    "own": Option(TEXT, "FILE", "use this spec for a checkpoint directory", "--spec"),
-    "config": Option(PATH, "FILE|DIR", "read config values from a config.json"),
+    "own": Option(TEXT_OPTION, "FILE", "use this spec for a checkpoint directory", "--spec"),
+    "config": Option(PATH_OPTION, "FILE|DIR", "read config values from a config.json"),
     "set": Option(
         OptionKind(
             "None or a mapping of config names to values",
             lambda value: value is None or isinstance(value, Mapping),
-            TEXTS.declaration,
+            TEXTS_OPTION.declaration,
         ),
         "KEY=VALUE",
         "set a config value, for example layers=2",
@@ -148,19 +156,19 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         "N",
         "context length for dynamic and longrope RoPE scaling",
     ),
-    "graph": Option(TEXT, "NAME", "select a graph of the spec"),
+    "graph": Option(TEXT_OPTION, "NAME", "select a graph of the spec"),
 }
 """How a spec is opened."""
 QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "quantize": Option(
-        one_of((*QUANTIZATION_KINDS, NONE)),
+        one_of((*QUANTIZATION_KINDS, UNQUANTIZED)),
         "",
         "weight quantization: int8 (W8A8, per-channel weight scales, dynamic per-token activation "
         "scales), int8-weights and int4 (weight-only, group-wise scales), int8-tensor (recurrent "
         "layers with per-tensor activation scales); none overrides the spec",
     ),
     "quantize_exclude": Option(
-        TEXTS,
+        TEXTS_OPTION,
         "PATTERN",
         "do not quantize weights that match this name or scope: lm_head, layers.0.*",
     ),
@@ -170,18 +178,18 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "lm_head_bits": Option(
         OptionKind(
             'one of 8, 4, "none"',
-            lambda value: isinstance(value, int | str) and str(value) in ("", *HEADS),
-            {"choices": HEADS, "default": ""},
+            lambda value: isinstance(value, int | str) and str(value) in ("", *LM_HEAD_BITS),
+            {"choices": LM_HEAD_BITS, "default": ""},
             str,
         ),
         "",
         "with int4: precision of the output projection (default: 8)",
     ),
     "quantize_all": Option(
-        OVERRIDE, "", "with int4: 4 bits for small linear layers and the first attention too"
+        OVERRIDE_OPTION, "", "with int4: 4 bits for small linear layers and the first attention too"
     ),
     "fold_norms": Option(
-        OVERRIDE,
+        OVERRIDE_OPTION,
         "",
         "fold norm weights into the following linear layers before quantization, for models with "
         "outlier channels",
@@ -198,10 +206,10 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         "nearest",
     ),
     "calibration_data": Option(
-        PATH, "FILE", "with int4 or --kv-cache: calibration inputs, .npz or JSON Lines"
+        PATH_OPTION, "FILE", "with int4 or --kv-cache: calibration inputs, .npz or JSON Lines"
     ),
     "kv_cache": Option(
-        one_of(CACHES),
+        one_of(KV_CACHE_TYPES),
         "",
         "with --graphs step: quantize the KV cache with scales from self-generated data or "
         "--calibration-data; none overrides the spec",
@@ -219,40 +227,47 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         more={"default": ()},
     ),
     "io_names": Option(
-        TEXT,
+        TEXT_OPTION,
         "",
         "naming convention of inputs and outputs: specc, Optimum and transformers.js (hf), or "
         "onnxruntime-genai",
         more={"choices": PROFILES, "default": "specc"},
     ),
-    "weights": Option(PATH, "FILE|DIR", "load weights from safetensors or a checkpoint directory"),
-    "adapter": Option(
-        PATH, "DIR|FILE", "merge a LoRA adapter (peft), or load a language adapter (MMS)"
+    "weights": Option(
+        PATH_OPTION, "FILE|DIR", "load weights from safetensors or a checkpoint directory"
     ),
-    "init": Option(SEED, "SEED", "initialize weights randomly with this seed"),
+    "adapter": Option(
+        PATH_OPTION, "DIR|FILE", "merge a LoRA adapter (peft), or load a language adapter (MMS)"
+    ),
+    "init": Option(SEED_OPTION, "SEED", "initialize weights randomly with this seed"),
     "init_missing": Option(
-        SEED, "SEED", "initialize weights of a head that the checkpoint lacks with this seed"
+        SEED_OPTION, "SEED", "initialize weights of a head that the checkpoint lacks with this seed"
     ),
     "target": Option(
-        TEXT,
+        TEXT_OPTION,
         "",
         "target runtime: any (onnx), ONNX Runtime on CPU (default) or CUDA, or OpenVINO",
         more={"choices": TARGETS, "default": "ort-cpu"},
     ),
-    "opset": Option(INTEGER, "N", "ONNX opset, 17 to 26 (default: chosen by the target)"),
+    "opset": Option(INTEGER_OPTION, "N", "ONNX opset, 17 to 26 (default: chosen by the target)"),
     "taps": Option(
-        TEXTS, "PATTERN", "output intermediate values with this scope too: layers.*.attn", "--tap"
+        TEXTS_OPTION,
+        "PATTERN",
+        "output intermediate values with this scope too: layers.*.attn",
+        "--tap",
     ),
-    "inline_defaults": Option(BOOLEAN, "", "compute inputs with a default inside the model"),
+    "inline_defaults": Option(BOOLEAN_OPTION, "", "compute inputs with a default inside the model"),
     **QUANTIZE_OPTIONS,
     "for_quantizers": Option(
-        BOOLEAN,
+        BOOLEAN_OPTION,
         "",
         "with --target onnx: prepare the model for other quantization tools (no operators that "
         "they misinterpret)",
     ),
     "weights_as": Option(
-        WAYS._replace(fits=lambda value: WAYS.fits(value) or value == "auto"),
+        WEIGHTS_AS_OPTION._replace(
+            fits=lambda value: WEIGHTS_AS_OPTION.fits(value) or value == "auto"
+        ),
         "",
         "link: external data in the checkpoint; copy: external data next to the model; inline: "
         "inside the model (default: automatic)",
@@ -267,14 +282,16 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         "",
         "integrity check of weights at load: size and header, or the full content",
     ),
-    "force": Option(BOOLEAN, "", FORCE),
-    "no_load": Option(BOOLEAN, "", "do not load the compiled model in ONNX Runtime as a check"),
+    "force": Option(BOOLEAN_OPTION, "", FORCE_HELP),
+    "no_load": Option(
+        BOOLEAN_OPTION, "", "do not load the compiled model in ONNX Runtime as a check"
+    ),
 }
 """How a model is compiled."""
-KINDS: Mapping[str, OptionKind] = {
-    **dict.fromkeys(("spec", "model", "output"), PATH),
-    "execution_provider": TEXT,
-    "threads": INTEGER,
+ARGUMENT_KINDS: Mapping[str, OptionKind] = {
+    **dict.fromkeys(("spec", "model", "output"), PATH_OPTION),
+    "execution_provider": TEXT_OPTION,
+    "threads": INTEGER_OPTION,
     **{name: option.kind for name, option in {**SPEC_OPTIONS, **COMPILE_OPTIONS}.items()},
 }
 """The kind of each argument of `check`, `compile` and `load`."""
@@ -300,18 +317,23 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
 
 
 def check_arguments(**given: object) -> None:
-    """Raise E0820 for every argument of `KINDS` that is not of its kind."""
-    wrong = [n for n, value in given.items() if n in KINDS and not KINDS[n].fits(value)]
+    """Raise E0820 for every argument of `ARGUMENT_KINDS` that is not of its kind."""
+    wrong = [
+        n for n, value in given.items() if n in ARGUMENT_KINDS and not ARGUMENT_KINDS[n].fits(value)
+    ]
     if wrong:
         # a repr may be arbitrarily long
         shown = {name: escape_text(repr(given[name]))[:60] for name in wrong}
-        titles = [f"`{name}` is {KINDS[name].words}, not {shown[name]}" for name in wrong]
+        titles = [f"`{name}` is {ARGUMENT_KINDS[name].words}, not {shown[name]}" for name in wrong]
         raise Failed(*(Diagnostic("E0820", title) for title in titles))
 
 
 def build_compile_options(given: Mapping[str, Any]) -> CompileOptions:
     """Return the options of `compile` from checked arguments, of Python or the command line."""
-    values = {n: KINDS[n].convert(value) if n in KINDS else value for n, value in given.items()}
+    values = {
+        n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
+        for n, value in given.items()
+    }
     own, quantize = (
         {f.name: values[f.name] for f in fields(kind) if f.name in values}
         for kind in (CompileOptions, QuantizeOptions)

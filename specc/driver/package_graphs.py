@@ -19,7 +19,7 @@ from specc.driver.generation_graphs import (
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.precision import convert_generator_dtype
-from specc.driver.profiles.export_profile import ROWS, apply_profile
+from specc.driver.profiles.export_profile import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.ir.derived_graphs import DerivedGraphs, KVBufferGraph, SelfDecodingGraph
 from specc.ir.dim import Dim
@@ -145,7 +145,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
     derived = derive_graphs(
         job.simplified,
         generation,
-        ROWS[job.options.io_names],
+        RETURNED_LOGITS[job.options.io_names],
         bounded=ours,
         defaults=job.model.defaults,
         begins=ours,

@@ -89,16 +89,16 @@ def convert_generator_dtype(
     )
 
 
-MISREAD = frozenset({"Attention"})
+MISREAD_OPERATORS = frozenset({"Attention"})
 """Operators that other tools misread: ONNX Runtime's quantizer takes `Attention` for its
 contrib operator of that name and produces an invalid model.
 """
-TOGETHER: QuantizationKind = "int8-tensor"
+TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The kind with one activation scale per tensor, shared by all positions."""
 WHOLE_LAYERS = "whole numbers"
 """Name of a target's integer recurrent cells."""
-DEPENDS = (
-    f"`{TOGETHER}`: in recurrent layers and loops the quantization error of a sequence "
+TENSOR_SCALE_WARNING = (
+    f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"
 )
 AGAIN_WHOLE = (
@@ -139,7 +139,7 @@ def plan_quantization(
     check_patterns_match(found.unmatched, found.names, told.places, others)
     if not found.plan:
         _fail_nothing_to_quantize(graph, found)
-    if TOGETHER in wish.kinds and not has_shared_scales(found.plan):
+    if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
         _fail_no_shared_scales(graph)
     lines = find_ineffective_options(wish, told.said, found.plan, lambda other: by(other).plan)
     return replace(found, idle=tuple(lines))
@@ -169,7 +169,7 @@ def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:
             "weights are quantized here or by another tool, not by both",
             helps=["leave out --quantize or --for-quantizers"],
         )
-    return replace(target, fused=target.fused - MISREAD)
+    return replace(target, fused=target.fused - MISREAD_OPERATORS)
 
 
 def has_shared_scales(plan: QuantizationPlan) -> bool:
@@ -181,7 +181,7 @@ def quantization_notes(
     found: QuantizationDecision, folds: Sequence[NormFold], told: QuantizeRequest
 ) -> tuple[str, ...]:
     """Return the remarks about a quantization plan and about folded norms."""
-    remarks = [*found.idle, *([DEPENDS] if has_shared_scales(found.plan) else [])]
+    remarks = [*found.idle, *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else [])]
     if told.fold:
         maps = sum(len(fold.maps) for fold in folds)
         moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
@@ -208,7 +208,7 @@ def _fail_no_shared_scales(graph: Graph) -> NoReturn:
     """Raise E0963."""
     raise_error(
         "E0963",
-        f"`{TOGETHER}` is for recurrent layers and loops, and no layer of "
+        f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, and no layer of "
         f"`{escape_text(graph.name)}` supports it",
         notes=["elsewhere per-token scales cost as little: `int8` has them"],
         helps=["compile with `--quantize int8`"],
@@ -217,13 +217,13 @@ def _fail_no_shared_scales(graph: Graph) -> NoReturn:
 
 def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None:
     """Raise E0851 for int4 before opset 21, E0964 for per-tensor scales on other devices."""
-    if TOGETHER in wish.kinds and target.provider != "cpu":
+    if TENSOR_SCALED_KIND in wish.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
             f"`{target.name}` has no operator with per-tensor activation scales",
             helps=[
                 "compile with `--quantize int8` (per-token scales)",
-                f"or `{TOGETHER}` with `--target ort-cpu` or `onnx`",
+                f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
     if "int4" in wish.kinds and not target.rounded and opset < BLOCKS_OF_4:

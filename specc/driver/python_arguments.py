@@ -15,7 +15,7 @@ from specc.library.spec_files import make_explicit_path
 from specc.syntax.parse import translate_advice
 from specc.syntax.source_limits import MAX_NESTING
 
-WRITTEN = "<spec>"
+SPEC_TEXT_NAME = "<spec>"
 """Name of a spec given as text, in messages."""
 
 
@@ -47,7 +47,7 @@ def open_spec_argument(
     # no real path contains a line break
     text = isinstance(spec, str) and "\n" in spec
     return open_spec(
-        Source(WRITTEN, named) if text else named,
+        Source(SPEC_TEXT_NAME, named) if text else named,
         config=str(config) if config else "",
         sets=[f"{name}={value}" for name, value in _config_literals("", given or {})],
         weights=weights,

@@ -54,7 +54,7 @@ def fail_wrong_value(entry: ast.QuantizeEntry, title: str, known: tuple[str, ...
     )
 
 
-NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
+LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
 """A layer index in the name of a weight."""
 
 
@@ -81,7 +81,7 @@ def check_patterns_match(
 def _build_no_match(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
     known = f"names are {', '.join(names[:8])} …"
     # patterns usually cover all layers: suggest `h.*.attn` where `h.0.attn` is not similar
-    near = dict.fromkeys((*names, *(NUMBER.sub("*", name) for name in names)))
+    near = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
@@ -98,7 +98,10 @@ KNOWN_TO: Mapping[str, tuple[QuantizationKind, ...]] = {
     ALL_WORD: ("int4",),
 }
 """The kinds for which an entry has an effect."""
-ABOUT = {BLOCK_WORD: "group-wise quantization", ALL_WORD: "weights that `int4` keeps at 8 bits"}
+ENTRY_DESCRIPTIONS = {
+    BLOCK_WORD: "group-wise quantization",
+    ALL_WORD: "weights that `int4` keeps at 8 bits",
+}
 """What an entry controls."""
 NOT_HERE = {
     BLOCK_WORD: "no weight is quantized group-wise",
@@ -131,7 +134,8 @@ def check_known_options(wish: QuantizationRequest, options: Mapping[str, str]) -
         has = ", ".join(f"`{kind}`" for kind in dict.fromkeys(asked) if kind)
         raise_error(
             "E0753",
-            f"`{options[word]}` is for {ABOUT[word]}, which {has or 'this compile'} does not use",
+            f"`{options[word]}` is for {ENTRY_DESCRIPTIONS[word]}, "
+            f"which {has or 'this compile'} does not use",
             helps=[
                 f"leave out `{options[word]}`",
                 f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",

@@ -35,26 +35,26 @@ from specc.transforms.quantization_plan import (
 
 KIND_OF: Mapping[str, QuantizationKind] = {kind: kind for kind in QUANTIZATION_KINDS}
 """The quantization kinds by name."""
-NONE = "none"
+UNQUANTIZED = "none"
 """No quantization."""
-HEADS = ("8", "4", NONE)
+LM_HEAD_BITS = ("8", "4", UNQUANTIZED)
 """Values of `lm_head_bits`."""
 Head: TypeAlias = QuantizationKind | Literal["none", ""]
-HEAD_KIND: Mapping[str, Head] = {"8": "int8", "4": "int4", NONE: "none", "": ""}
-CALIBRATION = ("calibration_samples", "calibration_data")
+HEAD_KIND: Mapping[str, Head] = {"8": "int8", "4": "int4", UNQUANTIZED: "none", "": ""}
+CALIBRATION_SETTINGS = ("calibration_samples", "calibration_data")
 """The settings that choose the calibration inputs; at most one may be set."""
-NUMBERS = ("group_size", "lm_head_bits", "all")
-WORDS = (
+NUMBER_SETTINGS = ("group_size", "lm_head_bits", "all")
+QUANTIZE_SETTINGS = (
     "default",
     "exclude",
     *QUANTIZATION_KINDS,
-    *NUMBERS,
-    *CALIBRATION,
+    *NUMBER_SETTINGS,
+    *CALIBRATION_SETTINGS,
     "kv_cache",
     "fold_norms",
 )
 """The settings of a spec's `quantize` section."""
-FOREIGN = {
+FOREIGN_SETTING_NAMES = {
     **dict.fromkeys(("keep", "ignore", "skip"), "exclude"),
     "block": "group_size",
     "head": "lm_head_bits",
@@ -66,8 +66,8 @@ FOREIGN = {
 GROUP_SIZES = f"a power of two from {MIN_GROUP_SIZE} to {MAX_GROUP_SIZE}"
 MAX_SAMPLES = 100_000
 """Maximum number of self-generated calibration sequences."""
-BOOLEANS = ("true", "false")
-CACHES = ("int8", NONE)
+BOOLEAN_WORDS = ("true", "false")
+KV_CACHE_TYPES = ("int8", UNQUANTIZED)
 """Storage types of the KV cache; `none`: not quantized."""
 
 
@@ -157,13 +157,13 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
     by = _choose_calibration(program, asked)
     cache = _choose_cache(words, asked)
     remarks = tuple(_override_remarks(words, asked))
-    wish = None if asked.quantize == NONE else _apply_options(wish, asked)
+    wish = None if asked.quantize == UNQUANTIZED else _apply_options(wish, asked)
     options = {w: option_flag(w) for w in MAY_BE_IDLE if asked.given(w)}
     if wish is None:
         _check_quantizes(asked, cache)
     else:
         check_known_options(wish, options)
-    told = parse_choice(words, "fold_norms", BOOLEANS) == "true"
+    told = parse_choice(words, "fold_norms", BOOLEAN_WORDS) == "true"
     fold = wish is not None and (told if asked.fold_norms is None else asked.fold_norms)
     return QuantizeRequest(
         wish=wish,
@@ -173,7 +173,7 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
         by=by,
         cache=cache,
         fold=fold,
-        dequantizes=asked.quantize == NONE,
+        dequantizes=asked.quantize == UNQUANTIZED,
     )
 
 
@@ -196,15 +196,15 @@ def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
     found: dict[str, ast.QuantizeEntry] = {}
     for item, _ in reversed(list(program.items(ast.Quantize))):
         for entry in item.entries:
-            if entry.name not in WORDS:
-                known = f"there are {', '.join(WORDS)}"
-                name = FOREIGN.get(entry.name, entry.name)
+            if entry.name not in QUANTIZE_SETTINGS:
+                known = f"there are {', '.join(QUANTIZE_SETTINGS)}"
+                name = FOREIGN_SETTING_NAMES.get(entry.name, entry.name)
                 raise_error(
                     "E0201",
                     f"`quantize` has no entry `{escape_text(entry.name)}`",
                     entry.span,
                     "unknown entry",
-                    helps=suggest_similar_name(name, WORDS, known),
+                    helps=suggest_similar_name(name, QUANTIZE_SETTINGS, known),
                 )
             # after those of the extended spec: the last matching pattern wins
             found.pop(entry.name, None)
@@ -216,9 +216,9 @@ def _read_section(
     words: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationRequest | None, dict[str, Span]]:
     """Return the request of the spec's section, and the spans of its patterns."""
-    kind = parse_choice(words, "default", (*QUANTIZATION_KINDS, NONE))
-    head = parse_choice(words, "lm_head_bits", HEADS)
-    every = parse_choice(words, "all", BOOLEANS)
+    kind = parse_choice(words, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
+    head = parse_choice(words, "lm_head_bits", LM_HEAD_BITS)
+    every = parse_choice(words, "all", BOOLEAN_WORDS)
     kept = words["exclude"].values if "exclude" in words else ()
     # in source order: the last matching pattern wins
     own = [
@@ -245,26 +245,26 @@ def _choose_cache(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions
     """Return the KV cache dtype: that of the option, else that of the spec, unless
     `--quantize none` is given. Raise E0858.
     """
-    said = parse_choice(words, "kv_cache", CACHES)
-    if asked.quantize == NONE:
+    said = parse_choice(words, "kv_cache", KV_CACHE_TYPES)
+    if asked.quantize == UNQUANTIZED:
         said = ""
     kind = asked.kv_cache or said
     span = words["kv_cache"].span if said and not asked.kv_cache else None
-    return CacheOption() if kind == NONE else CacheOption(kind, span)
+    return CacheOption() if kind == UNQUANTIZED else CacheOption(kind, span)
 
 
 def _choose_calibration(program: Program, asked: QuantizeOptions) -> CalibrationSource:
     """Return the calibration data: that of the options, else of the nearest spec. Raise
     E0753 and E0950 if both kinds are given.
     """
-    if all(map(asked.given, CALIBRATION)):
+    if all(map(asked.given, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
             "calibration inputs are self-generated or read from a file, not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
     for item, module in program.items(ast.Quantize):
-        said = {e.name: e for e in item.entries if e.name in CALIBRATION}
+        said = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(said) > 1:
             raise_error(
                 "E0950",
@@ -282,14 +282,16 @@ def _choose_calibration(program: Program, asked: QuantizeOptions) -> Calibration
                 else _read_calibration_file(entry, module)
             )
             return (
-                found if not any(map(asked.given, CALIBRATION)) else _calibration_of_options(asked)
+                found
+                if not any(map(asked.given, CALIBRATION_SETTINGS))
+                else _calibration_of_options(asked)
             )
     return _calibration_of_options(asked)
 
 
 def _calibration_of_options(asked: QuantizeOptions) -> CalibrationSource:
     """Return the calibration data of the options."""
-    option = next((option_flag(name) for name in CALIBRATION if asked.given(name)), "")
+    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if asked.given(name)), "")
     return CalibrationSource(asked.calibration_samples, asked.calibration_data, option)
 
 
@@ -361,7 +363,7 @@ def _override_remarks(
     words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions
 ) -> Iterator[str]:
     """Yield a note for each setting of the spec that an option overrides."""
-    if asked.quantize == NONE and words.keys() - {"kv_cache"}:
+    if asked.quantize == UNQUANTIZED and words.keys() - {"kv_cache"}:
         yield "`--quantize none`: no weight is quantized, although the spec says `quantize`"
     for name, entry in words.items():
         if flag := _overriding_flag(name, asked):
@@ -370,10 +372,10 @@ def _override_remarks(
 
 def _overriding_flag(name: str, asked: QuantizeOptions) -> str:
     """Return the flag that overrides a setting of the spec; empty if none does."""
-    if asked.quantize == NONE:
+    if asked.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none and asked.kv_cache else none
-    alike = CALIBRATION if name in CALIBRATION else (name,)
+    alike = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
     return next((option_flag(each) for each in alike if asked.given(each)), "")
 
 
@@ -389,11 +391,11 @@ def _format_override(option: str, entry: ast.QuantizeEntry) -> str:
 def _check_quantizes(asked: QuantizeOptions, cache: CacheOption) -> None:
     """Raise E0753 if an option that needs quantized weights is given without any."""
     # the scales of an int8 KV cache are calibrated as well
-    useful = ("default", "kv_cache", *(CALIBRATION if cache.kind else ()))
-    for name in WORDS:
+    useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.kind else ()))
+    for name in QUANTIZE_SETTINGS:
         if name not in useful and asked.given(name):
             raise_error(
                 "E0753",
                 f"`{option_flag(name)}` needs quantized weights, and no quantization is requested",
-                helps=[f"add `--quantize {'int4' if name in CALIBRATION else 'int8'}`"],
+                helps=[f"add `--quantize {'int4' if name in CALIBRATION_SETTINGS else 'int8'}`"],
             )

@@ -35,8 +35,14 @@ from specc.preprocessing.preprocessing_config import (
     parse_input_record,
     parse_output_record,
 )
-from specc.preprocessing.records import SOUNDS, TEXTS, InputReading, OutputReading, labels_for_rank
-from specc.preprocessing.tokenizer_files import MAX_BYTES, NAME, TokenizerFile
+from specc.preprocessing.records import (
+    AUDIO_TAGS,
+    TEXT_TAGS,
+    InputReading,
+    OutputReading,
+    labels_for_rank,
+)
+from specc.preprocessing.tokenizer_files import MAX_BYTES, TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
 from specc.preprocessing.vocabulary import read_vocabulary
 from specc.syntax import ast
@@ -45,9 +51,9 @@ from specc.syntax.parse import decode_spec
 LARGEST_VOCABULARY = 16 * 2**20
 OF_FILES = frozenset({"E0802", "E0940"})
 """Codes for missing or unreadable files, and for missing packages."""
-OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(SOUNDS, "rate=16000")}
+OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
 """Readings without positional arguments, with an example of their options."""
-_ABSENT = object()
+_NO_VOCABULARY = object()
 """Marks a tokenizer or vocabulary that is not given; no spec value is this object."""
 
 
@@ -89,7 +95,11 @@ def build_record(
                 _fail_unknown_reading(plain["kind"], what, spans.get(name))
             raise_error("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
 
-        return None if plain.get("absent") is _ABSENT else make(plain, (), complain, place.files)
+        return (
+            None
+            if plain.get("absent") is _NO_VOCABULARY
+            else make(plain, (), complain, place.files)
+        )
 
     inputs = [(n, record(n, d, _input_reading)) for n, d in model.reading.items()]
     shows = [(n, record(n, d, _output_reading)) for n, d in model.showing.items()]
@@ -142,7 +152,9 @@ def reading_notes(model: ModelDefinition, given: Sequence[Path]) -> tuple[str, .
     return (
         *_describe_audio_settings(model, given),
         *(describe_image_config(given) if "image" in kinds else ()),
-        *_describe_text_files(model, given, "tokenizer", find_tokenizer_file(given), NAME),
+        *_describe_text_files(
+            model, given, "tokenizer", find_tokenizer_file(given), TOKENIZER_FILE
+        ),
         *_describe_text_files(model, given, "words", read_word_vocabulary(given), "vocabulary"),
     )
 
@@ -166,7 +178,7 @@ def _describe_text_files(
 def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> Iterator[str]:
     """Yield which audio settings are used, and which of their keys are ignored."""
     entries: list[Any] = [*model.reading.values()]
-    kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in SOUNDS]
+    kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(given) if kinds else (None, {})
     if path is None:
         return
@@ -229,7 +241,7 @@ def _output_reading(
     """Return the record of an output. `text(…)` decodes ids with the vocabulary that an
     input would encode text with.
     """
-    if value["kind"] in TEXTS:
+    if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, complain, files)
 
@@ -260,7 +272,7 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
             made["image"] = _resolve_arguments(_check_image(args.pop(0), place), place)
         case "image":
             made = image_reading_options(made, place.given, place.span)
-        case _ if kind in SOUNDS:
+        case _ if kind in AUDIO_TAGS:
             return audio_reading_options(kind, made, place.given, place.span)
     return made
 
@@ -314,12 +326,12 @@ def _resolve_words(args: list[Any], place: _Place) -> dict[str, Any]:
     there is none or the list is empty, as a spec may leave it to the user.
     """
     if args == [[]]:
-        return {"absent": _ABSENT}
+        return {"absent": _NO_VOCABULARY}
     if args:
         return {"vocab": _resolve_vocabulary(args[0], place)}
     path = read_word_vocabulary(place.given, place.span)
     if path is None:
-        return {"absent": _ABSENT}
+        return {"absent": _NO_VOCABULARY}
     return {"vocab": _read_vocabulary_file(path, path.name, place.span)}
 
 
@@ -331,7 +343,7 @@ def _resolve_transcript(args: list[Any], options: dict[str, Any], place: _Place)
         return {**options, "vocab": _resolve_vocabulary(args[0], place)}
     told = ctc_transcript_options(place.given, place.span, place.language)
     if told is None:
-        return {**options, "absent": _ABSENT}
+        return {**options, "absent": _NO_VOCABULARY}
     # the padding token of the tokenizer is the CTC blank
     return {**options, **told}
 
@@ -345,7 +357,7 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
         raise_error("E0203", "`tokenizer` takes one file name", place.span, helps=helps)
     path = _resolve_path(args[0], place) if args else find_tokenizer_file(place.given)
     if path is None:
-        return {"absent": _ABSENT}
+        return {"absent": _NO_VOCABULARY}
     name = args[0] if args else str(path)
     file = check_tokenizer_file(
         read_required_file(path, MAX_BYTES, f"the tokenizer `{escape_text(name)}`", place.span),
@@ -363,7 +375,10 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
 
 def find_tokenizer_file(folders: Sequence[Path]) -> Path | None:
     """Return the tokenizer.json of the first directory that has one, else None."""
-    return next((folder / NAME for folder in folders if os.path.lexists(folder / NAME)), None)
+    return next(
+        (folder / TOKENIZER_FILE for folder in folders if os.path.lexists(folder / TOKENIZER_FILE)),
+        None,
+    )
 
 
 def _resolve_path(given: str, place: _Place) -> Path:

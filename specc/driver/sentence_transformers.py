@@ -14,10 +14,10 @@ from specc.frontend.json_nodes import JsonMember, JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.model_family import find_spec_for_checkpoint
 from specc.huggingface.processor_files import (
-    MODULES,
-    PART,
+    ENCODER_PART,
+    MODULES_FILE,
     SENTENCE_CONFIGS,
-    SETTINGS,
+    SENTENCE_TRANSFORMERS_FILE,
     find_first_file,
     read_json_object,
     read_optional_object,
@@ -47,10 +47,10 @@ def unread_settings(path: Path | None, known: Mapping[str, Sequence[object]]) ->
             yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(path)}`"
 
 
-CONFIG = "config.json"
-LARGEST = 2**20
-HIDDEN = "last_hidden_state"
-LEGACY = {
+CONFIG_FILE = "config.json"
+MAX_FEATURES = 2**20
+HIDDEN_OUTPUT = "last_hidden_state"
+LEGACY_POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -59,7 +59,7 @@ LEGACY = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """Keys of older files, in the order in which the library concatenates the modes."""
-POOLED = {
+POOLING_EQUATIONS = {
     "cls": "gather(x, argmax(cast(kept, to=int), axis=1), axis=1)",
     "max": "masked_max_pool(x, kept)",
     "mean": "masked_mean_pool(x, kept)",
@@ -69,7 +69,7 @@ POOLED = {
 }
 """The equation of each pooling mode over hidden states `x`, the mask `kept`, `rows` (the
 mask as [batch, seq, 1]) and `weights` (positions from 1)."""
-ACTIVATIONS = {
+ACTIVATION_EQUATIONS = {
     "Tanh": "tanh({})",
     "Identity": "{}",
     "GELU": "gelu({})",
@@ -77,7 +77,7 @@ ACTIVATIONS = {
     "SiLU": "silu({})",
     "Sigmoid": "sigmoid({})",
 }
-SENTENCE = "sentence_embedding"
+SENTENCE_OUTPUT = "sentence_embedding"
 
 
 @dataclass
@@ -111,7 +111,7 @@ def find_encoder_directory(folder: str) -> str:
     the first entry of its modules.json names.
     """
     path = Path(folder)
-    if not folder or not os.path.lexists(path / MODULES) or has_file(path, CONFIG):
+    if not folder or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
         return folder
     listed = _read_modules(path)
     first = str(listed[0].get("path", "")) if listed else ""
@@ -128,12 +128,12 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
     and for cross-encoders, which are checkpoints with a classification head. Raise E0427.
     """
     root = Path(folder)
-    if not folder or not has_file(root, MODULES):
+    if not folder or not has_file(root, MODULES_FILE):
         return None
     modules = _read_modules(root)
     kinds = [_module_kind(root, str(m.get("type", ""))) for m in modules]
     if not kinds or kinds[0] != "Transformer":
-        _fail_unsupported(root / MODULES, "the first module is not a Transformer")
+        _fail_unsupported(root / MODULES_FILE, "the first module is not a Transformer")
     encoder = _module_directory(root, str(modules[0].get("path", "")))
     if _is_cross_encoder(encoder, kinds):
         return None
@@ -141,14 +141,16 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
     block = _find_encoder_graph(program_of(base), encoder)
     body = _Body(where=root)
     for number, (module, kind) in enumerate(zip(modules[1:], kinds[1:], strict=True), 1):
-        add = MODULE.get(kind)
+        add = MODULE_BUILDERS.get(kind)
         if add is None:
-            known = ", ".join(["Transformer", *MODULE])
-            _fail_unsupported(root / MODULES, f"`{kind}` is not supported", [f"supported: {known}"])
+            known = ", ".join(["Transformer", *MODULE_BUILDERS])
+            _fail_unsupported(
+                root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {known}"]
+            )
         place = _module_directory(root, str(module.get("path", "")))
         add(body, place, number)
     if not body.width:
-        _fail_unsupported(root / MODULES, "no module pools the tokens into one vector")
+        _fail_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
     text = _format_spec(base, block, body)
     read = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
     return WrappedEncoder(
@@ -156,9 +158,9 @@ def wrapped_spec(folder: str, program_of: Callable[[str], Program]) -> WrappedEn
         encoder=str(encoder),
         weights=body.weights,
         remarks=(
-            f"`{escape_text(folder)}` is read according to {MODULES}: {read}",
+            f"`{escape_text(folder)}` is read according to {MODULES_FILE}: {read}",
             *unread_settings(find_first_file([encoder], SENTENCE_CONFIGS), READ_OF_ENCODER),
-            *unread_settings(root / SETTINGS, READ_OF_SETTINGS),
+            *unread_settings(root / SENTENCE_TRANSFORMERS_FILE, READ_OF_SETTINGS),
         ),
     )
 
@@ -168,14 +170,14 @@ def _module_kind(root: Path, type: str) -> str:
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
         why = "is a class of the repository, whose code specc does not run"
-        _fail_unsupported(root / MODULES, f"`{escape_text(type)[:60]}` {why}")
+        _fail_unsupported(root / MODULES_FILE, f"`{escape_text(type)[:60]}` {why}")
     return kind
 
 
 def encoder_config_table(data: JsonObject) -> JsonObject:
     """Return the encoder's config as a table under the name of the encoder."""
     member = JsonMember(data.span, data)
-    return JsonObject({PART: member}, data.span)
+    return JsonObject({ENCODER_PART: member}, data.span)
 
 
 def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
@@ -191,8 +193,8 @@ def _is_cross_encoder(encoder: Path, kinds: Sequence[str]) -> bool:
         _fail_unsupported(path, f"the transformer_task `{task}` is not supported")
     modes = config.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
-    if isinstance(text, dict) and text.get("method_output_name") != HIDDEN:
-        _fail_unsupported(path, f"`method_output_name` is not `{HIDDEN}`")
+    if isinstance(text, dict) and text.get("method_output_name") != HIDDEN_OUTPUT:
+        _fail_unsupported(path, f"`method_output_name` is not `{HIDDEN_OUTPUT}`")
     return False
 
 
@@ -201,10 +203,10 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     for block in list_graphs(program):
         names = [result.name for result in block.results]
         ids = block.params[0]
-        if block.made_for and HIDDEN in names and ids.name == "input_ids":
+        if block.made_for and HIDDEN_OUTPUT in names and ids.name == "input_ids":
             return block
-    why = f"no graph of `{program.name}` computes `{HIDDEN}` from text alone"
-    _fail_unsupported(encoder / CONFIG, why)
+    why = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text alone"
+    _fail_unsupported(encoder / CONFIG_FILE, why)
 
 
 def _format_spec(base: str, block: ast.Block, body: _Body) -> str:
@@ -217,16 +219,17 @@ def _format_spec(base: str, block: ast.Block, body: _Body) -> str:
     if body.prompt_left_out:
         params.append(f"pooling_mask: int[batch, seq] = cast({mask}, to=int)")
         kept = f"  kept = {mask} & (pooling_mask != 0)"
-    results = [r.name if r.name == HIDDEN else "_" for r in block.results]
-    hidden = ", ".join("x" if name == HIDDEN else "_" for name in results)
-    called = f"{PART}.{block.name}({', '.join(names)})"
+    results = [r.name if r.name == HIDDEN_OUTPUT else "_" for r in block.results]
+    hidden = ", ".join("x" if name == HIDDEN_OUTPUT else "_" for name in results)
+    called = f"{ENCODER_PART}.{block.name}({', '.join(names)})"
     return "\n".join(
         [
             "specc 1",
             'model sentence_transformer "A sentence-transformers directory."',
-            f'use "{base}" as {PART} from "{PART}"',
+            f'use "{base}" as {ENCODER_PART} from "{ENCODER_PART}"',
             "dims batch >= 1, seq >= 1",
-            f"graph sentence_embeddings({', '.join(params)}) -> ({SENTENCE}: float[batch, _]) {{",
+            f"graph sentence_embeddings({', '.join(params)})"
+            f" -> ({SENTENCE_OUTPUT}: float[batch, _]) {{",
             f"  {hidden} = {called}",
             kept,
             "  rows = insert(cast(kept, to=float), axis=2)",
@@ -252,29 +255,29 @@ def _format_default(param: ast.BlockParameter) -> str:
     if param.default is None or param.default.span is None:
         return ""
     text = " ".join(param.default.span.text.split())
-    return " = " + re.sub(r"\bpad\b", f"{PART}.pad", text)
+    return " = " + re.sub(r"\bpad\b", f"{ENCODER_PART}.pad", text)
 
 
 def _add_pooling(body: _Body, place: Path, number: int) -> None:
     """Add pooling: one mode, or several concatenated."""
-    config = read_json_object(place / CONFIG)
+    config = read_json_object(place / CONFIG_FILE)
     modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for key, mode in LEGACY.items() if config.get(key)] or ["mean"]
+        modes = [mode for key, mode in LEGACY_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     listed = [modes] if isinstance(modes, str) else modes
     if not isinstance(listed, list) or not listed:
-        _fail_unsupported(place / CONFIG, "`pooling_mode` has no mode")
-    unknown = [str(mode) for mode in listed if mode not in POOLED]
+        _fail_unsupported(place / CONFIG_FILE, "`pooling_mode` has no mode")
+    unknown = [str(mode) for mode in listed if mode not in POOLING_EQUATIONS]
     if unknown:
         why = f"the pooling mode `{unknown[0]}` is not supported"
-        _fail_unsupported(place / CONFIG, why, [f"supported: {', '.join(POOLED)}"])
+        _fail_unsupported(place / CONFIG_FILE, why, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
-        _fail_unsupported(place / CONFIG, "`embedding_dimension` is not an integer")
-    _check_keys(config, place, {*LEGACY, "pooling_mode", "embedding_dimension",
+        _fail_unsupported(place / CONFIG_FILE, "`embedding_dimension` is not an integer")
+    _check_keys(config, place, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
     body.prompt_left_out = config.get("include_prompt") is False
-    parts = ", ".join(POOLED[mode] for mode in listed)
+    parts = ", ".join(POOLING_EQUATIONS[mode] for mode in listed)
     one = len(listed) == 1
     body.lines.append(f"  v = {parts}" if one else f"  v = concat([{parts}], axis=1)")
     body.width = width * len(listed)
@@ -282,17 +285,19 @@ def _add_pooling(body: _Body, place: Path, number: int) -> None:
 
 def _add_dense(body: _Body, place: Path, number: int) -> None:
     """Add a linear layer with its activation and optional residual."""
-    config = read_json_object(place / CONFIG)
+    config = read_json_object(place / CONFIG_FILE)
     _check_keys(config, place, {"in_features", "out_features", "bias", "activation_function",
                         "module_input_name", "module_output_name", "use_residual"})  # fmt: skip
     named = str(config.get("activation_function", "torch.nn.Tanh"))
-    form = ACTIVATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
+    form = ACTIVATION_EQUATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
     if form is None:
         why = f"the activation_function `{named}` is not supported"
-        _fail_unsupported(place / CONFIG, why, [f"supported: {', '.join(ACTIVATIONS)}"])
+        _fail_unsupported(
+            place / CONFIG_FILE, why, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"]
+        )
     width = config.get("out_features")
     if not isinstance(width, int):
-        _fail_unsupported(place / CONFIG, "`out_features` is not an integer")
+        _fail_unsupported(place / CONFIG_FILE, "`out_features` is not an integer")
     bias = "true" if config.get("bias", True) else "false"
     path = _record_weights(body, place, number)
 
@@ -315,16 +320,18 @@ def _add_dense(body: _Body, place: Path, number: int) -> None:
 
 def _add_layer_norm(body: _Body, place: Path, number: int) -> None:
     """Add a LayerNorm over the vector."""
-    _check_keys(read_json_object(place / CONFIG), place, {"dimension"})
+    _check_keys(read_json_object(place / CONFIG_FILE), place, {"dimension"})
     path = _record_weights(body, place, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
 def _add_normalize(body: _Body, place: Path, number: int) -> None:
     """Add L2 normalization."""
-    if has_file(place, CONFIG):
+    if has_file(place, CONFIG_FILE):
         _check_keys(
-            read_json_object(place / CONFIG), place, {"module_input_name", "module_output_name"}
+            read_json_object(place / CONFIG_FILE),
+            place,
+            {"module_input_name", "module_output_name"},
         )
     body.lines.append("  v = l2_normalize(v)")
 
@@ -333,7 +340,7 @@ def _add_dropout(body: _Body, place: Path, number: int) -> None:
     """Add nothing: dropout has no effect at inference."""
 
 
-MODULE: Mapping[str, Callable[[_Body, Path, int], None]] = {
+MODULE_BUILDERS: Mapping[str, Callable[[_Body, Path, int], None]] = {
     "Pooling": _add_pooling,
     "Dense": _add_dense,
     "LayerNorm": _add_layer_norm,
@@ -354,18 +361,18 @@ def _check_keys(config: Mapping[str, object], place: Path, known: set[str]) -> N
     """Raise E0427 for an unknown key, or an input that is not the sentence embedding."""
     for key in config:
         if key not in known:
-            _fail_unsupported(place / CONFIG, f"`{escape_text(key)[:60]}` is not supported")
+            _fail_unsupported(place / CONFIG_FILE, f"`{escape_text(key)[:60]}` is not supported")
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, SENTENCE):
-            _fail_unsupported(place / CONFIG, f"`{key}` is not `{SENTENCE}`")
+        if config.get(key) not in (None, SENTENCE_OUTPUT):
+            _fail_unsupported(place / CONFIG_FILE, f"`{key}` is not `{SENTENCE_OUTPUT}`")
 
 
 def _read_modules(root: Path) -> list[dict[str, Json]]:
     """Return the entries of modules.json. Raise E0427 if it is invalid."""
-    path = root / MODULES
+    path = root / MODULES_FILE
     try:
         value = parse_strict_json(
-            decode_spec(read_required_file(path, LARGEST), str(path)).text, NO_LIMITS
+            decode_spec(read_required_file(path, MAX_FEATURES), str(path)).text, NO_LIMITS
         )
     except ValueError as error:
         _fail_unsupported(path, escape_text(error)[:200])
@@ -382,7 +389,7 @@ def _module_directory(root: Path, name: str) -> Path:
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):
         _fail_unsupported(
-            root / MODULES, f"the path `{escape_text(name)[:60]}` is outside the directory"
+            root / MODULES_FILE, f"the path `{escape_text(name)[:60]}` is outside the directory"
         )
     return path
 

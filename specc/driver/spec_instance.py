@@ -13,9 +13,9 @@ from specc.syntax.ast_walk import walk_tree
 from specc.syntax.dsl.dsl_parser import parse_expression
 from specc.syntax.dsl.expression_printer import print_expression
 
-SCHEMA = "specc.schema.json"
+SCHEMA_FILE = "specc.schema.json"
 """The JSON Schema for YAML specs that editors use, written next to the specs."""
-SAMPLES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
+SAMPLE_VALUES = {"int": "16", "float": "1.0", "bool": "false", "list": "[16]"}
 """Placeholder values for fields without a default."""
 
 
@@ -132,7 +132,7 @@ def _value(
     if path in program.assigned:
         return print_expression(program.assigned[path].value), True
     if entry.default is None:
-        sample = "" if entry.type.optional else SAMPLES.get(entry.type.name, "")
+        sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
     follows = any(
         isinstance(node, ast.Name) and node.path.split(".")[0] in _names(program)

@@ -27,7 +27,7 @@ from specc.weights.weight_rules import (
     rules_of_graph,
 )
 
-TRANSFORMS = (
+WEIGHT_TRANSFORMS = (
     "transpose",
     "reshape",
     "concat",
@@ -221,7 +221,7 @@ class _Reader:
                 f"there is no transform `{name}`",
                 expr.function.span,
                 helps=suggest_similar_name(
-                    name, TRANSFORMS, f"transforms are {', '.join(TRANSFORMS)}"
+                    name, WEIGHT_TRANSFORMS, f"transforms are {', '.join(WEIGHT_TRANSFORMS)}"
                 ),
             )
         if not expr.args:

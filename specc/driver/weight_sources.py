@@ -40,7 +40,7 @@ from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
 from specc.weights.external_data import count_tensor_bytes
-from specc.weights.formats.safetensors_header import FLOATS
+from specc.weights.formats.safetensors_header import FLOAT_DTYPES
 from specc.weights.lora import AdaptedCheckpoint
 from specc.weights.lora_targets import check_adapter_use
 from specc.weights.parameter_values import (
@@ -66,7 +66,7 @@ def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
             dtype = stored.stored_dtype(name)
             taken += count_tensor_bytes(wanted.shape, dtype)
             # floats are computed in float32 whatever they are stored in; integers stay
-            held += count_tensor_bytes(wanted.shape, "f32" if dtype in FLOATS else dtype)
+            held += count_tensor_bytes(wanted.shape, "f32" if dtype in FLOAT_DTYPES else dtype)
     if free is None or held <= free:
         return ()
     return (

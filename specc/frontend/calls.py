@@ -17,13 +17,13 @@ from specc.frontend.masks import bind_definition
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_callee, resolve_name
 from specc.frontend.normalizers import evaluate_normalizer
 from specc.frontend.parameter_kinds import (
-    ANYTHING,
-    FLOAT,
-    FUNCTION,
-    NORMALIZER,
-    NUMBER,
-    TENSOR,
-    TEXT,
+    ANY_KIND,
+    FLOAT_KIND,
+    FUNCTION_KIND,
+    NORMALIZER_KIND,
+    NUMBER_KIND,
+    TENSOR_KIND,
+    TEXT_KIND,
     ListKind,
     ParameterKinds,
     convert_to_kind,
@@ -60,18 +60,18 @@ def evaluate_argument(
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
     if isinstance(expr, ast.Name) and (word := _match_choice_word(context, expr, kinds, what, env)):
         return word
-    if NORMALIZER in kinds:
+    if NORMALIZER_KIND in kinds:
         value = take_first_result(evaluate_normalizer(context, expr, env))
-    elif FUNCTION in kinds:
+    elif FUNCTION_KIND in kinds:
         value = take_first_result(context.evaluator.held(context, expr, env))
     else:
         value = evaluate_value(context, expr, env)
     # already reported: raise without a further diagnostic
     if value is POISON:
         raise Failed
-    if isinstance(value, Tensor) and TENSOR in kinds:
+    if isinstance(value, Tensor) and TENSOR_KIND in kinds:
         return value
-    if isinstance(value, RuntimeNumber) and not {FLOAT, NUMBER, ANYTHING} & {*kinds}:
+    if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # a run-time number where an integer is expected has an error of its own
         require_attribute_number(context, value, what, expr.span)
     return _require_known_number(
@@ -91,7 +91,7 @@ def _match_choice_word(
     if name.path in words and name.path not in env.names:
         return name.path
     # a parameter that also takes any text cannot tell a misspelled word
-    if TEXT not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
+    if TEXT_KIND not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{what} cannot be `{name.path}`", name.span, helps=helps)
     return None
@@ -103,12 +103,12 @@ def _require_known_number(
     """Require that a number stored as an op attribute is known when compiling, or is a
     config value that is still a symbol.
     """
-    if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT),):
+    if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
         return tuple(
             require_attribute_number(context, v, what, span) if isinstance(v, Number) else v
             for v in value
         )
-    if FLOAT in kinds and isinstance(value, Number):
+    if FLOAT_KIND in kinds and isinstance(value, Number):
         return require_attribute_number(context, value, what, span)
     return value
 
@@ -243,7 +243,7 @@ def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
     if not expr.args:
         raise_error("E0211", "`apply` needs a function to apply", expr.span)
     what = "the first argument of `apply`"
-    target = evaluate_argument(context, expr.args[0], (FUNCTION,), what, env)
+    target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), what, env)
     assert isinstance(target, Function)  # `evaluate_argument` raises otherwise
     return _dispatch_call(context, target, expr, expr.args[1:], env)
 

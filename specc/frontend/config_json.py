@@ -20,12 +20,12 @@ from specc.io.file_signatures import identify_foreign_file
 MAX_JSON_DEPTH, MAX_JSON_INTEGER = 64, 1 << 53
 MAX_JSON_VALUES = 1 << 16  # 21 843 class names, in both directions, are 43 690 values
 
-_SPACE = re.compile(r"[ \t\n\r]*")
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+.0-9A-Za-z]+")
+_LITERAL_WORD = re.compile(r"[-+]?[A-Za-z_][A-Za-z_0-9]*|[-+.0-9A-Za-z]+")
 _PLAIN_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_WORDS: dict[str, bool | float | None] = {
+_LITERAL_VALUES: dict[str, bool | float | None] = {
     "true": True,
     "false": False,
     "null": None,
@@ -84,7 +84,7 @@ class _JsonScanner:
 
     def space(self) -> None:
         """Skip whitespace."""
-        found = _SPACE.match(self.text, self.at)
+        found = _WHITESPACE.match(self.text, self.at)
         assert found is not None
         self.at = found.end()
 
@@ -253,22 +253,22 @@ class _JsonParser:
         return False
 
     def scalar(self) -> JsonScalar:
-        """Parse a number or one of `_WORDS`."""
+        """Parse a number or one of `_LITERAL_VALUES`."""
         start = self.scan.at
-        word = _WORD.match(self.scan.text, self.scan.at)
+        word = _LITERAL_WORD.match(self.scan.text, self.scan.at)
         if not word:
             self.scan.refuse("expected a value")
         self.scan.at = word.end()
         span = self.scan.span(start)
-        if word[0] in _WORDS:
-            return JsonScalar(_WORDS[word[0]], span)
+        if word[0] in _LITERAL_VALUES:
+            return JsonScalar(_LITERAL_VALUES[word[0]], span)
         number = _NUMBER.fullmatch(word[0])
         if number:
             return JsonScalar(_convert_number(word[0], bool(number[1] or number[2]), span), span)
         self.scan.at = start
         lower = word[0].lower()
         close = {"none": "null", "nil": "null", "nan": "NaN"}.get(
-            lower, lower if lower in _WORDS else ""
+            lower, lower if lower in _LITERAL_VALUES else ""
         )
         return self.scan.refuse(
             f"`{word[0][:40]}` is not a JSON value", help=format_suggestion(close) if close else ""
@@ -283,7 +283,7 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
     if member is None or len(value.members) > 1 or not isinstance(member.value, JsonScalar):
         return value
     name = member.value.value
-    number = _WORDS.get(name) if isinstance(name, str) else None
+    number = _LITERAL_VALUES.get(name) if isinstance(name, str) else None
     return JsonScalar(number, value.span) if isinstance(number, float) else value
 
 

@@ -8,7 +8,7 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion, normalize_identifier
 from specc.frontend.context import Context, Env
 from specc.frontend.foreign_names_table import FOREIGN_OPERATIONS
-from specc.frontend.parameter_kinds import FUNCTION, convert_to_kind
+from specc.frontend.parameter_kinds import FUNCTION_KIND, convert_to_kind
 from specc.frontend.spec_values import SpecValue
 from specc.syntax import ast
 
@@ -207,7 +207,7 @@ def resolve_hf_activation(context: Context, name: str, env: Env, span: Span | No
         if any(d.code != "E0202" for d in failed.diagnostics):
             raise
         _raise_unknown_activation(name, span)
-    return convert_to_kind(value, (FUNCTION,), f'the activation "{name}"', span)
+    return convert_to_kind(value, (FUNCTION_KIND,), f'the activation "{name}"', span)
 
 
 def _raise_unknown_activation(name: str, span: Span | None) -> NoReturn:

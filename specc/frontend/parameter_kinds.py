@@ -146,52 +146,52 @@ def _match_normalizer(value: SpecValue) -> SpecValue | NoMatch:
     return NO_MATCH
 
 
-TENSOR = _make_class_kind("a tensor", Tensor)
-INTEGER = _make_class_kind("an integer", Dim)
-FLOAT = SimpleKind("a number", _match_float)
-NUMBER = _make_class_kind("a number", Dim, float, RuntimeNumber)
-BOOL = _make_class_kind("true or false", bool)
-TEXT = SimpleKind("a string", _match_text)
-MASK = SimpleKind("a mask", _match_mask)
-SCORE = SimpleKind("a score", _match_score)
-NORMALIZER = SimpleKind("a normalizer", _match_normalizer)
-FUNCTION = SimpleKind("a function", _make_class_kind("", *get_args(Function)).fit)
-ROPE = _make_class_kind("RoPE frequencies, such as `rope(theta=10000.0)`", Rope)
-RECORD = _make_class_kind("a record", Record)
-NONE = _make_class_kind("none", NoneType)
-ANYTHING = SimpleKind("anything", lambda value: value)
+TENSOR_KIND = _make_class_kind("a tensor", Tensor)
+INTEGER_KIND = _make_class_kind("an integer", Dim)
+FLOAT_KIND = SimpleKind("a number", _match_float)
+NUMBER_KIND = _make_class_kind("a number", Dim, float, RuntimeNumber)
+BOOL_KIND = _make_class_kind("true or false", bool)
+TEXT_KIND = SimpleKind("a string", _match_text)
+MASK_KIND = SimpleKind("a mask", _match_mask)
+SCORE_KIND = SimpleKind("a score", _match_score)
+NORMALIZER_KIND = SimpleKind("a normalizer", _match_normalizer)
+FUNCTION_KIND = SimpleKind("a function", _make_class_kind("", *get_args(Function)).fit)
+ROPE_KIND = _make_class_kind("RoPE frequencies, such as `rope(theta=10000.0)`", Rope)
+RECORD_KIND = _make_class_kind("a record", Record)
+NONE_KIND = _make_class_kind("none", NoneType)
+ANY_KIND = SimpleKind("anything", lambda value: value)
 
-Scalar: TypeAlias = Annotated[Number, NUMBER]
+Scalar: TypeAlias = Annotated[Number, NUMBER_KIND]
 """A number that may be known only at run time; `float` must be known when compiling."""
 
-Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK]
+Mask: TypeAlias = Annotated[DefinitionFunction | CombinedMask | bool | Tensor, MASK_KIND]
 """A definition, a combination, `all` or `none`, or a boolean grid."""
 
-Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE]
+Score: TypeAlias = Annotated[DefinitionFunction | BuiltinFunction, SCORE_KIND]
 """A definition, or a built-in function of two vectors such as `dot`."""
 
-Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER]
+Normalizer: TypeAlias = Annotated[DefinitionFunction | ChoiceValue, NORMALIZER_KIND]
 """A definition, or a built-in name such as `softmax`."""
 
-FunctionValue: TypeAlias = Annotated[Function, FUNCTION]
+FunctionValue: TypeAlias = Annotated[Function, FUNCTION_KIND]
 """A function value: a block, an activation, a norm, a position encoding."""
 
-Activation: TypeAlias = Annotated[Function | str, FUNCTION]
+Activation: TypeAlias = Annotated[Function | str, FUNCTION_KIND]
 """An activation, or its name as a default."""
 
-Anything: TypeAlias = Annotated[SpecValue, ANYTHING]
+Anything: TypeAlias = Annotated[SpecValue, ANY_KIND]
 """Any value; the function checks it itself."""
 
 KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
-    Tensor: TENSOR,
-    Dim: INTEGER,
-    float: FLOAT,
-    bool: BOOL,
-    str: TEXT,
-    Rope: ROPE,
-    Record: RECORD,
-    NoneType: NONE,
-    None: NONE,
+    Tensor: TENSOR_KIND,
+    Dim: INTEGER_KIND,
+    float: FLOAT_KIND,
+    bool: BOOL_KIND,
+    str: TEXT_KIND,
+    Rope: ROPE_KIND,
+    Record: RECORD_KIND,
+    NoneType: NONE_KIND,
+    None: NONE_KIND,
 }
 """The kind of each annotation that is a class."""
 

@@ -261,10 +261,10 @@ def describe_value(value: EvalResult) -> str:
     one = take_first_result(value)
     if one is POISON:
         raise AlreadyReported
-    return DESCRIPTIONS[type(one)](one)
+    return VALUE_DESCRIPTIONS[type(one)](one)
 
 
-DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
+VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
     Tensor: lambda x: format_type(x.type),
     tuple: lambda x: f"the pair [{x[0]}, {x[1]}]" if _is_pair(x) else "a list",
     Record: lambda _: "a record",

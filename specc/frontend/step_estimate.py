@@ -9,7 +9,7 @@ from specc.diagnostics.source import Span
 from specc.frontend.builtins.registry import BUILTINS, BuiltinParameter
 from specc.frontend.context import EMPTY_NAMES, MAX_LAYERS
 from specc.frontend.declared_types import is_function_type, is_tensor_type
-from specc.frontend.parameter_kinds import FUNCTION, TENSOR
+from specc.frontend.parameter_kinds import FUNCTION_KIND, TENSOR_KIND
 from specc.frontend.spec_values import SpecValue
 from specc.frontend.step_budget import EXPANSION_COST, MAX_STEPS, OPERATION_COST, StepBudget
 from specc.ir.dim import Dim
@@ -177,7 +177,7 @@ class _ItemSteps(_ItemNames):
     def _argument(self, slot: BuiltinParameter | ast.BlockParameter, expr: ast.Expr) -> int:
         """Steps of an argument; words and what is applied later may take none."""
         if isinstance(slot, BuiltinParameter):
-            tensor, later = TENSOR in slot.kinds, FUNCTION in slot.kinds
+            tensor, later = TENSOR_KIND in slot.kinds, FUNCTION_KIND in slot.kinds
         else:
             tensor, later = is_tensor_type(slot.type), is_function_type(slot.type)
         return 0 if later or (isinstance(expr, ast.Name) and not tensor) else self._value(expr)

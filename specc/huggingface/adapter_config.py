@@ -14,13 +14,13 @@ from specc.weights.lora import LoraAdapter
 from specc.weights.lora_targets import LoraScaling, LoraTargets
 
 Item = TypeVar("Item", str, int)
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
-PICKLE = "adapter_model.bin"
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+ADAPTER_PICKLE_FILE = "adapter_model.bin"
 BEGINNING, ENDING = "adapter.", ".safetensors"
 """The file name of a language adapter (transformers' `load_adapter`)."""
 
-_HARMLESS = frozenset(
+_IGNORED_KEYS = frozenset(
     {
         # what it was made for, and by what
         "auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version",
@@ -35,16 +35,16 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 """Keys that change nothing of what is merged."""
-_READ = frozenset(
+_READ_KEYS = frozenset(
     {
         "alpha_pattern", "exclude_modules", "fan_in_fan_out", "init_lora_weights",
         "layers_pattern", "layers_to_transform", "lora_alpha", "modules_to_save",
         "peft_type", "r", "rank_pattern", "target_modules", "use_rslora",
     }
 )  # fmt: skip
-_BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+_SUPPORTED_INITIALIZATIONS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Initializations that do not change the base weights."""
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
+_PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")
 
 
 def is_language_adapter(adapter: str) -> bool:
@@ -55,7 +55,7 @@ def is_language_adapter(adapter: str) -> bool:
 def adapter_config_files(adapter: str) -> list[Path]:
     """Return the config files of an adapter; none for ""."""
     whole = not adapter or is_language_adapter(adapter)
-    return [] if whole else [Path(adapter) / CONFIG]
+    return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
 def adapter_language(adapter: str) -> str:
@@ -71,10 +71,12 @@ def open_adapter(adapter: str) -> LoraAdapter:
     path = Path(adapter)
     if is_language_adapter(adapter):
         return LoraAdapter.whole_of(open_tensors(path))
-    config = load_config_json(path / CONFIG, "give a folder that peft has saved an adapter in")
+    config = load_config_json(
+        path / ADAPTER_CONFIG_FILE, "give a folder that peft has saved an adapter in"
+    )
     scaling, targets = _scaling(config), _targets(config)
-    weights = path / WEIGHTS
-    if not weights.exists() and (pickle := path / PICKLE).exists():
+    weights = path / ADAPTER_WEIGHTS_FILE
+    if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
         raise_error(
             "E0514",
             f"`{escape_text(pickle)}` is a PyTorch checkpoint; specc reads only safetensors",
@@ -97,9 +99,9 @@ def _scaling(config: JsonObject) -> LoraScaling:
     if kind != "LORA":
         _refuse(config, "peft_type", f"it is an adapter of the kind {escape_text(kind)}")
     for key, member in config.members.items():
-        if key not in _HARMLESS | _READ and member.value.plain():
+        if key not in _IGNORED_KEYS | _READ_KEYS and member.value.plain():
             _refuse(config, key, f'"{escape_text(key)}" changes how it is computed')
-    if _plain(config, "init_lora_weights", True) not in _BEGINNINGS:
+    if _plain(config, "init_lora_weights", True) not in _SUPPORTED_INITIALIZATIONS:
         _refuse(
             config,
             "init_lora_weights",
@@ -160,7 +162,7 @@ def _table(config: JsonObject, key: str) -> list[tuple[str, JsonMember]]:
     for pattern, entry in members.items():
         # peft takes them for regular expressions; what is more than a name is not
         # looked for here, since nobody can say how long that takes
-        if not set(pattern) <= _PLAIN:
+        if not set(pattern) <= _PLAIN_CHARACTERS:
             _refuse_at(entry, f'`{escape_text(pattern)[:60]}` in "{key}" is no end of a name')
     return list(members.items())
 

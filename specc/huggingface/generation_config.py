@@ -12,8 +12,8 @@ from specc.huggingface.token_id_checks import drop_unknown_tokens, unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 
-NAME = "generation_config.json"
-BESIDE: Mapping[str, str] = {
+GENERATION_CONFIG_FILE = "generation_config.json"
+GENERAL_KEYS: Mapping[str, str] = {
     "eos_token_id": "stop",
     "pad_token_id": "pad",
     "decoder_start_token_id": "start",
@@ -27,27 +27,27 @@ BESIDE: Mapping[str, str] = {
     "stop_strings": "stop_strings",
 }
 """Keys that are settings outside the strategy, by their names here."""
-SAMPLED = (
+SAMPLING_KEYS = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("typical_p", "epsilon_cutoff", "eta_cutoff"),
 )
-SEARCHED = {
+BEAM_SEARCH_KEYS = {
     "length_penalty": "length_penalty",
     "early_stopping": "early_stopping",
     "num_return_sequences": "num_return_sequences",
     "renormalize_logits": "renormalize_logits",
 }
-FIRST = "forced_bos_token_id"
+FORCED_BOS_KEY = "forced_bos_token_id"
 USUAL_TOP_K = 50
 """Default top-k of sampling in transformers."""
-OTHERWISE = {
+SPECIAL_KEYS = {
     "the strategy": "do_sample num_beams repetition_penalty",
     "lengths and tokens": "min_length bad_words_ids forced_bos_token_id bos_token_id",
     "what a dictation begins with": "forced_decoder_ids language task lang_to_id "
     "task_to_id is_multilingual return_timestamps no_timestamps_token_id",
 }
 """Keys that are read in other ways."""
-HARMLESS = {
+IGNORED_KEYS = {
     "says who wrote the file": "_from_model_config transformers_version",
     "a prompt, or another key, says it": "prev_sot_token_id",
     "how it is computed, not what": "use_cache cache_implementation cache_config "
@@ -64,7 +64,7 @@ HARMLESS = {
     "there are no scores that are no numbers": "remove_invalid_values",
 }
 """Keys that do not affect generation, each with the reason."""
-OFF: Mapping[str, tuple[object, ...]] = {
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
     "penalty_alpha": (0,),
@@ -82,7 +82,7 @@ OFF: Mapping[str, tuple[object, ...]] = {
 """Keys that are not followed, with the values at which they change nothing."""
 
 
-KINDS: Mapping[str, tuple[type, str]] = {
+KEY_TYPES: Mapping[str, tuple[type, str]] = {
     "do_sample": (bool, "neither true nor false"),
     "return_timestamps": (bool, "neither true nor false"),
     "num_beams": (int, "no count"),
@@ -144,7 +144,7 @@ def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> 
     """Apply the settings of the file in the first directory that has one. E0846 for a file that is
     no JSON object, E0847 for unsupported settings.
     """
-    path = find_repository_file(folders, NAME) if model.generation else None
+    path = find_repository_file(folders, GENERATION_CONFIG_FILE) if model.generation else None
     if path is None or model.generation is None:
         return PublishedGeneration(model)
     file = _File(path, read_json_object(path))
@@ -167,7 +167,7 @@ def apply_generation_config(model: ModelDefinition, folders: Sequence[Path]) -> 
 
 def _check_kinds(file: _File) -> None:
     """Reject values of the wrong type, which would otherwise be ignored."""
-    for key, (kind, otherwise) in KINDS.items():
+    for key, (kind, otherwise) in KEY_TYPES.items():
         value = file.given(key)
         # true is a number in Python, and no count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
@@ -182,15 +182,21 @@ def _remarks(file: _File) -> Iterator[str]:
     yield f"texts are written as `{escape_text(file.path)}` says"
     for what in _lacking(file):
         yield f"texts may be others than there: {what} is not followed"
-    listed = (*OTHERWISE.values(), *HARMLESS.values())
-    known = {*BESIDE, *SAMPLED, *SEARCHED, *OFF, *(k for ks in listed for k in ks.split())}
+    listed = (*SPECIAL_KEYS.values(), *IGNORED_KEYS.values())
+    known = {
+        *GENERAL_KEYS,
+        *SAMPLING_KEYS,
+        *BEAM_SEARCH_KEYS,
+        *NEUTRAL_VALUES,
+        *(k for ks in listed for k in ks.split()),
+    }
     for key in sorted(file.keys.keys() - known):
         yield f"nothing follows `{escape_text(key)[:60]}` in `{escape_text(file.path)}`"
 
 
 def _beside(file: _File) -> None:
     """Read the settings outside the strategy."""
-    for key, word in BESIDE.items():
+    for key, word in GENERAL_KEYS.items():
         value = file.given(key)
         if value is not None and value != []:
             file.settings[word] = value
@@ -212,7 +218,7 @@ def _banned(file: _File) -> None:
     """
     runs = _runs(file)
     # what is forced goes before these there, and behind what is suppressed
-    forced = (file.settings.get("forced_eos_token_id"), file.given(FIRST))
+    forced = (file.settings.get("forced_eos_token_id"), file.given(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
         known = _list_of(file.settings.get("suppress_tokens", []))
@@ -246,7 +252,7 @@ def _begun(file: _File, said: Mapping[str, object]) -> None:
         start = file.settings["start"] = bos
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
-    first = file.given(FIRST)
+    first = file.given(FORCED_BOS_KEY)
     # it is forced there behind a single token: behind a start, and not behind a prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and _is_dictation(file):
@@ -347,9 +353,9 @@ def _strategy(file: _File) -> None:
     words = {"repetition_penalty": "repetition_penalty"}
     kind = "greedy"
     if sampled:
-        kind, words = "sample", {**dict(zip(SAMPLED, SAMPLED, strict=True)), **words}
+        kind, words = "sample", {**dict(zip(SAMPLING_KEYS, SAMPLING_KEYS, strict=True)), **words}
     elif wide:
-        kind, words = "beam", {**SEARCHED, "num_beams": "num_beams", **words}
+        kind, words = "beam", {**BEAM_SEARCH_KEYS, "num_beams": "num_beams", **words}
     given = {word: file.given(key) for key, word in words.items()}
     options = {word: value for word, value in given.items() if value is not None}
     if sampled:
@@ -360,9 +366,9 @@ def _strategy(file: _File) -> None:
 
 def _lacking(file: _File) -> Iterator[str]:
     """Yield the features that a file enables and specc lacks, each with its value."""
-    for key, idle in OFF.items():
+    for key, idle in NEUTRAL_VALUES.items():
         value = file.given(key)
         if value is not None and value not in idle and value != []:
             yield f"`{key}` {escape_text(value)[:60]}"
-    if file.given(FIRST) is not None and "begin" not in file.settings:
-        yield f"`{FIRST}` {file.given(FIRST)}, behind a prompt of one token,"
+    if file.given(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
+        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)}, behind a prompt of one token,"

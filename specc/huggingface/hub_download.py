@@ -8,8 +8,8 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 
 HUB_PREFIX = "hf:"
-_MODEL = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
-_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+_MODEL_ID = re.compile(r"((?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@([\w./-]+))?")
+_DOWNLOADED_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 """Files that a compile may read: never pickles, nor the same weights in other formats."""
 _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*")
 _COMMIT_DIGITS = 40
@@ -24,7 +24,7 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
     """
     if not given.startswith(HUB_PREFIX):
         return given, ()
-    parsed = _MODEL.fullmatch(given.removeprefix(HUB_PREFIX))
+    parsed = _MODEL_ID.fullmatch(given.removeprefix(HUB_PREFIX))
     if parsed is None:
         _fail_download(given, "it is not of the form `hf:org/name` or `hf:org/name@revision`")
     name, revision = parsed[1], parsed[2]
@@ -43,7 +43,10 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
         )
     try:
         folder = snapshot_download(
-            name, revision=revision, allow_patterns=[*_FILES], ignore_patterns=[*_OTHER_FILES]
+            name,
+            revision=revision,
+            allow_patterns=[*_DOWNLOADED_PATTERNS],
+            ignore_patterns=[*_OTHER_FILES],
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]

@@ -14,21 +14,21 @@ from specc.io.safe_read import escape_text
 from specc.library.spec_files import load_config_json
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-PART = "image_processor"
+PROCESSOR_KEY = "image_processor"
 """The key of image settings in a processor's file."""
-FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+RESAMPLING_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's filters by their numbers in such files."""
-WITHOUT = (
+MISSING_CONFIG_HELP = (
     "get the file that belongs to the weights, or compile from a folder without it: "
     "then the spec says how pictures are read"
 )
 LEAST_SHARE = 0.01
-WARPED = 384
+CONVNEXT_WARP_SIZE = 384
 """From this size, ConvNeXt's images are stretched and not cropped."""
 
-_HALF = (0.5, 0.5, 0.5)
-_CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALF_MEAN = (0.5, 0.5, 0.5)
+_CLIP_STATS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class _Kind:
 
     size: tuple[int, ...]
     filter: int
-    mean: tuple[float, ...] = _HALF
-    std: tuple[float, ...] = _HALF
+    mean: tuple[float, ...] = _HALF_MEAN
+    std: tuple[float, ...] = _HALF_MEAN
     edge: bool = False
     crop: int = 0
     share: float = 0.0
@@ -51,40 +51,40 @@ class _Kind:
     page: bool = False
 
 
-_KINDS: Mapping[str, _Kind] = {
+_CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "ViT": _Kind(size=(224, 224), filter=2),
     "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
     "Beit": _Kind(size=(224, 224), filter=3),
     "CLIP": _Kind(
-        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+        size=(224,), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1], edge=True, crop=224
     ),
     "Bit": _Kind(
-        size=(224,), filter=3, mean=_CLIP[0], std=_CLIP[1], edge=True, crop=224
+        size=(224,), filter=3, mean=_CLIP_STATS[0], std=_CLIP_STATS[1], edge=True, crop=224
     ),
     "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
     "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
     "Segformer": _Kind(
-        size=(512, 512), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1]
+        size=(512, 512), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1]
     ),
     "Detr": _Kind(
-        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=1
+        size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=1
     ),
     "Yolos": _Kind(
-        size=(800, 1333), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], frame=16
+        size=(800, 1333), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], frame=16
     ),
     "Donut": _Kind(
-        size=(2560, 1920), filter=2, mean=_IMAGENET[0], std=_IMAGENET[1], page=True
+        size=(2560, 1920), filter=2, mean=_IMAGENET_STATS[0], std=_IMAGENET_STATS[1], page=True
     ),
 }  # fmt: skip
-_ENDS = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
-_FOLLOWED = frozenset(
+_CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
+_FOLLOWED_KEYS = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
         "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
         "do_thumbnail", "do_align_long_axis",
     }
 )  # fmt: skip
-_HARMLESS = frozenset(
+_IGNORED_KEYS = frozenset(
     {
         "image_processor_type", "feature_extractor_type", "processor_class",
         "do_convert_rgb", "do_reduce_labels", "reduce_labels", "input_data_format",
@@ -137,7 +137,7 @@ def describe_image_config(folders: Sequence[Path]) -> Iterator[str]:
     if file is None or path is None:
         return
     yield f"pictures are read as `{escape_text(path)}` says"
-    known = _FOLLOWED | _HARMLESS | {"do_pad", "data_format", "max_size", "pad_size"}
+    known = _FOLLOWED_KEYS | _IGNORED_KEYS | {"do_pad", "data_format", "max_size", "pad_size"}
     for key, member in file.members.items():
         value = member.value.plain()
         if key not in known and value:
@@ -152,7 +152,7 @@ def _file(folders: Sequence[Path]) -> JsonObject | None:
     if path is None:
         return None
     data = load_config_json(path)
-    part = data.given(PART)
+    part = data.given(PROCESSOR_KEY)
     if part is not None and isinstance(part.value, JsonObject):
         return part.value
     # A file of sound, or of a processor without pictures, says nothing of them.
@@ -213,11 +213,11 @@ class _Reader:
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.given(key) is None:
                 continue
-            kind = re.sub(_ENDS, "", str(self.plain(key, "")))
-            if kind not in _KINDS:
-                self.refuse(key, f"those of {', '.join(_KINDS)} are followed")
-            return _KINDS[kind]
-        return _KINDS["ViT"]
+            kind = re.sub(_CLASS_SUFFIX, "", str(self.plain(key, "")))
+            if kind not in _CLASS_DEFAULTS:
+                self.refuse(key, f"those of {', '.join(_CLASS_DEFAULTS)} are followed")
+            return _CLASS_DEFAULTS[kind]
+        return _CLASS_DEFAULTS["ViT"]
 
     def plain(self, key: str, usual: object) -> object:
         """Return the value of a key; `usual` if it is absent or null."""
@@ -263,10 +263,10 @@ class _Reader:
         number = self.plain("resample", self.kind.filter)
         if (
             isinstance(number, int)
-            and number in range(len(FILTERS))
+            and number in range(len(RESAMPLING_FILTERS))
             and not isinstance(number, bool)
         ):
-            return FILTERS[number]
+            return RESAMPLING_FILTERS[number]
         self.refuse("resample", "there is no such filter")
 
     def _by_channel(self, key: str) -> list[float]:
@@ -304,7 +304,7 @@ class _Reader:
             member.span if member else self.file.span,
             why,
             others=others,
-            helps=[WITHOUT],
+            helps=[MISSING_CONFIG_HELP],
         )
 
 
@@ -313,7 +313,7 @@ def _shared(reader: _Reader, size: list[int]) -> tuple[list[int], list[int] | No
     if len(size) != 1:
         reader.refuse("size", "a `shortest_edge` is expected")
     (edge,) = size
-    if edge >= WARPED:
+    if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
     share = reader.number("crop_pct", reader.kind.share)
     if share < LEAST_SHARE:

@@ -19,8 +19,8 @@ from specc.library.spec_files import (
 )
 from specc.syntax import ast
 
-CLASSES = "architectures"
-ENOUGH = 0.8
+ARCHITECTURES_KEY = "architectures"
+MIN_KEY_SHARE = 0.8
 """The share of the most keys that the spec of a type which is spelled alike has to read."""
 
 
@@ -82,7 +82,7 @@ def _nearest_type(kind: str, data: JsonObject) -> str:
     best = next(iter(read), "")
     alike = did_you_mean(kind, types) or ""
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
-    if alike and (read[best] <= 2 or read[types[alike]] >= ENOUGH * read[best]):
+    if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
         return alike
     if not read[best]:
         return ""
@@ -145,7 +145,7 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
     name none. E0420 for an architecture without a graph.
     """
     graphs = [g for g in list_graphs(program) if g.made_for]
-    member = data.given(CLASSES)
+    member = data.given(ARCHITECTURES_KEY)
     named = _classes(member) if member else []
     # Nothing is said on one side or the other, so the first graph is meant.
     if not graphs or not named or member is None:
@@ -180,7 +180,7 @@ def _classes(member: JsonMember) -> list[str]:
     if len(names) < len(items):
         raise_error(
             "E0420",
-            f'"{CLASSES}" is no list of names of classes',
+            f'"{ARCHITECTURES_KEY}" is no list of names of classes',
             value.span,
             helps=['write names, as in ["BertForMaskedLM"], or choose a graph: --graph'],
         )

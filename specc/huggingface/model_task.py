@@ -10,10 +10,10 @@ from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.json_nodes import JsonObject
 from specc.frontend.spec_modules import Program
 from specc.huggingface.processor_files import (
-    MODULES,
-    PART,
+    ENCODER_PART,
+    MODULES_FILE,
     SENTENCE_CONFIGS,
-    SETTINGS,
+    SENTENCE_TRANSFORMERS_FILE,
     TOKENIZER,
     find_first_file,
     find_repository_file,
@@ -23,7 +23,7 @@ from specc.huggingface.processor_files import (
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT, TextReading
+from specc.preprocessing.records import TEXT_READINGS, TextReading
 from specc.preprocessing.task_kinds import TASKS, Task, find_task
 from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import TextTokenizer
@@ -32,17 +32,17 @@ Config: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
 """Plain JSON of a file next to the weights, and fields of a task."""
 SPECIAL_TOKENS = "special_tokens_map.json"
-USUAL = {
+DEFAULT_SPECIAL_TOKENS = {
     "mask": ("[MASK]", "<mask>"),
     "cls": ("[CLS]", "<s>"),
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
 """Special tokens by role, where no file names them."""
-ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
+TOKEN_ROLES = {"mask": "mask", "cls": "cls", "unknown": "unk", "pad": "pad"}
 """The fields of a task that hold ids of special tokens, and the roles of these."""
 FIRST_OR_NOT = ("IsNext", "NotNext")
-LONGEST = 2**31
+UNLIMITED_LENGTH = 2**31
 """Lengths from here on mean that there is no limit."""
 SIGLIP_LENGTH = 64
 """The length that SigLIP's texts are padded to: `max_position_embeddings` by default."""
@@ -64,7 +64,7 @@ def with_task(
         (
             (name, record)
             for name, record in reading.inputs
-            if isinstance(record, TEXT) and name in model.graph.inputs
+            if isinstance(record, TEXT_READINGS) and name in model.graph.inputs
         ),
         None,
     )
@@ -77,7 +77,7 @@ def with_task(
     if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
         return reading
     whole: Fields = raw.plain() if raw is not None else {}
-    part = whole.get(PART)
+    part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
     return reading.with_task(_task(kind, name, record, config, folders))
 
@@ -89,7 +89,7 @@ def _task(
     told = _tokenizer_config(folders)
     found: Fields = {
         "labels": _labels(config),
-        "function": _function({**_beside(SETTINGS, folders), **config}),
+        "function": _function({**_beside(SENTENCE_TRANSFORMERS_FILE, folders), **config}),
         "token_types": _gives_token_types(told, config),
     }
     if kind == "next-sentence-prediction":
@@ -101,7 +101,7 @@ def _task(
     if isinstance(record, TextTokenizer):
         ids = _TokenIds(json.loads(record.file.text), told)
         # the padding that config.json names where no file of the tokenizer does
-        found |= {f: i for f, r in ROLES.items() if (i := ids.of(r)) is not None}
+        found |= {f: i for f, r in TOKEN_ROLES.items() if (i := ids.of(r)) is not None}
     return Task(kind=kind, text=name, **found)
 
 
@@ -155,19 +155,23 @@ def _sentences(config: Config, told: Config, folders: Sequence[Path]) -> Fields:
     """Return the text settings of a sentence-transformers directory: truncation, lower case,
     prompts. Empty if its files are missing.
     """
-    if find_repository_file(folders, MODULES) is None:
+    if find_repository_file(folders, MODULES_FILE) is None:
         return {}
     path = find_first_file(folders, SENTENCE_CONFIGS)
-    about, settings = read_optional_object(path), _beside(SETTINGS, folders)
+    about, settings = read_optional_object(path), _beside(SENTENCE_TRANSFORMERS_FILE, folders)
     prompts = settings.get("prompts")
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
-    known = [n for n in lengths if isinstance(n, int) and 0 < n < LONGEST]
+    known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     longest = about.get("max_seq_length") or min(known, default=0)
     if type(longest) is not int or longest < 0:
         _fail_setting(path, "max_seq_length", "an integer")
     named = prompts if isinstance(prompts, dict) else {}
     if not all(isinstance(text, str | None) for text in named.values()):
-        _fail_setting(find_repository_file(folders, SETTINGS), "prompts", "an object of texts")
+        _fail_setting(
+            find_repository_file(folders, SENTENCE_TRANSFORMERS_FILE),
+            "prompts",
+            "an object of texts",
+        )
     return {
         "max_length": longest,
         "truncates_left": told.get("truncation_side") == "left",
@@ -216,6 +220,6 @@ class _TokenIds:
         """Return the id of the mask token, or another role; None if absent."""
         told = self.told.get(f"{role}_token")
         name = told.get("content") if isinstance(told, dict) else told
-        names = (name,) if isinstance(name, str) else USUAL[role]
+        names = (name,) if isinstance(name, str) else DEFAULT_SPECIAL_TOKENS[role]
         number = next((self.ids[n] for n in names if n in self.ids), None)
         return number if isinstance(number, int) and number >= 0 else None

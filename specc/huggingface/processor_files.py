@@ -12,19 +12,19 @@ from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
 from specc.syntax.parse import decode_spec
 
-LARGEST = 16 * 2**20
+MAX_FILE_BYTES = 16 * 2**20
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
-MODULES = "modules.json"
+MODULES_FILE = "modules.json"
 SENTENCE_CONFIGS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 """Names of the encoder settings of sentence-transformers, in the order of preference."""
-SETTINGS = "config_sentence_transformers.json"
-PART = "transformer"
+SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
+ENCODER_PART = "transformer"
 """The encoder's name in the spec of a sentence-transformers directory, and its config table."""
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer_config.json"
-ADDED = "added_tokens.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
 MOST_IDS = 1_000_000
 
 
@@ -65,10 +65,10 @@ _FILTER_BANKS = _Extractor(
     },
     fixed={"feature_size": 1},
 )
-EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
-FIXED: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
+FEATURE_EXTRACTORS = {"waveform": _WAVEFORM, "log_mel": _LOG_MEL, "filter_banks": _FILTER_BANKS}
+REQUIRED_AUDIO_SETTINGS: Mapping[str, object] = {"padding_value": 0, "padding_side": "right"}
 """Required settings of audio preprocessing."""
-HARMLESS = {
+IGNORED_KEYS = {
     "processor_class": "names a class",
     "image_processor_type": "names a class",
     "feature_extractor_type": "is compared by itself",
@@ -77,7 +77,7 @@ HARMLESS = {
     "nb_max_frames": "follows from others",
     "mel_filters": "follow from others",
 }
-HOP = 160
+DEFAULT_HOP_LENGTH = 160
 """Default hop length of a log-mel spectrogram."""
 
 
@@ -90,7 +90,7 @@ def audio_reading_options(
     path, file = read_preprocessor_config(folders)
     if path is None:
         return dict(said)
-    told = _options(EXTRACTORS[kind], file, path, span)
+    told = _options(FEATURE_EXTRACTORS[kind], file, path, span)
     for name, value in told.items():
         if name in said and said[name] != value:
             helps = [
@@ -104,9 +104,9 @@ def audio_reading_options(
 
 def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
     """Return the files that a reading of this kind uses."""
-    names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in EXTRACTORS else ()
+    names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
-        names = (VOCABULARY, TOKENIZER, ADDED)
+        names = (VOCABULARY, TOKENIZER, ADDED_TOKENS_FILE)
     found = [find_repository_file(folders, name) for name in names]
     return [*filter(None, found)]
 
@@ -114,7 +114,12 @@ def audio_reading_files(kind: str, folders: Sequence[Path]) -> list[Path]:
 def unused_preprocessor_keys(kind: str, folders: Sequence[Path]) -> tuple[str, ...]:
     """Return the keys of the file that are ignored."""
     _, file = read_preprocessor_config(folders)
-    known = {*EXTRACTORS[kind].keys, *EXTRACTORS[kind].fixed, *FIXED, *HARMLESS}
+    known = {
+        *FEATURE_EXTRACTORS[kind].keys,
+        *FEATURE_EXTRACTORS[kind].fixed,
+        *REQUIRED_AUDIO_SETTINGS,
+        *IGNORED_KEYS,
+    }
     return tuple(key for key in file if key not in known)
 
 
@@ -138,7 +143,7 @@ def _check_kind(
     if kind not in (None, extractor.name):
         why = f"is made for {escape_text(kind)}, and the model is heard as by "
         _refused(path, why + extractor.name, span)
-    for key, due in {**FIXED, **extractor.fixed}.items():
+    for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.fixed}.items():
         if file.get(key, due) != due:
             _refused(path, f"says `{key}` {file[key]}, which is not followed", span)
 
@@ -160,7 +165,7 @@ def _options(
 def _frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:
     """Return the number of frames in `chunk_length` seconds."""
     seconds, rate = told["frames"], told.get("rate", 16_000)
-    hop = told.get("hop", HOP)
+    hop = told.get("hop", DEFAULT_HOP_LENGTH)
     if isinstance(seconds, int) and isinstance(rate, int) and isinstance(hop, int):
         frames, rest = divmod(seconds * rate, max(hop, 1))
         if hop > 0 and not rest:
@@ -259,8 +264,8 @@ def _added(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, st
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
             yield int(key), _token(value, "")
-    if os.path.lexists(folder / ADDED):
-        for token, number in read_json_object(folder / ADDED).items():
+    if os.path.lexists(folder / ADDED_TOKENS_FILE):
+        for token, number in read_json_object(folder / ADDED_TOKENS_FILE).items():
             if isinstance(number, int) and 0 <= number < MOST_IDS:
                 yield number, token
 
@@ -298,7 +303,7 @@ def read_optional_object(path: Path | None) -> dict[str, object]:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """Read the JSON object in a file. Fails with E0802 and E0846."""
-    data = read_required_file(path, LARGEST)
+    data = read_required_file(path, MAX_FILE_BYTES)
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
     except ValueError as error:

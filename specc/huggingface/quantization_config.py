@@ -8,12 +8,14 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.json_nodes import JsonMember, JsonObject, PlainJson
 from specc.io.safe_read import escape_text
 from specc.weights.formats.quantized_decoders import QuantizationSettings
-from specc.weights.formats.quantized_formats import FORMATS
+from specc.weights.formats.quantized_formats import WEIGHT_FORMATS
 
-SECTION = "quantization_config"
-METHODS = tuple(dict.fromkeys(method for format in FORMATS for method in format.methods))
+QUANTIZATION_KEY = "quantization_config"
+QUANTIZATION_METHODS = tuple(
+    dict.fromkeys(method for format in WEIGHT_FORMATS for method in format.methods)
+)
 """The values of `quant_method` whose weights are read."""
-ACTIVATIONS = (
+ACTIVATIONS_NOTE = (
     "the checkpoint also quantizes activations, which stay in float32 here: results differ "
     "from its own runtime by that quantization"
 )
@@ -30,7 +32,7 @@ class CheckpointQuantization:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Notes on activation quantization that the compiled model omits."""
-        return (ACTIVATIONS,) if self.activations else ()
+        return (ACTIVATIONS_NOTE,) if self.activations else ()
 
 
 COMPRESSED_FORMATS = (
@@ -63,7 +65,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
     method = fields.get("quant_method")
     if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
         method = "bitsandbytes"  # checkpoints before transformers 4.32
-    read = _READERS.get(method if isinstance(method, str) else "")
+    read = _METHOD_READERS.get(method if isinstance(method, str) else "")
     if read is None:
         _fail_unsupported(member, f" by {escape_text(str(method))[:40]}" if method else "")
     try:
@@ -75,7 +77,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
 def _find_section(data: JsonObject) -> JsonMember | None:
     """Return the section, also of the encoder of a sentence-transformers model."""
     for path, member in data.walk():
-        if path.rpartition(".")[2] == SECTION and not member.null:
+        if path.rpartition(".")[2] == QUANTIZATION_KEY and not member.null:
             return member
     return None
 
@@ -85,7 +87,7 @@ def _fail_unsupported(member: JsonMember, shown: str) -> NoReturn:
         "E0421",
         f"the weights of this checkpoint are quantized{shown}, which is not supported",
         member.span,
-        notes=[f"supported: {', '.join(METHODS)}"],
+        notes=[f"supported: {', '.join(QUANTIZATION_METHODS)}"],
         helps=["use the original checkpoint with 16- or 32-bit weights"],
     )
 
@@ -194,7 +196,7 @@ def _read_plain(method: str) -> Callable[[Mapping[str, PlainJson]], CheckpointQu
     return lambda _: found
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, PlainJson]], CheckpointQuantization]] = {
+_METHOD_READERS: Mapping[str, Callable[[Mapping[str, PlainJson]], CheckpointQuantization]] = {
     "fp8": _read_fp8,
     "gptq": _read_gptq,
     "awq": _read_awq,

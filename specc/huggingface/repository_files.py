@@ -15,8 +15,8 @@ from specc.preprocessing.chat_template import MOST_TEMPLATE, MOST_TOKENS, ChatTe
 
 TOKENIZER_CONFIG_FILE, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 LARGEST_TEMPLATE = 16 << 20
-KEY = "chat_template"
-USUAL = "default"
+CHAT_TEMPLATE_KEY = "chat_template"
+DEFAULT_TEMPLATE = "default"
 """The name of the template that is meant where there are several."""
 
 
@@ -24,7 +24,7 @@ def read_chat_template(folder: Path, span: Span | None) -> ChatTemplate | None:
     """Read the chat template of a directory, if it has one. Fails with E0802 and E0423."""
     path, own = folder / TOKENIZER_CONFIG_FILE, folder / TEMPLATE
     config = _object(path, span) if os.path.lexists(path) else {}
-    said: object = config.get(KEY)
+    said: object = config.get(CHAT_TEMPLATE_KEY)
     # a file of its own goes before, as published programs have it
     if os.path.lexists(own):
         said, path = _text(own, span), own
@@ -58,11 +58,11 @@ def _named(several: object, path: Path, span: Span | None) -> dict[str, object]:
 
 def _usual(named: Mapping[str, object], path: Path, span: Span | None) -> object:
     """Return the default or only template; None if there is none. Raise E0423 if ambiguous."""
-    if USUAL in named or not named:
-        return named.get(USUAL)
+    if DEFAULT_TEMPLATE in named or not named:
+        return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:
         names = escape_text(", ".join(named))[:80]
-        _unusable(path, f"none of its templates, {names}, is called `{USUAL}`", span)
+        _unusable(path, f"none of its templates, {names}, is called `{DEFAULT_TEMPLATE}`", span)
     return next(iter(named.values()))
 
 
@@ -107,7 +107,7 @@ def _unusable(path: Path, why: str, span: Span | None) -> NoReturn:
 
 CONFIG_FILE = "config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-NAMES = (
+REPOSITORY_FILES = (
     CONFIG_FILE,
     "generation_config.json",
     TOKENIZER,
@@ -129,13 +129,13 @@ NAMES = (
 )
 """Files that other programs save next to weights, and look for when loading."""
 LARGEST_COMPANION = 64 * 2**20
-GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
+DEFAULT_TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast"}
 """What a `tokenizer.json` by itself is: the file has all that there is to say."""
 
 
 def find_companion_paths(folders: Sequence[Path]) -> list[Path]:
     """Return the existing files, each from the first directory that has it."""
-    found = (find_repository_file(folders, name) for name in NAMES)
+    found = (find_repository_file(folders, name) for name in REPOSITORY_FILES)
     return [*filter(None, found)]
 
 
@@ -155,7 +155,7 @@ def read_companions(
             names.add(path.name)
             yield ExtraFile(path.name, read_required_file(path, LARGEST_COMPANION))
     if TOKENIZER in names and TOKENIZER_CONFIG not in names:
-        yield ExtraFile.of_data(TOKENIZER_CONFIG, GENERAL)
+        yield ExtraFile.of_data(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
 def companion_notes(profile: str, folders: Sequence[Path]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from specc.decode.settings_errors import VocabularySizes
 from specc.frontend.generate_and_reading_sections import get_vocabulary_sizes
 from specc.ir.model import ModelDefinition
 
-FILTERED: Mapping[str, str] = {
+FILTERING_SETTINGS: Mapping[str, str] = {
     "stop": "eos_token_id",
     "pad": "pad_token_id",
     "suppress_tokens": "suppress_tokens` or `bad_words_ids",
@@ -14,7 +14,7 @@ FILTERED: Mapping[str, str] = {
     "bad_words_ids": "bad_words_ids",
 }
 """Settings that a token which is never generated does not change, with their keys."""
-WRITTEN: Mapping[str, str] = {
+GENERATED_SETTINGS: Mapping[str, str] = {
     "start": "decoder_start_token_id",
     "begin": "forced_bos_token_id",
     "forced_eos_token_id": "forced_eos_token_id",
@@ -23,9 +23,9 @@ WRITTEN: Mapping[str, str] = {
 
 
 def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> Iterator[str]:
-    """Remove unknown token ids of `FILTERED` settings in place; yield a remark per key."""
+    """Remove unknown ids of `FILTERING_SETTINGS` in place; yield a remark per key."""
     vocabulary = _vocabulary(model)
-    for word, key in FILTERED.items():
+    for word, key in FILTERING_SETTINGS.items():
         value = settings.get(word)
         items = value if isinstance(value, list) else [value]
         unknown = [i for i in items if vocabulary.beyond(word, [i])]
@@ -43,7 +43,7 @@ def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tup
     vocabulary, and what is wrong; two empty texts where there is none.
     """
     vocabulary = _vocabulary(model)
-    for word, key in WRITTEN.items():
+    for word, key in GENERATED_SETTINGS.items():
         value = settings.get(word)
         if value is not None and (fault := vocabulary.beyond(word, value)):
             return key, f"cannot be followed: {fault.title}"

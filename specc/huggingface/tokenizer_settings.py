@@ -16,7 +16,7 @@ from specc.io.safe_read import escape_text
 
 Part: TypeAlias = dict[str, Any]
 """A normalizer, pre-tokenizer or post-processor of a tokenizer.json."""
-GENERIC = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
+GENERIC_CLASSES = frozenset(("PreTrainedTokenizerFast", "TokenizersBackend"))
 """Tokenizer classes that take the normalizer of the file as it is."""
 BERT_NORMALIZER = {
     "do_lower_case": "lowercase",
@@ -24,9 +24,9 @@ BERT_NORMALIZER = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 """Keys of tokenizer_config.json, and the fields of a BertNormalizer that they set."""
-ENDS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
+ADDED_TOKEN_KEYS = {"add_bos_token": "bos_token", "add_eos_token": "eos_token"}
 """Keys that add a token at an end of a text, and the keys that name it."""
-TOKENS = (
+SPECIAL_TOKEN_KEYS = (
     "bos_token",
     "eos_token",
     "unk_token",
@@ -71,7 +71,7 @@ def apply_tokenizer_settings(
     ignored = [*_apply_end_tokens(content, settings), *_find_missing_tokens(content, settings)]
     if settings.get("split_special_tokens") is True:
         ignored.append("split_special_tokens")
-    if settings.get("tokenizer_class") not in GENERIC:
+    if settings.get("tokenizer_class") not in GENERIC_CLASSES:
         ignored += _apply_normalizer_settings(content, settings)
         ignored += _apply_prefix_space(content, settings.get("add_prefix_space"))
     normalizers = _list_parts(content.get("normalizer"))
@@ -127,12 +127,14 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     """Follow `add_bos_token` and `add_eos_token`. Yield them where the post-processor adds
     tokens of other roles, or the token is not in the file.
     """
-    given = [key for key in ENDS if isinstance(settings.get(key), bool)]
-    names = [_token_name(settings.get(ENDS[key])) for key in ENDS]
+    given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
+    names = [_token_name(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not given or not _list_added_tokens(content) <= {*names}:
         return
     ids = _token_ids(content)
-    bos, eos = (n if settings.get(k) is True else "" for k, n in zip(ENDS, names, strict=True))
+    bos, eos = (
+        n if settings.get(k) is True else "" for k, n in zip(ADDED_TOKEN_KEYS, names, strict=True)
+    )
     if {bos, eos} - {"", *ids}:
         yield from given
         return
@@ -185,7 +187,9 @@ def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Itera
     """Yield the keys that name tokens which the tokenizer.json does not have."""
     ids = _token_ids(content)
     yield from (
-        key for key in TOKENS if (name := _token_name(settings.get(key))) and name not in ids
+        key
+        for key in SPECIAL_TOKEN_KEYS
+        if (name := _token_name(settings.get(key))) and name not in ids
     )
     extra = settings.get("additional_special_tokens")
     if isinstance(extra, list) and any(_token_name(t) not in ids for t in extra):

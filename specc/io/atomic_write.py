@@ -329,7 +329,7 @@ def _remove_stale_files(folder: Path) -> None:
 
 STALE_SECONDS = 3600
 """Age after which a temporary file of another host or container is stale."""
-_OWNER = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
+_TEMPORARY_NAME = re.compile(r"\.?specc-(?:([0-9a-f]{8})-)?(\d+)-\w+")
 """Names of former versions say no place."""
 
 
@@ -358,7 +358,7 @@ def get_temporary_prefix() -> str:
 
 def is_abandoned_name(name: str, written: float) -> bool:
     """Return whether a temporary file, last written at that time, belongs to a dead process."""
-    found = _OWNER.fullmatch(name)
+    found = _TEMPORARY_NAME.fullmatch(name)
     if found is None or platform.is_process_alive(int(found[2])):
         return False
     return found[1] == get_process_namespace() or time.time() - written > STALE_SECONDS

@@ -17,26 +17,30 @@ from specc.io.safe_read import UnreadableFile, open_regular_file
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """What stands behind the name of a checkpoint that is cut into several files."""
 
-_PAGE = (
+_WEB_PAGE = (
     "a web page: the download gave a page instead of the file",
     "download it again, from the link to the raw file; gated files need you to be logged in",
 )
-_PICKLE = "a Python pickle, which can run code when it is read"
-_CONVERT = "convert it to safetensors: {convert}"
-_OTHER = "specc reads weights from safetensors files"
+_PICKLE_DESCRIPTION = "a Python pickle, which can run code when it is read"
+_CONVERT_HELP = "convert it to safetensors: {convert}"
+_SAFETENSORS_HELP = "specc reads weights from safetensors files"
 _FOREIGN_SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (
         b"version https://git-lfs",
         "a Git LFS pointer: the file itself was not downloaded",
         "run `git lfs pull` in the repository it came from",
     ),
-    (b"<!doctype", *_PAGE),
-    (b"<html", *_PAGE),
-    (b"pk\x03\x04", "a zip archive, probably a PyTorch checkpoint that torch.save wrote", _CONVERT),
-    *((bytes([0x80, protocol]), _PICKLE, _CONVERT) for protocol in (2, 3, 4, 5)),
+    (b"<!doctype", *_WEB_PAGE),
+    (b"<html", *_WEB_PAGE),
+    (
+        b"pk\x03\x04",
+        "a zip archive, probably a PyTorch checkpoint that torch.save wrote",
+        _CONVERT_HELP,
+    ),
+    *((bytes([0x80, protocol]), _PICKLE_DESCRIPTION, _CONVERT_HELP) for protocol in (2, 3, 4, 5)),
     (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip FILE"),
-    (b"\x93numpy", "a NumPy array", _OTHER),
-    (b"\x89hdf", "an HDF5 file", _OTHER),
+    (b"\x93numpy", "a NumPy array", _SAFETENSORS_HELP),
+    (b"\x89hdf", "an HDF5 file", _SAFETENSORS_HELP),
     (b"gguf", "a GGUF file", "get the checkpoint directory (config.json, safetensors)"),
 )
 
@@ -71,7 +75,7 @@ PRODUCER_NAME = "specc"
 SIDE_FILE_SUFFIXES = (".data", ".tokenizer.json")
 """How the files that lie beside a model, under its name and their content's hash, end."""
 
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PRODUCER, _METADATA = 2, 14
 """Fields of a model: who made it, and texts that it carries."""
 _MADE_BY, _HEAD = b"<!-- specc -->", 2048
@@ -220,8 +224,8 @@ def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
 
 
 def _is_png_content(data: mmap.mmap) -> bool:
-    at = len(_PNG)
-    while data[: len(_PNG)] == _PNG and at + 8 <= len(data):
+    at = len(_PNG_SIGNATURE)
+    while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and at + 8 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         kind, body = data[at + 4 : at + 8], at + 8
         if kind == b"tEXt" and data[body : body + length] == b"Software\0" + PRODUCER_NAME.encode():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specc.io.safe_read import escape_text
 
-_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
+_MODEL_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _MOST_BYTES = 200
 """Of a file that holds the name of a version."""
 
@@ -24,7 +24,7 @@ def suggest_for_cache_directory(folder: Path) -> str:
 
 def suggest_for_hub_name(name: str) -> str:
     """What to give instead of a model's name on the hub; empty for what is none."""
-    if not _NAME.fullmatch(name):
+    if not _MODEL_ID.fullmatch(name):
         return ""
     model = _get_cache_directory() / f"models--{name.replace('/', '--')}"
     if (found := next(_iterate_cached_models(model), None)) is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 
-_MEMINFO = Path("/proc/meminfo")
+_MEMINFO_FILE = Path("/proc/meminfo")
 _CGROUP_FILES = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (
@@ -28,7 +28,7 @@ def get_free_memory() -> int | None:
 def _get_machine_memory() -> int | None:
     """What the machine has free."""
     try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        lines = _MEMINFO_FILE.read_text(encoding="ascii").splitlines()
         fields = (line.partition(":") for line in lines)
         facts = {key: int(rest.split()[0]) for key, _, rest in fields}
         return (facts["MemAvailable"] + facts.get("SwapFree", 0)) * 1024

@@ -15,10 +15,10 @@ from specc.io.safe_read import describe_os_error, escape_text
 
 NOTHING_WRITTEN = "nothing was written; what was there before is unchanged"
 
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ACCESS_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-FORCE = "replace a file that specc did not write, too; never one that is read"
+FORCE_HELP = "replace a file that specc did not write, too; never one that is read"
 """The help of `--force`."""
 
 
@@ -225,9 +225,9 @@ def raise_os_error(error: OSError | ValueError, path: Path) -> NoReturn:
     elif number in (errno.ENOTDIR, errno.EISDIR):
         code, title = "E0811", f"{name} is not a folder"
         mend = "give a path in a folder with -o"
-    elif number in _DENIED:
+    elif number in _ACCESS_ERRORS:
         code, title, mend = "E0812", f"the output {name} cannot be written: {why}", elsewhere
-    elif number in _FULL:
+    elif number in _DISK_FULL_ERRORS:
         code, title = "E0813", f"there is no space left for {name}"
         notes = [f"the system says: {why}", NOTHING_WRITTEN]
         mend = "free some space, or write to another disk with -o"

@@ -35,7 +35,7 @@ def get_create_flags() -> int:
     return new | _get_open_flag("O_CLOEXEC") | _get_open_flag("O_BINARY")
 
 
-_SEEKING = threading.Lock()
+_SEEK_LOCK = threading.Lock()
 """A descriptor has one place to read from, where it cannot be told another each time."""
 
 
@@ -43,7 +43,7 @@ def read_at_offset(fd: int, size: int, offset: int) -> bytes:
     """At most `size` bytes from `offset` on, wherever the descriptor stands."""
     if "pread" in vars(os):
         return os.pread(fd, size, offset)
-    with _SEEKING:
+    with _SEEK_LOCK:
         os.lseek(fd, offset, os.SEEK_SET)
         return os.read(fd, size)
 

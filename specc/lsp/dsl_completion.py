@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from specc.diagnostics.object_repr import extract_docstring_summary
-from specc.driver.quantize_section import WORDS as ROUNDING
+from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
@@ -18,12 +18,16 @@ from specc.syntax.dsl.expression_printer import print_type
 from specc.syntax.dsl.lexer import Token
 from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
-OPENING = {"LPAR", "LSQB", "LBRACE"}
-CLOSING = {"RPAR", "RSQB", "RBRACE"}
+OPENING_TOKENS = {"LPAR", "LSQB", "LBRACE"}
+CLOSING_TOKENS = {"RPAR", "RSQB", "RBRACE"}
 MAY_BE_VALUES = {"NUMBER", "NAME"}
 
-ROWS = (("i", "position of the query"), ("j", "position of the key"))
-ABOUT = {"MASK": ROWS, "BIAS": ROWS, "SCORE": (("q", "the query"), ("k", "the key"))}
+POSITION_NAMES = (("i", "position of the query"), ("j", "position of the key"))
+DEFINITION_NAMES = {
+    "MASK": POSITION_NAMES,
+    "BIAS": POSITION_NAMES,
+    "SCORE": (("q", "the query"), ("k", "the key")),
+}
 """The names that stand in a definition without being given there."""
 
 
@@ -151,9 +155,9 @@ def _of_definition(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     # the item that was begun last is the one at the cursor
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     head = tokens[begins[-1] :] if begins else ()
-    if not head or head[0].kind not in ABOUT:
+    if not head or head[0].kind not in DEFINITION_NAMES:
         return
-    for name, about in ABOUT[head[0].kind]:
+    for name, about in DEFINITION_NAMES[head[0].kind]:
         yield CompletionItem(name, "variable", about)
     # parameters stand between its name and the equals sign
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
@@ -172,9 +176,9 @@ def _unclosed(tokens: Sequence[Token]) -> list[Token]:
     """The brackets that are not closed again, the outermost first."""
     found: list[Token] = []
     for token in tokens:
-        if token.kind in OPENING:
+        if token.kind in OPENING_TOKENS:
             found.append(token)
-        elif token.kind in CLOSING and found:
+        elif token.kind in CLOSING_TOKENS and found:
             found.pop()
     return found
 

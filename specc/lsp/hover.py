@@ -23,8 +23,8 @@ from specc.syntax.dsl.dsl_printer import layout_header, layout_leaf, print_state
 from specc.syntax.dsl.expression_printer import print_type
 from specc.syntax.dsl.line_breaking import join_pieces
 
-WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-KEYWORDS: dict[str, type[ast.Node]] = {
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KEYWORD_NODES: dict[str, type[ast.Node]] = {
     "repeat": ast.Repeat,
     "scan": ast.Scan,
     "when": ast.When,
@@ -246,23 +246,23 @@ def _keyword(known: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """A word of the language."""
     text = known.source.text
     start = text.rfind("\n", 0, offset) + 1
-    for found in WORD.finditer(text, start):
+    for found in IDENTIFIER.finditer(text, start):
         if found.start() > offset:
             return None
         # in YAML a key alone begins a line; elsewhere it is a key of something else
         first = not text[start : found.start()].strip(" -\"'")
         if known.syntax == "yaml" and not first:
             return None
-        if found.end() >= offset and found.group() in KEYWORDS:
-            node = KEYWORDS[found.group()]
+        if found.end() >= offset and found.group() in KEYWORD_NODES:
+            node = KEYWORD_NODES[found.group()]
             return NameMeaning(
                 start=found.start(), end=found.end(), doc=extract_docstring_summary(node.__doc__)
             )
     return None
 
 
-TICKS = re.compile(r"`+")
-MARKS = re.compile(r"([<>\[\]!\\&])")
+BACKTICKS = re.compile(r"`+")
+MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 """Characters that would make more of a text than a text."""
 
 
@@ -284,7 +284,7 @@ def meaning_as_markdown(found: NameMeaning) -> str:
 
 def fence_code(code: str) -> str:
     """Code in a fence that nothing in it closes."""
-    longest = max((len(t) for t in TICKS.findall(code)), default=0)
+    longest = max((len(t) for t in BACKTICKS.findall(code)), default=0)
     fence = "`" * max(3, longest + 1)
     lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))
     return f"{fence}specc\n{lines}\n{fence}"
@@ -293,7 +293,7 @@ def fence_code(code: str) -> str:
 def escape_spec_text(text: str) -> str:
     """A text of a spec whose marks stay marks: no link, no picture, no HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
-    return "\n".join(MARKS.sub(r"\\\1", line) for line in lines)
+    return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)
 
 
 def escape_code(text: str) -> str:

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from specc.diagnostics.object_repr import extract_docstring_summary
-from specc.driver.quantize_section import CACHES, HEADS, KIND_OF, NONE
-from specc.driver.quantize_section import WORDS as ROUNDING
+from specc.driver.quantize_section import KIND_OF, KV_CACHE_TYPES, LM_HEAD_BITS, UNQUANTIZED
+from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_files import SpecLibrary, list_builtin_specs
-from specc.lsp.hover import KEYWORDS
+from specc.lsp.hover import KEYWORD_NODES
 from specc.lsp.json_schema_parts import (
-    VALUES,
+    VALUE_SCHEMAS,
     Schema,
     any_of_schemas,
     call_schema,
@@ -26,19 +26,21 @@ from specc.syntax.yaml import yaml_forms, yaml_kinds
 from specc.syntax.yaml.yaml_config import IGNORED_KEYS
 from specc.syntax.yaml.yaml_parser import YAML_TOP_KEYS
 
-DRAFT = "http://json-schema.org/draft-07/schema#"
+SCHEMA_DRAFT = "http://json-schema.org/draft-07/schema#"
 Definitions: TypeAlias = dict[str, Schema]
 
-SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-NAME: Schema = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]*\s*$"}
-NAMES = any_of_schemas(NAME, {"type": "array", "items": NAME})
-TEXTS = any_of_schemas(SCALAR, {"type": "array", "items": SCALAR})
-TYPES = (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice")
-TYPE: Schema = {"type": "string", "pattern": rf"^\s*({'|'.join(sorted(set(TYPES)))})\b"}
+SCALAR_SCHEMA: Schema = {"type": ["string", "number", "boolean"]}
+NAME_SCHEMA: Schema = {"type": "string", "pattern": r"^\s*[A-Za-z_][A-Za-z0-9_]*\s*$"}
+NAMES_SCHEMA = any_of_schemas(NAME_SCHEMA, {"type": "array", "items": NAME_SCHEMA})
+TEXTS_SCHEMA = any_of_schemas(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
+TYPE_NAMES = (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice")
+TYPE_SCHEMA: Schema = {"type": "string", "pattern": rf"^\s*({'|'.join(sorted(set(TYPE_NAMES)))})\b"}
 
 
-EXPRESSION = schema_ref("expression")
-STATEMENTS = any_of_schemas({"type": "array", "items": schema_ref("statement")}, {"type": "null"})
+EXPRESSION_SCHEMA = schema_ref("expression")
+STATEMENTS_SCHEMA = any_of_schemas(
+    {"type": "array", "items": schema_ref("statement")}, {"type": "null"}
+)
 
 NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
 
@@ -51,7 +53,7 @@ def build_json_schema() -> Schema:
     }
     shared = _shared(parents)
     return {
-        "$schema": DRAFT,
+        "$schema": SCHEMA_DRAFT,
         "title": "A spec of specc",
         "type": "object",
         "required": ["specc", "model"],
@@ -108,40 +110,43 @@ def _definitions() -> Definitions:
             "type": "object",
             "minProperties": 1,
             "maxProperties": 1,
-            "properties": call_schema(EXPRESSION, SCALAR),
+            "properties": call_schema(EXPRESSION_SCHEMA, SCALAR_SCHEMA),
             "additionalProperties": any_of_schemas({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
         # YAML's language server shows this, others pass over it
         "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(schema_ref("field")),
-        **VALUES,
-        "value": any_of_schemas(SCALAR, {"type": "array"}, {"type": "object"}),
-        "item": _chosen(ITEMS),
+        **VALUE_SCHEMAS,
+        "value": any_of_schemas(SCALAR_SCHEMA, {"type": "array"}, {"type": "object"}),
+        "item": _chosen(ITEM_SCHEMAS),
         "statement": _statement(),
         "rule": _chosen(_rules()),
-        "used": mapping_schema(USED | {"file": TEXTS}, ("file", "as")),
-        "generated": mapping_schema({"of": NAME, "from": NAME}, ("of", "from"), EXPRESSION),
+        "used": mapping_schema(USE_PROPERTIES | {"file": TEXTS_SCHEMA}, ("file", "as")),
+        "generated": mapping_schema(
+            {"of": NAME_SCHEMA, "from": NAME_SCHEMA}, ("of", "from"), EXPRESSION_SCHEMA
+        ),
         "input": any_of_schemas(
-            TYPE, mapping_schema({"type": TYPE, "default": EXPRESSION}, ("type",))
+            TYPE_SCHEMA,
+            mapping_schema({"type": TYPE_SCHEMA, "default": EXPRESSION_SCHEMA}, ("type",)),
         ),
     }
 
 
 def _expression() -> Schema:
     text = "a value as text, a list of values, or a call as a map: `{linear: {in: x, out: d}}`"
-    listed = {"type": "array", "items": EXPRESSION}
-    return describe_schema(any_of_schemas(SCALAR, listed, schema_ref("call")), text)
+    listed = {"type": "array", "items": EXPRESSION_SCHEMA}
+    return describe_schema(any_of_schemas(SCALAR_SCHEMA, listed, schema_ref("call")), text)
 
 
 def _field() -> Schema:
     """The declaration of a config value."""
     record = mapping_schema({"record": _entries(schema_ref("field"))}, ("record",))
     keys = {
-        "type": any_of_schemas(TYPE, record),
-        "from": TEXTS,
+        "type": any_of_schemas(TYPE_SCHEMA, record),
+        "from": TEXTS_SCHEMA,
         "default": schema_ref("value"),
-        "doc": SCALAR,
+        "doc": SCALAR_SCHEMA,
     }
     return mapping_schema(keys, ("type",))
 
@@ -150,8 +155,8 @@ def _entries(value: Schema) -> Schema:
     """What stands below `config:`."""
     return {
         "type": ["object", "null"],
-        "properties": {IGNORED_KEYS: TEXTS},
-        "patternProperties": {"^expect ": TEXTS, r"^[A-Za-z_][A-Za-z0-9_]*$": value},
+        "properties": {IGNORED_KEYS: TEXTS_SCHEMA},
+        "patternProperties": {"^expect ": TEXTS_SCHEMA, r"^[A-Za-z_][A-Za-z0-9_]*$": value},
         "additionalProperties": False,
     }
 
@@ -175,7 +180,9 @@ def _rules() -> dict[str, Schema]:
 
 def _form(form: yaml_forms.Form[ast.Node], needed: Sequence[str]) -> Schema:
     """The keys of a construct."""
-    return mapping_schema({k.name: KINDS.get(k.kind, SCALAR) for k in form.keys}, needed)
+    return mapping_schema(
+        {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
+    )
 
 
 def _statement() -> Schema:
@@ -184,11 +191,11 @@ def _statement() -> Schema:
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
         for kind, form in yaml_forms.STATEMENT_FORMS.items()
     }
-    typed = mapping_schema({"type": SCALAR, "is": EXPRESSION}, ("type", "is"))
+    typed = mapping_schema({"type": SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA}, ("type", "is"))
     let = {
         "minProperties": 1,
         "maxProperties": 1,
-        "additionalProperties": any_of_schemas(typed, EXPRESSION),
+        "additionalProperties": any_of_schemas(typed, EXPRESSION_SCHEMA),
     }
     worded = {"anyOf": [{"required": [kind]} for kind in kinds]}
     return {
@@ -203,66 +210,71 @@ def _statement() -> Schema:
 
 def keyword_docs(words: Iterable[str]) -> dict[str, str]:
     """Return the summary of what each word of the language means."""
-    return {word: extract_docstring_summary(KEYWORDS[word].__doc__) for word in words}
+    return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
 STATEMENT_DOCS = keyword_docs(yaml_forms.STATEMENT_FORMS)
 """What the words that begin a statement mean."""
-KINDS: dict[yaml_kinds.ValueKind, Schema] = {
-    yaml_kinds.EXPRESSION: EXPRESSION,
-    yaml_kinds.EXPRESSIONS: EXPRESSION,
-    yaml_forms.BODY: STATEMENTS,
-    yaml_forms.ELSE: STATEMENTS,
-    yaml_kinds.NAMES: NAMES,
+KEY_SCHEMAS: dict[yaml_kinds.ValueKind, Schema] = {
+    yaml_kinds.EXPRESSION: EXPRESSION_SCHEMA,
+    yaml_kinds.EXPRESSIONS: EXPRESSION_SCHEMA,
+    yaml_forms.BODY_KIND: STATEMENTS_SCHEMA,
+    yaml_forms.ELSE_KIND: STATEMENTS_SCHEMA,
+    yaml_kinds.NAMES: NAMES_SCHEMA,
     yaml_kinds.FLAG: {"enum": [True, False, "true", "false"]},
 }
 """What stands under the keys of statements and weight rules; a scalar elsewhere."""
-USED: dict[str, Schema] = {"as": NAME, "from": TEXTS, "under": SCALAR}
-BLOCK: dict[str, Schema] = {
+USE_PROPERTIES: dict[str, Schema] = {
+    "as": NAME_SCHEMA,
+    "from": TEXTS_SCHEMA,
+    "under": SCALAR_SCHEMA,
+}
+BLOCK_PROPERTIES: dict[str, Schema] = {
     "in": {"type": ["object", "null"], "additionalProperties": schema_ref("input")},
-    "out": any_of_schemas(TYPE, {"type": "object", "additionalProperties": TYPE}),
-    "do": STATEMENTS,
-    "doc": SCALAR,
+    "out": any_of_schemas(TYPE_SCHEMA, {"type": "object", "additionalProperties": TYPE_SCHEMA}),
+    "do": STATEMENTS_SCHEMA,
+    "doc": SCALAR_SCHEMA,
 }
-GRAPH: dict[str, Schema] = {
-    "where": {"type": ["object", "null"], "additionalProperties": EXPRESSION},
-    "for": TEXTS,
+GRAPH_PROPERTIES: dict[str, Schema] = {
+    "where": {"type": ["object", "null"], "additionalProperties": EXPRESSION_SCHEMA},
+    "for": TEXTS_SCHEMA,
 }
-QUANTIZE: Schema = {
+QUANTIZE_SCHEMA: Schema = {
     "type": ["object", "null"],
     "properties": {
-        **dict.fromkeys(ROUNDING, TEXTS),
-        "default": {"enum": [*KIND_OF, NONE]},
-        "lm_head_bits": {"enum": [4, 8, *HEADS]},
+        **dict.fromkeys(ROUNDING, TEXTS_SCHEMA),
+        "default": {"enum": [*KIND_OF, UNQUANTIZED]},
+        "lm_head_bits": {"enum": [4, 8, *LM_HEAD_BITS]},
         "all": {"type": ["boolean", "string"]},
-        "kv_cache": {"enum": [*CACHES]},
+        "kv_cache": {"enum": [*KV_CACHE_TYPES]},
         "fold_norms": {"type": ["boolean", "string"]},
     },
     "additionalProperties": False,
 }
 TOP_KEYS: dict[str, Schema] = {
     "specc": {"enum": [1, "1"]},
-    "model": SCALAR,
-    "doc": SCALAR,
+    "model": SCALAR_SCHEMA,
+    "doc": SCALAR_SCHEMA,
     "extends": {"type": "string"},
     "use": any_of_schemas({"type": "array", "items": schema_ref("used")}, {"type": "null"}),
     "config": _entries(schema_ref("value")),
-    "dims": TEXTS,
+    "dims": TEXTS_SCHEMA,
     "require": any_of_schemas(
         {
             "type": "array",
             "items": any_of_schemas(
-                SCALAR, mapping_schema({"that": EXPRESSION, "because": SCALAR}, ("that",))
+                SCALAR_SCHEMA,
+                mapping_schema({"that": EXPRESSION_SCHEMA, "because": SCALAR_SCHEMA}, ("that",)),
             ),
         },
         {"type": "null"},
     ),
     "items": any_of_schemas({"type": "array", "items": schema_ref("item")}, {"type": "null"}),
-    "reading": {"type": ["object", "null"], "additionalProperties": EXPRESSION},
+    "reading": {"type": ["object", "null"], "additionalProperties": EXPRESSION_SCHEMA},
     "weights": any_of_schemas({"type": "array", "items": schema_ref("rule")}, {"type": "null"}),
     "generate": {"type": ["object", "null"], "additionalProperties": schema_ref("generated")},
-    "quantize": QUANTIZE,
-    "stream": {"type": ["object", "null"], "additionalProperties": NAME},
+    "quantize": QUANTIZE_SCHEMA,
+    "stream": {"type": ["object", "null"], "additionalProperties": NAME_SCHEMA},
 }
 TOP_DOCS = {
     "specc": "the version of the language: 1",
@@ -273,15 +285,21 @@ TOP_DOCS = {
     **keyword_docs(("quantize", "stream")),
     "items": "blocks, graphs, masks, scores, biases and normalizers, in order",
 }
-ITEMS: dict[str, Schema] = {
-    "block": mapping_schema(BLOCK | {"block": NAME}, ("block", "out", "do")),
-    "graph": mapping_schema(BLOCK | GRAPH | {"graph": NAME}, ("graph", "out", "do")),
+ITEM_SCHEMAS: dict[str, Schema] = {
+    "block": mapping_schema(BLOCK_PROPERTIES | {"block": NAME_SCHEMA}, ("block", "out", "do")),
+    "graph": mapping_schema(
+        BLOCK_PROPERTIES | GRAPH_PROPERTIES | {"graph": NAME_SCHEMA}, ("graph", "out", "do")
+    ),
     **{
-        kind: mapping_schema({kind: SCALAR, "is": EXPRESSION, "doc": SCALAR}, (kind, "is"))
+        kind: mapping_schema(
+            {kind: SCALAR_SCHEMA, "is": EXPRESSION_SCHEMA, "doc": SCALAR_SCHEMA}, (kind, "is")
+        )
         for kind in ast.DEFINITION_KINDS
     },
-    "use": mapping_schema(USED | {"use": TEXTS}, ("use", "as")),
-    "require": mapping_schema({"require": EXPRESSION, "because": SCALAR}, ("require",)),
+    "use": mapping_schema(USE_PROPERTIES | {"use": TEXTS_SCHEMA}, ("use", "as")),
+    "require": mapping_schema(
+        {"require": EXPRESSION_SCHEMA, "because": SCALAR_SCHEMA}, ("require",)
+    ),
     **{
         key: mapping_schema({key: TOP_KEYS[key]}, (key,))
         for key in (*("config", "dims", "reading", "weights", "generate", "quantize"), "stream")

@@ -61,14 +61,17 @@ def list_callables() -> dict[str, tuple[str, ...]]:
     return dict(sorted(found.items()))
 
 
-SCALAR: Schema = {"type": ["string", "number", "boolean"]}
-COMPUTED: Schema = {"type": "string", "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]"}
+SCALAR_SCHEMA: Schema = {"type": ["string", "number", "boolean"]}
+EXPRESSION_STRING_SCHEMA: Schema = {
+    "type": "string",
+    "pattern": r"^\s*(?!(true|false)\s*$)[^\s\"'\[{]",
+}
 """An expression that may give a number: neither a truth nor a text in quotes."""
-VALUES: dict[str, Schema] = {
-    "int": any_of_schemas({"type": "integer"}, COMPUTED),
-    "float": any_of_schemas({"type": "number"}, COMPUTED),
+VALUE_SCHEMAS: dict[str, Schema] = {
+    "int": any_of_schemas({"type": "integer"}, EXPRESSION_STRING_SCHEMA),
+    "float": any_of_schemas({"type": "number"}, EXPRESSION_STRING_SCHEMA),
     "bool": any_of_schemas({"type": "boolean"}, {"type": "string", "pattern": "[A-Za-z]"}),
-    "text": SCALAR,
+    "text": SCALAR_SCHEMA,
     "longer": {"type": "string", "pattern": r"[ .(\[]"},
 }
 """Values of plain types, and expressions that are no single word."""
@@ -79,7 +82,7 @@ def config_schema(program: Program) -> Schema:
     fields.
     """
     schema = _of(program)
-    texts = any_of_schemas(SCALAR, {"type": "array", "items": SCALAR})
+    texts = any_of_schemas(SCALAR_SCHEMA, {"type": "array", "items": SCALAR_SCHEMA})
     return {
         **schema,
         "type": ["object", "null"],
@@ -101,7 +104,7 @@ def _of(program: Program) -> Schema:
     words = [f.name for f in fields if f.type.name == "choice"]
     properties: dict[str, Schema] = {}
     for part in program.parts:
-        properties[part.name] = any_of_schemas(*(_of(one) for one in part.programs), SCALAR)
+        properties[part.name] = any_of_schemas(*(_of(one) for one in part.programs), SCALAR_SCHEMA)
     for field in fields:
         properties[field.name] = _described(field, words)
     return {"type": "object", "properties": properties, "additionalProperties": False}

@@ -19,7 +19,7 @@ from specc.syntax import ast
 from specc.syntax.ast_walk import walk_tree
 
 LINE_END = re.compile(r"\r\n|\r|\n")
-UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
+ENCODING_UNITS = {"utf-8": ("utf-8", 1), "utf-16": ("utf-16-le", 2), "utf-32": ("utf-32-le", 4)}
 """How each way to count encodes a text, and the bytes of one unit."""
 
 
@@ -36,7 +36,7 @@ class DocumentLines:
     def __init__(self, text: str, encoding: str = "utf-16") -> None:
         self.text = text
         self.name = encoding
-        self.encoding, self.unit = UNITS.get(encoding, UNITS["utf-16"])
+        self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
 
     @cached_property
     def _ends(self) -> list[re.Match[str]]:
@@ -83,9 +83,9 @@ def split_document_lines(text: str, encoding: str) -> DocumentLines:
     return DocumentLines(text, encoding)
 
 
-SOURCE = "specc"
-SEVERITIES = {"error": lsp.DiagnosticSeverity.Error, "warning": lsp.DiagnosticSeverity.Warning}
-KINDS = {
+DIAGNOSTIC_SOURCE = "specc"
+LSP_SEVERITIES = {"error": lsp.DiagnosticSeverity.Error, "warning": lsp.DiagnosticSeverity.Warning}
+COMPLETION_KINDS = {
     "keyword": lsp.CompletionItemKind.Keyword,
     "function": lsp.CompletionItemKind.Function,
     "variable": lsp.CompletionItemKind.Variable,
@@ -96,7 +96,7 @@ KINDS = {
     "module": lsp.CompletionItemKind.Module,
     "file": lsp.CompletionItemKind.File,
 }
-SYMBOLS = {
+SYMBOL_KINDS = {
     "graph": lsp.SymbolKind.Module,
     "block": lsp.SymbolKind.Function,
     "config": lsp.SymbolKind.Namespace,
@@ -131,9 +131,9 @@ def to_diagnostic(
     return lsp.Diagnostic(
         range=to_range(lines, start, end),
         message="\n".join(escape_control_characters(line) for t in texts for line in t.split("\n")),
-        severity=SEVERITIES[said.severity],
+        severity=LSP_SEVERITIES[said.severity],
         code=said.code,
-        source=SOURCE,
+        source=DIAGNOSTIC_SOURCE,
         related_information=related or None,
     )
 
@@ -201,7 +201,7 @@ def to_completion_items(
     return [
         lsp.CompletionItem(
             label=escape_control_characters(offer.text).rstrip(" :="),
-            kind=KINDS[offer.kind],
+            kind=COMPLETION_KINDS[offer.kind],
             detail=escape_control_characters(offer.detail) or None,
             documentation=escape_control_characters(offer.doc) or None,
             text_edit=lsp.TextEdit(place, offer.text),
@@ -258,7 +258,7 @@ def to_document_symbols(
         if item.span is not None:
             yield lsp.DocumentSymbol(
                 name=name,
-                kind=SYMBOLS.get(kind, lsp.SymbolKind.Function),
+                kind=SYMBOL_KINDS.get(kind, lsp.SymbolKind.Function),
                 range=to_range(lines, item.span.start, item.span.end),
                 selection_range=to_range(lines, item.span.start, item.span.start),
                 detail=detail or None,

@@ -19,12 +19,12 @@ from specc.lsp.document_analysis import (
 from specc.syntax import ast
 from specc.syntax.ast_walk import walk_tree
 
-OPTION = re.compile(r"(\w+)(?:=(?!=)|: )(\S.*)")
-DECLARED = re.compile(r"(\w+): \w.*")
-ITEM = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!=)")
-WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
-CALLED = re.compile(r"(\w+)\(")
-STANDS = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
+OPTION_TEXT = re.compile(r"(\w+)(?:=(?!=)|: )(\S.*)")
+DECLARATION_TEXT = re.compile(r"(\w+): \w.*")
+ITEM_TEXT = re.compile(r"(?:dims|weights|config|mask|score|bias|normalizer)\b(?!=)")
+PLAIN_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
+CALLED_NAME = re.compile(r"(\w+)\(")
+PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 """`x` in advice stands for what the spec has there."""
 MOST_WORDS = 3  # words of a text in whose place a piece is tried
 
@@ -87,7 +87,7 @@ def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
 
 def _as_option(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
-    option = OPTION.fullmatch(piece)
+    option = OPTION_TEXT.fullmatch(piece)
     if option is None:
         return
     for call in _calls(known, spans):
@@ -128,7 +128,7 @@ def _end_of_inputs(call: ast.Call) -> int | None:
 
 def _as_declaration(known: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
     """`keep: keep[b, n] right`: the type of an input, or a value of the config."""
-    declared = DECLARED.fullmatch(piece)
+    declared = DECLARATION_TEXT.fullmatch(piece)
     if declared is None or known.file is None:
         return
     title = f"declare `{piece}`"
@@ -149,11 +149,11 @@ def _as_item(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
     title = f"add `{piece}`"
     if known.file is None or not spans:
         return
-    if ITEM.match(piece) and known.syntax == "yaml":
+    if ITEM_TEXT.match(piece) and known.syntax == "yaml":
         # keys of YAML have no order
         end = len(known.source.text)
         yield FixEdit(title, end, end, f"{piece}\n")
-    elif ITEM.match(piece):
+    elif ITEM_TEXT.match(piece):
         yield from _above(known, piece, title)
     block = enclosing_item(known.items, spans[0].start)
     if not isinstance(block, ast.Block) or block.span is None:
@@ -200,7 +200,7 @@ def _at(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
 
 def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """`tokenizer("a.json")` in place of a call of the same function."""
-    name = CALLED.match(piece)
+    name = CALLED_NAME.match(piece)
     for call in _calls(known, spans) if name else ():
         assert name is not None  # or there were no calls
         if call.function.path == name[1] and call.span is not None:
@@ -209,11 +209,11 @@ def _as_call(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iter
 
 def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
     """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
-    if not spans or not STANDS.search(piece):
+    if not spans or not PLACEHOLDER_NAME.search(piece):
         return
 
     def put(over: Span, meant: Span) -> FixEdit:
-        text = STANDS.sub(lambda _: meant.text, piece)
+        text = PLACEHOLDER_NAME.sub(lambda _: meant.text, piece)
         return FixEdit(f"write `{text}`", over.start, over.end, text)
 
     whole = spans[0]
@@ -227,7 +227,7 @@ def _filled(known: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Itera
 
 def _for_a_word(span: Span, piece: str) -> Iterator[FixEdit]:
     """`insert(x, axis=1)` in place of the `x` in a text."""
-    words = dict.fromkeys(WORD.findall(piece))
+    words = dict.fromkeys(PLAIN_WORD.findall(piece))
     for word in [*words][:MOST_WORDS]:
         for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
             if found.group() != span.text:
@@ -242,23 +242,23 @@ def _line(text: str, at: int) -> tuple[int, int]:
     return start, len(text) if end < 0 else end + 1
 
 
-PIECE = re.compile(r"`([^`\n]+)`")
-WRITTEN = re.compile(r"[ =(@:&]")
+QUOTED_PIECE = re.compile(r"`([^`\n]+)`")
+CODE_CHARACTER = re.compile(r"[ =(@:&]")
 """What a text that is to be written has."""
-LAST = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
+FINAL_PIECE = re.compile(r"(?P<add>)[^`]*: `(?P<piece>[^`\n]+)`")
 """Advice that ends with what to write."""
 LEFT_OUT = re.compile(r"(?:delete it|leave (?:it|one of the two) out|remove it)\b")
 """How advice begins on what is there and should not be."""
 ONE_OF = re.compile(r"it is one of ([\w.-]+(?:, [\w.-]+)*)")
-EXACT = re.compile(
+EXACT_ADVICE = re.compile(
     r"(?:write|another name, such as|[^`]+ is written|(?P<add>add|add the missing|"
     r"close it with)) `(?P<piece>[^`\n]+)`"
 )
 """Advice on a text that cannot be read: nothing but what to write."""
-BEGINS = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
+ADVICE_START = re.compile(r"(?:(?:write|use|add|declare it:) )?`")
 """How advice begins that says what to write."""
-OFFERED = re.compile(r"did you mean `([^`\n]+)`\?")
-NAMED = re.compile(r"[\w.-]+")
+NAME_SUGGESTION = re.compile(r"did you mean `([^`\n]+)`\?")
+NAME_CHARACTERS = re.compile(r"[\w.-]+")
 MOST_TRIED = 16  # edits of one message that are tried
 MOST_SEEN = 64  # edits of one message that are thought of
 MOST_OFFERED = 4  # edits of one message that are offered
@@ -289,7 +289,7 @@ def candidate_edits(known: DocumentAnalysis, fault: Diagnostic) -> Iterator[FixE
     spans = [label.span for label in labels if label and known.is_here(label.span)]
     # a name that was meant is surer than what a piece of advice may stand for
     for advice in (fault.title, *fault.helps):
-        for offered in OFFERED.findall(advice):
+        for offered in NAME_SUGGESTION.findall(advice):
             for span in spans[:1]:
                 yield from _renamed(fault, span, offered)
     for advice in fault.helps:
@@ -309,24 +309,24 @@ def _followed(known: DocumentAnalysis, advice: str, spans: Sequence[Span]) -> It
 
 def _pieces(advice: str, *, read: bool) -> Iterator[tuple[str, bool]]:
     """The texts that a piece of advice says to write, and whether to add them."""
-    exact = EXACT.fullmatch(advice) or LAST.fullmatch(advice)
+    exact = EXACT_ADVICE.fullmatch(advice) or FINAL_PIECE.fullmatch(advice)
     if exact is not None:
         yield exact["piece"], bool(exact["add"])
     elif read:
-        told = BEGINS.match(advice) is not None
+        told = ADVICE_START.match(advice) is not None
         yield from (
             (piece, advice.startswith("add"))
-            for piece in PIECE.findall(advice)
+            for piece in QUOTED_PIECE.findall(advice)
             # a word alone is mostly one that the advice speaks of
-            if told or WRITTEN.search(piece)
+            if told or CODE_CHARACTER.search(piece)
         )
 
 
 def _renamed(fault: Diagnostic, span: Span, offered: str) -> Iterator[FixEdit]:
     """The name that is at fault replaced by the one that was meant."""
-    if NAMED.fullmatch(span.text):
+    if NAME_CHARACTERS.fullmatch(span.text):
         yield FixEdit(f"write `{offered}`", span.start, span.end, offered)
-    for word in dict.fromkeys(NAMED.findall(span.text)):
+    for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # of `side.linaer` only the last part is wrong
         last = word.rpartition(".")[2] if "." not in offered else word
         near = did_you_mean(last, [offered]) == offered

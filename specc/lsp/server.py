@@ -28,7 +28,7 @@ from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.version import __version__
 
-PATIENCE = 10.0
+REQUEST_TIMEOUT = 10.0
 """Seconds that an answer waits for a text to be read."""
 WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
@@ -47,7 +47,9 @@ class RequestHandlers:
         document = self.desk.get(uri)
         if document is None:
             return None
-        await asyncio.to_thread(self.desk.wait, uri, document.version, PATIENCE, settled=settled)
+        await asyncio.to_thread(
+            self.desk.wait, uri, document.version, REQUEST_TIMEOUT, settled=settled
+        )
         document = self.desk.get(uri)
         if document is None or document.known is None:
             return None
@@ -172,10 +174,10 @@ class BoundedInput(io.BytesIO):
         return b"" if self.ended else self.stream.read(wanted)
 
 
-LOG = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 YAML_SPEC = re.compile(r"""^["']?specc["']?[ \t]*:""", re.MULTILINE)
 """What tells a spec from any other YAML file."""
-SUFFIXES = (".specc", ".yaml", ".yml")
+SPEC_SUFFIXES = (".specc", ".yaml", ".yml")
 Params = TypeVar("Params")
 Answer = TypeVar("Answer")
 
@@ -281,7 +283,7 @@ class SpeccLanguageServer:
 
     def _broke(self, uri: str, version: int, error: Exception) -> None:
         """Called by the thread that reads, for a bug of ours."""
-        LOG.error("reading %s failed", uri, exc_info=error)
+        LOGGER.error("reading %s failed", uri, exc_info=error)
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._tell_bug, uri, version, error)
 
@@ -296,7 +298,7 @@ class SpeccLanguageServer:
             message=text,
             severity=lsp.DiagnosticSeverity.Error,
             code="E0969",
-            source=protocol.SOURCE,
+            source=protocol.DIAGNOSTIC_SOURCE,
         )
         self._publish(uri, [said], version)
 
@@ -316,7 +318,7 @@ def _safe(
         try:
             return await answer(params)
         except Exception:
-            LOG.exception("a request failed")
+            LOGGER.exception("a request failed")
             return None
 
     return answered
@@ -330,7 +332,7 @@ def _heard(take: Callable[[Params], None]) -> Callable[[Params], None]:
         try:
             take(params)
         except Exception:
-            LOG.exception("a notification failed")
+            LOGGER.exception("a notification failed")
 
     return heard
 
@@ -356,4 +358,4 @@ def _is_spec(path: Path, text: str) -> bool:
     """Whether a text is one of ours: other YAML files are opened, too."""
     if path.suffix == ".specc":
         return True
-    return path.suffix in SUFFIXES and YAML_SPEC.search(text) is not None
+    return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

@@ -16,7 +16,7 @@ from specc.syntax.dsl.unexpected_token import (
 )
 
 Pattern: TypeAlias = Mapping[str, object]
-NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 NO_NAME = r"(?!\s*(?:=(?!=)|[:,.()\]]))"
 """Behind a word that is a keyword and no name: names have one of these behind them."""
 
@@ -51,16 +51,16 @@ def _declarations() -> list[Pattern]:
     """What gives a name, and names of weights and types."""
     giving = [*_lower(DEFINITION_TERMINALS), "block", "graph", "model"]
     # `a if bias else (b)`: no name, whatever stands before it
-    given = rf"(?!(?:{'|'.join(_lower(RESERVED_TERMINALS))})\b){NAME}"
+    given = rf"(?!(?:{'|'.join(_lower(RESERVED_TERMINALS))})\b){NAME_PATTERN}"
     types = sorted({*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice", "record"})
     return [
         _captured(
-            rf"\b({'|'.join(giving)})\s+({given})(?!\s*=\s*{NAME}\s*[,)])",
+            rf"\b({'|'.join(giving)})\s+({given})(?!\s*=\s*{NAME_PATTERN}\s*[,)])",
             "keyword.declaration.specc",
             "entity.name.function.specc",
         ),
         _captured(
-            rf"(@)\s*({NAME}(?:\.(?:{NAME}|[0-9]+))*)?",
+            rf"(@)\s*({NAME_PATTERN}(?:\.(?:{NAME_PATTERN}|[0-9]+))*)?",
             "keyword.operator.weights.specc",
             "entity.name.tag.specc",
         ),
@@ -106,9 +106,9 @@ def _names() -> list[Pattern]:
     known = "|".join(map(re.escape, list_callables()))
     return [
         {"name": "support.function.specc", "match": rf"\b(?:{known})\b(?=\s*\()"},
-        {"name": "entity.name.function.specc", "match": rf"\b{NAME}\b(?=\s*\()"},
-        {"name": "variable.parameter.specc", "match": rf"(?<=[(,])\s*{NAME}(?=\s*=(?!=))"},
-        {"name": "variable.other.specc", "match": rf"\b{NAME}\b"},
+        {"name": "entity.name.function.specc", "match": rf"\b{NAME_PATTERN}\b(?=\s*\()"},
+        {"name": "variable.parameter.specc", "match": rf"(?<=[(,])\s*{NAME_PATTERN}(?=\s*=(?!=))"},
+        {"name": "variable.other.specc", "match": rf"\b{NAME_PATTERN}\b"},
         {"name": "keyword.operator.specc", "match": r"\.\.\.|->|\*\*|//|[=!<>]=|[-+*/%&|<>=?:]"},
     ]
 

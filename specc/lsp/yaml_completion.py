@@ -11,8 +11,10 @@ from specc.lsp.dsl_completion import CompletionItem, call_options, expected_term
 from specc.syntax.dsl.dsl_parser import EXPR
 from specc.syntax.dsl.expected_tokens import find_expected_tokens
 
-KEY = re.compile(r"""(?P<blank>[ ]*(?:-[ ]+)*)(?P<key>[\w .]+|"[^"]*"|'[^']*')[ ]*:(?=[ ]|$)""")
-DASHES = re.compile(r"[ ]*(?:-[ ]*)*")
+KEY_LINE = re.compile(
+    r"""(?P<blank>[ ]*(?:-[ ]+)*)(?P<key>[\w .]+|"[^"]*"|'[^']*')[ ]*:(?=[ ]|$)"""
+)
+LIST_DASHES = re.compile(r"[ ]*(?:-[ ]*)*")
 Schema = Mapping[str, object]
 
 
@@ -29,9 +31,9 @@ def complete_yaml(known: DocumentAnalysis, text: str, offset: int) -> list[Compl
     start = text.rfind("\n", 0, offset) + 1
     line = text[start:offset]
     above = text[:start].splitlines()
-    found = KEY.match(line)
+    found = KEY_LINE.match(line)
     if found is None:
-        dashes = DASHES.match(line)
+        dashes = LIST_DASHES.match(line)
         column = len(dashes.group()) if dashes else 0
         path = _path(above, column)
         return list(_keys(text, path))
@@ -45,7 +47,7 @@ def _path(above: Sequence[str], column: int) -> tuple[str, ...]:
     """The keys that a line at a column stands below, the outermost first."""
     keys: list[str] = []
     for line in reversed(above):
-        found = KEY.match(line)
+        found = KEY_LINE.match(line)
         if found is None or line.lstrip().startswith("#"):
             continue
         dashes = found["blank"]

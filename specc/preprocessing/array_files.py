@@ -32,19 +32,19 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 
-ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # how a .npz begins; the second is an empty one
+ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")  # how a .npz begins; the second is an empty one
 MAX_RANK = 16  # axes of an array
 MAX_HEADER = 10_000  # bytes
 MAX_MEMBERS = 10_000  # arrays in one .npz
 
-NPY = b"\x93NUMPY"
-AGAIN = "save or copy it again"
+NPY_SIGNATURE = b"\x93NUMPY"
+SAVE_AGAIN_HELP = "save or copy it again"
 
 
 def parse_npy(data: bytes, name: str) -> Array:
     """Return the array of a .npy file of format version 1 or 2. Raise E0905."""
     readers = {b"\1\0": npy.read_array_header_1_0, b"\2\0": npy.read_array_header_2_0}
-    if not data.startswith(NPY) or data[6:8] not in readers:
+    if not data.startswith(NPY_SIGNATURE) or data[6:8] not in readers:
         fail_bad_array(name, "it is not a .npy file of version 1 or 2", "save it with numpy.save")
     file = io.BytesIO(data)
     file.seek(8)
@@ -53,14 +53,16 @@ def parse_npy(data: bytes, name: str) -> Array:
             warnings.simplefilter("ignore")
             shape, by_column, dtype = readers[data[6:8]](file, max_header_size=MAX_HEADER)
     except Exception:  # whatever NumPy raises for a stranger's header
-        fail_bad_array(name, "its header is damaged", AGAIN)
+        fail_bad_array(name, "its header is damaged", SAVE_AGAIN_HELP)
     _check_element(dtype, name)
     if len(shape) > MAX_RANK or not all(map(_is_length, shape)):
-        fail_bad_array(name, "its shape is not possible", AGAIN)
+        fail_bad_array(name, "its shape is not possible", SAVE_AGAIN_HELP)
     count, start = math.prod(shape), file.tell()
     due, rest = count * dtype.itemsize, len(data) - start
     if rest != due:
-        fail_bad_array(name, f"its shape needs {due} bytes of data and {rest} are there", AGAIN)
+        fail_bad_array(
+            name, f"its shape needs {due} bytes of data and {rest} are there", SAVE_AGAIN_HELP
+        )
     flat = np.frombuffer(data, dtype, count, start)
     return to_native_order(flat.reshape(shape, order="F" if by_column else "C"))
 
@@ -89,7 +91,7 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
             return _members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
         words = escape_text(fault)[:160]
-        fail_bad_array(path, f"it is a damaged .npz file ({words})", AGAIN)
+        fail_bad_array(path, f"it is a damaged .npz file ({words})", SAVE_AGAIN_HELP)
 
 
 def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
@@ -107,7 +109,7 @@ def _members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
         with archive.open(member) as file:
             # a byte more than is promised shows that the promise was a lie
             content = file.read(member.file_size + 1)
-        if not content.startswith(NPY):
+        if not content.startswith(NPY_SIGNATURE):
             odd = f"`{escape_text(member.filename)}` in it is not an array"
             fail_bad_array(path, odd, "save it with numpy.savez")
         found[name] = parse_npy(content, f"{path}: {name}")
@@ -268,7 +270,7 @@ def _bad_json(where: str, why: str) -> NoReturn:
     )
 
 
-DTYPES: dict[str, np.dtype[np.generic]] = {
+NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
@@ -285,9 +287,9 @@ def read_arrays(path: str) -> dict[str, Array]:
     if path.lower().endswith((".json", ".jsonl")):
         return parse_json_arrays(read_bytes(path, MAX_TEXT_BYTES), path)
     data = read_bytes(path, MAX_ARRAY_BYTES)
-    if data.startswith(ZIP):
+    if data.startswith(ZIP_SIGNATURES):
         return parse_npz(data, path)
-    if data.startswith(NPY):
+    if data.startswith(NPY_SIGNATURE):
         return {"": parse_npy(data, path)}
     if data.lstrip()[:1] not in (b"[", b"{"):
         fail_bad_array(
@@ -299,7 +301,7 @@ def read_arrays(path: str) -> dict[str, Array]:
 def _narrowed(array: Array, dtype: str, name: str) -> Array:
     """Floats as floats of another width. Fails with E0907 where one becomes infinite."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        result = array.astype(DTYPES[dtype])
+        result = array.astype(NUMPY_DTYPES[dtype])
     lost = np.isinf(result) & np.isfinite(array)
     if lost.any():
         why = f"the value at {format_index(lost)} is too large for {dtype}"
@@ -311,7 +313,7 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
     """Return the array of input `name` as `dtype` (`f32`, `i64`, …). Raise E0907 if values
     change: floats may round to narrower floats, but do not become integers, nor bools numbers.
     """
-    goal = DTYPES[dtype]
+    goal = NUMPY_DTYPES[dtype]
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     source = array.dtype.kind
@@ -356,5 +358,7 @@ def _inexact(array: Array, dtype: str, name: str, why: str) -> NoReturn:
         "E0907",
         f"the input `{escape_text(name)}` takes {dtype} and is given {array.dtype}",
         notes=[why],
-        helps=[f"convert the array yourself if you mean it: array.astype(numpy.{DTYPES[dtype]})"],
+        helps=[
+            f"convert the array yourself if you mean it: array.astype(numpy.{NUMPY_DTYPES[dtype]})"
+        ],
     )

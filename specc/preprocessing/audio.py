@@ -15,10 +15,10 @@ from specc.preprocessing.records import FilterBanks, LogMel, Sound, Waveform
 Floats: TypeAlias = NDArray[np.float32]
 
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
-CODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
+WAV_ENCODINGS = {2: "ADPCM", 6: "A-law", 7: "µ-law", 17: "ADPCM", 49: "GSM", 85: "MP3"}
 OPEN_END = 0xFFFFFFFF
 """A part of this size goes on to the end of the file, as programs write that stream."""
-OTHERS = {
+OTHER_SIGNATURES = {
     b"ID3": "an MP3 file",
     b"\xff\xfb": "an MP3 file",
     b"\xff\xf3": "an MP3 file",
@@ -80,7 +80,7 @@ def _format(part: bytes, name: str) -> _Format:
         (coding,) = struct.unpack_from("<H", part, 24)
     known = {WHOLE: (8, 16, 24, 32), FLOAT: (32, 64)}
     if coding not in known:
-        _damaged(name, f"its samples are coded as {CODINGS.get(coding, coding)}")
+        _damaged(name, f"its samples are coded as {WAV_ENCODINGS.get(coding, coding)}")
     if bits not in known[coding]:
         _damaged(name, f"its samples have {bits} bits")
     if not channels or not rate:
@@ -131,7 +131,7 @@ def _numbers(part: bytes, found: _Format) -> Floats:
 
 def _other(data: bytes, name: str) -> NoReturn:
     """E0840, with what the file seems to be."""
-    kind = next((k for begin, k in OTHERS.items() if data.startswith(begin)), "")
+    kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
         kind = "an MP4 file"
     why = "the file is empty" if not data else f"it is {kind or 'no WAV file'}"
@@ -160,14 +160,14 @@ MAX_SOUND_BYTES = 512 << 20
 LEAST_VARIANCE = 1e-7
 """Added to the variance of a recording that is normalized, as published there."""
 MEL_FLOOR = 1e-10
-SPAN = 8.0
+DYNAMIC_RANGE = 8.0
 """What is more than so many powers of ten below the loudest counts as that much below."""
-HIGHEST = 8000.0
+MAX_MEL_FREQUENCY = 8000.0
 """Hertz: where the mel filters of Whisper end, whatever the rate."""
 KALDI_WINDOW, KALDI_HOP, KALDI_FFT = 400, 160, 512
 KALDI_LOWEST = 20.0
 KALDI_FLOOR = float(np.finfo(np.float32).eps)
-EMPHASIS = 0.97
+PREEMPHASIS = 0.97
 """How much of the sample before is taken away from each."""
 
 
@@ -212,7 +212,7 @@ def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
     power = np.abs(np.fft.rfft(framed[: record.frames] * hann)) ** 2
     filters = slaney_filters(record.bins, record.window, record.rate)
     loud = np.log10(np.maximum(power @ filters, MEL_FLOOR))
-    made = (np.maximum(loud, loud.max() - SPAN) + 4.0) / 4.0
+    made = (np.maximum(loud, loud.max() - DYNAMIC_RANGE) + 4.0) / 4.0
     return np.ascontiguousarray(made.T, np.float32)
 
 
@@ -223,7 +223,7 @@ def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
         framed = _frames(sound.astype(np.float64), KALDI_WINDOW, KALDI_HOP)
         framed = framed - framed.mean(axis=1, keepdims=True)
         before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
-        framed = (framed - EMPHASIS * before) * np.hanning(KALDI_WINDOW)
+        framed = (framed - PREEMPHASIS * before) * np.hanning(KALDI_WINDOW)
         power = np.abs(np.fft.rfft(framed, KALDI_FFT)) ** 2
         loud = np.log(np.maximum(power @ kaldi_filters(record.bins, record.rate), KALDI_FLOOR))
         whole[: len(loud)] = loud[: record.frames]
@@ -239,7 +239,7 @@ def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
     area.
     """
     # The scale is straight up to 1000 hertz, and grows by 6.4 in 27 steps above.
-    highest = 15.0 + np.log(HIGHEST / 1000.0) * 27.0 / np.log(6.4)
+    highest = 15.0 + np.log(MAX_MEL_FREQUENCY / 1000.0) * 27.0 / np.log(6.4)
     mels = np.linspace(0.0, highest, bins + 2)
     corners = np.where(
         mels >= 15.0, 1000.0 * np.exp(np.log(6.4) / 27.0 * (mels - 15.0)), 200.0 * mels / 3.0

@@ -19,10 +19,10 @@ MOST_TEXT = 1_000_000
 """Characters of messages, and of what a template gives."""
 MOST_MESSAGES = 10_000
 MOST_TOKENS = 100
-SECONDS = 5
+CPU_SECONDS = 5
 """Of the processor that a template is granted, and four times that on the clock."""
-MEMORY = 512 << 20
-CHILD = Path(__file__).with_name("chat_template_worker.py")
+MEMORY_LIMIT = 512 << 20
+WORKER_SCRIPT = Path(__file__).with_name("chat_template_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,22 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         "template": template.text,
         "tokens": dict(template.tokens),
         "messages": messages,
-        "seconds": SECONDS,
-        "bytes": MEMORY,
+        "seconds": CPU_SECONDS,
+        "bytes": MEMORY_LIMIT,
         "most": MOST_TEXT,
     }
     # without site packages and settings of the user's: what it needs is in `path`
-    command = [sys.executable, "-I", "-S", str(CHILD)]
+    command = [sys.executable, "-I", "-S", str(WORKER_SCRIPT)]
     try:
         done = subprocess.run(
             command,
             input=json.dumps(given).encode(),
             capture_output=True,
-            timeout=4 * SECONDS,
+            timeout=4 * CPU_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        _unusable(f"it takes more than {4 * SECONDS} seconds")
+        _unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
     return _told(done.stdout, done.returncode)
 
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Floats: TypeAlias = NDArray[np.float32]
 
 MAX_PIXELS = 64 << 20  # 64 Mpixel, checked before anything is decoded
-FORMATS = ("PNG", "JPEG")
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
+IMAGE_FORMATS = ("PNG", "JPEG")
+LUMA_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601, as Pillow's mode L
 # What the decoders raise for damaged files.
-DAMAGE = (
+DECODER_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, ArithmeticError, LookupError, TypeError),
     *(MemoryError, AssertionError, AttributeError, RuntimeError, struct.error, zlib.error),
 )
-MIDDLE = 127.5  # between black and white
+MIDDLE_GRAY = 127.5  # between black and white
 
 
 def read_image(path: str, record: ImageRecord) -> Floats:
@@ -45,14 +45,14 @@ def decode_image(data: bytes, name: str) -> Array:
         with warnings.catch_warnings():
             # the size is checked here, with our own limit
             warnings.simplefilter("ignore")
-            with pillow.open(io.BytesIO(data), formats=FORMATS) as picture:
+            with pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS) as picture:
                 _check_size(picture.size, name)
                 return _pixels(picture)
     except pillow.DecompressionBombError:
         fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
         _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
-    except DAMAGE as fault:
+    except DECODER_ERRORS as fault:
         _not_a_picture(name, data, f"the picture is damaged ({escape_text(fault)[:200]})")
 
 
@@ -61,7 +61,7 @@ def convert_pil_image(picture: Any, record: ImageRecord, name: str) -> Floats:
     try:
         _check_size(picture.size, name)
         return normalize_image(_pixels(picture), record)
-    except DAMAGE as fault:
+    except DECODER_ERRORS as fault:
         _not_a_picture(name, b" ", f"the picture is damaged ({escape_text(fault)[:200]})")
 
 
@@ -98,7 +98,7 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
 def is_light_background(pixels: Array) -> bool:
     """Whether the outermost pixels of `[rows, columns, channels]` are light on average: paper."""
     border = np.concatenate([pixels[0], pixels[-1], pixels[1:-1, 0], pixels[1:-1, -1]])
-    return float(border.mean(dtype=np.float64)) > MIDDLE
+    return float(border.mean(dtype=np.float64)) > MIDDLE_GRAY
 
 
 def resize_image(plane: Floats, size: tuple[int, int], kind: Resize) -> Floats:
@@ -270,7 +270,7 @@ def _planes(pixels: Array, channels: int) -> Iterator[Floats]:
     if channels == 1 and count == 3:
         gray = np.zeros(pixels.shape[:2], np.float32)
         for c in range(3):
-            gray += pixels[:, :, c].astype(np.float32) * LUMA[c]
+            gray += pixels[:, :, c].astype(np.float32) * LUMA_WEIGHTS[c]
         yield gray
     else:
         yield from (pixels[:, :, c].astype(np.float32) for c in range(count))
@@ -327,15 +327,15 @@ def _pillow() -> Any:
     return pillow
 
 
-AXES = 5
+BATCHED_RANK = 5
 """Of an input that takes several pictures a text; one picture by itself has three."""
-SAY = 'say which are whose: [["a.png", "b.png"], ["c.png"]]'
+GROUPING_HELP = 'say which are whose: [["a.png", "b.png"], ["c.png"]]'
 
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
     """Whether an input takes several pictures for each text."""
     pictures = isinstance(reading.of_input(name), ImageRecord)
-    return pictures and graph.inputs[name].type.rank == AXES
+    return pictures and graph.inputs[name].type.rank == BATCHED_RANK
 
 
 def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
@@ -354,7 +354,7 @@ def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
             helps=["run texts with as many pictures together"],
         )
     most = max(counts, default=0)
-    rest = [(0, 0)] * (AXES - 2)
+    rest = [(0, 0)] * (BATCHED_RANK - 2)
     return np.stack([np.pad(p, [(0, most - len(p)), *rest]) for p in texts])
 
 
@@ -368,7 +368,7 @@ def split_images(
     for name, array in given.items():
         if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
             continue
-        if array.ndim == AXES - 1:
+        if array.ndim == BATCHED_RANK - 1:
             made[name] = _of_texts(array, _texts(graph, given, name), name)
     return made
 
@@ -391,6 +391,6 @@ def _of_texts(pictures: Array, texts: int | None, name: str) -> Array:
             "E0912",
             f"`{name}` is given {len(pictures)} pictures for {texts} texts",
             notes=["pictures in a row belong to the only text, or one to each"],
-            helps=[SAY],
+            helps=[GROUPING_HELP],
         )
     return pictures[:, None]

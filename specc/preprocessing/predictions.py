@@ -60,7 +60,7 @@ class TaskResults:
 
 def make_predictions(scored: TaskResults) -> list[Prediction]:
     """What the task makes of the results, one value for each text."""
-    return PREDICT[scored.task.kind](scored)
+    return TASK_PREDICTIONS[scored.task.kind](scored)
 
 
 def apply_function(scores: Floats, function: str) -> Floats:
@@ -218,7 +218,7 @@ def _embeddings(scored: TaskResults) -> list[Prediction]:
     return [row.tolist() for row in scored.results["sentence_embedding"]]
 
 
-PREDICT: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
+TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
     "text-classification": _text_classification,
     "next-sentence-prediction": _text_classification,
     "token-classification": _token_classification,
@@ -255,7 +255,7 @@ def _unfit(name: str, value: Array, rank: int) -> NoReturn:
 
 
 AGGREGATION_STRATEGIES = ("none", "simple", "first", "average", "max")
-OUTSIDE = "O"
+OUTSIDE_LABEL = "O"
 """The label of tokens that are in no span."""
 TokenFacts: TypeAlias = dict[str, Any]
 Token: TypeAlias = Mapping[str, Any]
@@ -273,9 +273,9 @@ def group_entities(
     else:
         labeled = [_word(some, task, record, strategy) for some in _grouped_words(tokens)]
     if strategy == "none":
-        return [_plain(one) for one in labeled if one["entity"] != OUTSIDE]
+        return [_plain(one) for one in labeled if one["entity"] != OUTSIDE_LABEL]
     spans = [_span(some, record) for some in _grouped_labels(labeled)]
-    return [one for one in spans if one["entity_group"] != OUTSIDE]
+    return [one for one in spans if one["entity_group"] != OUTSIDE_LABEL]
 
 
 def _tokens(

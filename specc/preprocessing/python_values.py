@@ -14,12 +14,12 @@ from specc.preprocessing.images import Floats, convert_pil_image, read_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import ImageRecord
 
-SEEN = ("__array__", "__array_interface__", "__dlpack__")
-HOST = (1, 3)
+ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
+DLPACK_HOST_DEVICES = (1, 3)
 """What DLPack calls the memory that this process reads: its own, and that pinned for CUDA."""
 ONE_TEXT = 4
 """Axes of the pictures of one text, of which there may be several."""
-DEPTH = 8
+MAX_LIST_DEPTH = 8
 """So deep in lists arrays are looked for; `nested_array` judges the rest."""
 
 
@@ -60,7 +60,7 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
         return np.concatenate([_read(one, record, name) for one in pictures])
     if isinstance(value, list | tuple):
         # one of each type: asking each of a million numbers would take half a minute
-        kinds = {type(item): item for item in _within(value, DEPTH)}
+        kinds = {type(item): item for item in _within(value, MAX_LIST_DEPTH)}
         arrays = any(map(_seen, kinds.values()))
         return _listed(value, name) if arrays else value
     if not _seen(value):
@@ -108,7 +108,7 @@ def is_pil_image(value: object) -> bool:
 
 
 def _seen(value: object) -> bool:
-    return any(name in dir(type(value)) for name in SEEN)
+    return any(name in dir(type(value)) for name in ARRAY_PROTOCOLS)
 
 
 def _within(value: object, depth: int) -> Iterator[object]:
@@ -166,7 +166,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
     if "__dlpack_device__" not in methods:
         return
     kind = int(value.__dlpack_device__()[0])
-    if kind not in HOST:
+    if kind not in DLPACK_HOST_DEVICES:
         raise_error(
             "E0907",
             f"what is given as `{escape_text(name)}` lies on a device",

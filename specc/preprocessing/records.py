@@ -241,12 +241,12 @@ class NumbersOutput(Record):
 
 
 TextReading: TypeAlias = TextCharacters | TextWords | TextBytes | TextTokenizer
-TEXT = (TextCharacters, TextWords, TextBytes, TextTokenizer)
+TEXT_READINGS = (TextCharacters, TextWords, TextBytes, TextTokenizer)
 """The classes of records that read text."""
 Sound: TypeAlias = Waveform | LogMel | FilterBanks
-TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT}
-TEXTS = tuple(TEXT_RECORDS)
-SOUNDS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
+TEXT_RECORDS: Mapping[str, type[TextReading]] = {record.tag: record for record in TEXT_READINGS}
+TEXT_TAGS = tuple(TEXT_RECORDS)
+AUDIO_TAGS = (Waveform.tag, LogMel.tag, FilterBanks.tag)
 
 
 def _read_vocabulary(found: JsonFields, name: str) -> TextReading:
@@ -340,7 +340,7 @@ OutputReading: TypeAlias = (
 )
 INPUT_RECORDS: Mapping[str, type[InputReading]] = {
     record.tag: record
-    for record in (ImageRecord, Waveform, LogMel, FilterBanks, *TEXT, NumbersOutput)
+    for record in (ImageRecord, Waveform, LogMel, FilterBanks, *TEXT_READINGS, NumbersOutput)
 }
 OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
     record.tag: record

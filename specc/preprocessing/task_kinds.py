@@ -11,7 +11,7 @@ from specc.preprocessing.tokenizer_files import TokenId
 
 Options: TypeAlias = Mapping[str, Any]
 """Options of a task by name, each of the type of its default."""
-FUNCTIONS = ("softmax", "sigmoid", "none")
+PROBABILITY_FUNCTIONS = ("softmax", "sigmoid", "none")
 MOST_PROMPTS = 1000
 LONGEST_PROMPT = 100_000
 MOST_TOKENS = 2**31 - 1
@@ -39,10 +39,10 @@ class TaskKind:
     needs_tokenizer: bool = False
 
 
-TEXT = (TaskSlot("text", many=True), TaskSlot("text_pair", many=True, optional=True))
+TEXT_SLOTS = (TaskSlot("text", many=True), TaskSlot("text_pair", many=True, optional=True))
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
-        slots=TEXT,
+        slots=TEXT_SLOTS,
         classes=("ForSequenceClassification",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
@@ -126,7 +126,7 @@ class Task(Record):
     kind: Annotated[str, partial(JsonFields.choice, options=tuple(TASKS))]
     text: str
     labels: Labels = ()
-    function: Annotated[str, partial(JsonFields.choice, options=FUNCTIONS)] = "softmax"
+    function: Annotated[str, partial(JsonFields.choice, options=PROBABILITY_FUNCTIONS)] = "softmax"
     mask: TokenId = None
     unknown: TokenId = None
     cls: TokenId = None

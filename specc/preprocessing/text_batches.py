@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT, TextReading
+from specc.preprocessing.records import TEXT_READINGS, TextReading
 from specc.preprocessing.text_codec import encode_text_ids, pad_rows
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import token_parts
@@ -26,7 +26,7 @@ def encode_text_inputs(
     for name, value in given.items():
         if (
             name not in graph.inputs
-            or not isinstance(reading.of_input(name), TEXT)
+            or not isinstance(reading.of_input(name), TEXT_READINGS)
             or not _is_text(value)
         ):
             found[name] = value
@@ -54,7 +54,7 @@ def batch_texts(
     mask input.
     """
     record = reading.of_input(name)
-    assert isinstance(record, TEXT), f"`{name}` is not read as text"
+    assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
     return batch_rows(graph, name, _encoded(texts, record, name), growing=growing)
 
 

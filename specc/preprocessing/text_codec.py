@@ -23,7 +23,7 @@ from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
 from specc.preprocessing.tokenizer_library import detokenize, tokenize_text, tokenizer_label
 from specc.preprocessing.vocabulary import decode_words, word_ids
 
-REPLACEMENT = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
+REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for bytes that are no UTF-8
 
 
 def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     if isinstance(record, TextTokenizer):
         return detokenize(kept, record)
     if isinstance(record, TextWords):
-        return decode_words(kept, record, REPLACEMENT)
+        return decode_words(kept, record, REPLACEMENT_CHARACTER)
     if isinstance(record, TextBytes):
         data = bytes(
             number - record.offset
@@ -88,7 +88,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
             if record.offset <= number < record.offset + 256
         )
         return data.decode("utf-8", errors="replace")
-    parts = [REPLACEMENT if i == record.unknown else record.vocab[i] for i in kept]
+    parts = [REPLACEMENT_CHARACTER if i == record.unknown else record.vocab[i] for i in kept]
     return "".join(part for part in parts if len(part) == 1)
 
 

@@ -13,8 +13,8 @@ from specc.io.json_io import Json, JsonFields, Record
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
 from specc.preprocessing.chat_template import ChatTemplate
 
-NAME = "tokenizer.json"
-SUFFIX = ".tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_SUFFIX = ".tokenizer.json"
 MAX_BYTES = 64 << 20
 MAX_INSIDE = 256_000
 """Bytes of a file that becomes part of the model; a larger one lies beside it."""
@@ -53,7 +53,9 @@ class TokenizerFile:
 
     def placed(self, stem: str) -> "TokenizerFile":
         """Return it as part of the model called `stem`: inside, or next to it if it is large."""
-        return self.named(f"{stem}-{self.sha256[:16]}{SUFFIX}" if self.size > MAX_INSIDE else "")
+        return self.named(
+            f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_INSIDE else ""
+        )
 
     def named(self, name: str) -> "TokenizerFile":
         """As a file of that name beside the model."""
@@ -93,7 +95,7 @@ def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
 
 
 def _is_beside(name: str) -> bool:
-    return name.endswith(NAME) and os.path.basename(name) == name and len(name) <= 255
+    return name.endswith(TOKENIZER_FILE) and os.path.basename(name) == name and len(name) <= 255
 
 
 def _is_hash(sha: str) -> bool:

@@ -16,22 +16,22 @@ from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 MOST_GROWTH = 1024
 """Times longer that all steps of one kind together may make a text, at worst (E0941)."""
-NESTED = ("normalizers", "pretokenizers", "processors", "decoders")
-PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
+TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def max_text_growth(content: Mapping[str, object]) -> int:
     """Return the largest factor by which one part of a tokenizer may lengthen a text."""
-    return max(_growth(content.get(part)) for part in PARTS)
+    return max(_growth(content.get(part)) for part in TOKENIZER_PARTS)
 
 
 def _growth(step: object) -> int:
     if not isinstance(step, dict):
         return 1
-    nested = next((step[name] for name in NESTED if isinstance(step.get(name), list)), None)
+    nested = next((step[name] for name in NESTED_KEYS if isinstance(step.get(name), list)), None)
     if nested is not None:
         return prod(map(_growth, nested))
-    rule = RULES.get(str(step.get("type")))
+    rule = GROWTH_RULES.get(str(step.get("type")))
     return rule(step) if rule else 1
 
 
@@ -83,7 +83,7 @@ def _mapped(step: Mapping[str, object]) -> int:
     return max(1, *map(len, texts))
 
 
-RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
+GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
     "Replace": _replacement,
     "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
     "Precompiled": _mapped,

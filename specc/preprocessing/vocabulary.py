@@ -12,11 +12,11 @@ from specc.diagnostics.suggest import did_you_mean
 from specc.io.safe_read import escape_text
 from specc.preprocessing.records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
-SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
+SPECIAL_TOKEN = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 """`<end>` and `[UNK]`: they have an id, and no text is read as them."""
-PIECE = re.compile(r"\S+")
-PART = re.compile(r"\w+(?:['’-]\w+)*|\S")
-NEAR = 100_000
+WORD_PIECE = re.compile(r"\S+")
+WORD_OR_PUNCTUATION = re.compile(r"\w+(?:['’-]\w+)*|\S")
+MAX_SUGGESTION_VOCABULARY = 100_000
 """Of a larger vocabulary no word is proposed in place of an unknown one: it would take seconds."""
 
 
@@ -35,7 +35,7 @@ def word_ids(text: str, record: TextWords) -> list[int]:
 def decode_words(ids: Sequence[int], record: TextWords, unknown: str) -> str:
     """The words of ids with spaces between them; specials have no text."""
     parts = [unknown if i == record.unknown else record.vocab[i] for i in ids]
-    return " ".join(part for part in parts if not SPECIAL.fullmatch(part))
+    return " ".join(part for part in parts if not SPECIAL_TOKEN.fullmatch(part))
 
 
 def find_unreachable_words(record: TextWords) -> list[str]:
@@ -45,20 +45,20 @@ def find_unreachable_words(record: TextWords) -> list[str]:
     return [
         word
         for word in record.vocab
-        if not SPECIAL.fullmatch(word)
-        and (not PIECE.fullmatch(word) or _form(word, record) != word)
+        if not SPECIAL_TOKEN.fullmatch(word)
+        and (not WORD_PIECE.fullmatch(word) or _form(word, record) != word)
     ]
 
 
 def _cut(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
     """Where each word begins and ends."""
     known = _word_numbers(record.vocab)
-    for piece in PIECE.finditer(text):
+    for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words where the vocabulary says so
         if _form(piece.group(), record) in known:
             yield piece.span()
             continue
-        for part in PART.finditer(text, *piece.span()):
+        for part in WORD_OR_PUNCTUATION.finditer(text, *piece.span()):
             yield part.span()
 
 
@@ -70,7 +70,7 @@ def _form(word: str, record: TextWords) -> str:
 @lru_cache(maxsize=8)
 def _word_numbers(vocab: tuple[str, ...]) -> dict[str, int]:
     """The number of each word of a vocabulary: the same for text after text."""
-    return {word: i for i, word in enumerate(vocab) if not SPECIAL.fullmatch(word)}
+    return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
 def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
@@ -80,7 +80,9 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
         helps = [
             f"`{escape_text(word.lower())}` is in it: write that, or say `lower=true` in the spec"
         ]
-    elif len(known) <= NEAR and (near := did_you_mean(_form(word, record), known)):
+    elif len(known) <= MAX_SUGGESTION_VOCABULARY and (
+        near := did_you_mean(_form(word, record), known)
+    ):
         helps = [f"did you mean `{escape_text(near)}`?"]
     raise_error(
         "E0959",

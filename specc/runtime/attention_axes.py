@@ -12,11 +12,18 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.dim import Dim
 from specc.preprocessing.images import denormalize_image
-from specc.preprocessing.records import TEXT, ImageRecord, LogMel, TextOutput, TextReading, Waveform
+from specc.preprocessing.records import (
+    TEXT_READINGS,
+    ImageRecord,
+    LogMel,
+    TextOutput,
+    TextReading,
+    Waveform,
+)
 from specc.preprocessing.text_codec import decode_text, token_label
 from specc.runtime.loaded_model import LoadedModel
 
-CLASS = ("[CLS]", "[DIST]")
+CLASS_TOKENS = ("[CLS]", "[DIST]")
 """Tokens before the image patches, by their papers' names."""
 
 
@@ -70,7 +77,7 @@ class AttendedInputs:
 
     def _said(self, name: str, array: Array) -> str:
         record = self.model.manifest.reading.of_input(name)
-        if isinstance(record, TEXT) and array.ndim == 2 and len(array):
+        if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
             return "".join(token_labels(array[0], record)) if name != self._growing else ""
         if isinstance(record, ImageRecord):
             return f"a picture of {record.size[0]} × {record.size[1]} pixels"
@@ -97,7 +104,7 @@ class AttendedInputs:
     def _record(self, name: str) -> TextReading | None:
         """Return the tokenizer of an input; that of the output for the autoregressive input."""
         record = self.model.manifest.reading.of_input(name)
-        if isinstance(record, TEXT):
+        if isinstance(record, TEXT_READINGS):
             return record
         return self._shows() if name == self.model.entrance.growing else None
 
@@ -124,7 +131,7 @@ class AttendedInputs:
         if grid is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
-        return MapAxis(role="seen", labels=(*CLASS[: grid.lead], *patches), grid=grid)
+        return MapAxis(role="seen", labels=(*CLASS_TOKENS[: grid.lead], *patches), grid=grid)
 
     def _image(self) -> tuple[str, ImageRecord] | None:
         for name, record in self.model.manifest.reading.inputs:

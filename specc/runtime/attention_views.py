@@ -14,7 +14,11 @@ from specc.drawing.svg import render_svg
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.runtime.attention_axes import AttendedInputs
-from specc.runtime.attention_weights import TURN, find_attentions, find_masked_positions
+from specc.runtime.attention_weights import (
+    ITERATION_SEPARATOR,
+    find_attentions,
+    find_masked_positions,
+)
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.loaded_model import LoadedModel
 from specc.weights.parameter_names import NamePattern
@@ -124,7 +128,7 @@ def format_other_scopes(weights: Mapping[str, object], said: str) -> str:
     return f"{said} {escape_text(', '.join(list(weights)[:12]))}{more}"
 
 
-ALIGNMENT = "alignment"
+ALIGNMENT_OUTPUT = "alignment"
 """An output of this name, [batch, target, source], is plotted by default: the spec's author
 chose it.
 """
@@ -200,10 +204,10 @@ def run_with_attention(
     no attention weights.
     """
     given = AttendedInputs(model=model, arrays=model.prepared(inputs), written=written)
-    if ALIGNMENT in model.manifest.graph.outputs and not scope:
+    if ALIGNMENT_OUTPUT in model.manifest.graph.outputs and not scope:
         results = model.run(**inputs)
-        maps = [_alignment(given, results[ALIGNMENT])]
-        rows = len(results[ALIGNMENT])
+        maps = [_alignment(given, results[ALIGNMENT_OUTPUT])]
+        rows = len(results[ALIGNMENT_OUTPUT])
     else:
         results, weights = model.attention(**inputs)
         if not weights:
@@ -257,7 +261,7 @@ def _maps(given: AttendedInputs, weights: Mapping[str, Array], scope: str) -> li
     places = find_attentions(graph)
     maps = []
     for name, shape in shapes.items():
-        place = places.get(name.partition(TURN)[0])
+        place = places.get(name.partition(ITERATION_SEPARATOR)[0])
         lengths = (place.queries, place.keys) if place else (None, None)
         queries, keys = given.axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
@@ -287,12 +291,14 @@ def _alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
     maps = np.asarray(weights, np.float64)
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [f"its shape is {list(weights.shape)}"]
-        raise_error("E0931", f"the result `{ALIGNMENT}` holds no weights to draw", notes=notes)
-    shape = given.model.manifest.graph.outputs[ALIGNMENT].type.shape
+        raise_error(
+            "E0931", f"the result `{ALIGNMENT_OUTPUT}` holds no weights to draw", notes=notes
+        )
+    shape = given.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
     queries, keys = given.axes((shape[-2], shape[-1]), maps.shape)
     first = maps[0].reshape((-1, *maps.shape[-2:]))
     return AttentionMap(
-        scope=ALIGNMENT,
+        scope=ALIGNMENT_OUTPUT,
         weights=first,
         hidden=np.zeros(first.shape, np.bool_),
         heads=tuple(range(len(first))),

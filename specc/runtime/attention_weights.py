@@ -142,7 +142,7 @@ def _raw(
     return found
 
 
-TURN = " turn "
+ITERATION_SEPARATOR = " turn "
 """Separates the scope of an attention in a loop and the iteration."""
 
 
@@ -152,7 +152,7 @@ def _by_turn(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
         yield name, weights
         return
     for turn in range(weights.shape[2]):
-        yield f"{name}{TURN}{turn + 1}", weights[:, :, turn]
+        yield f"{name}{ITERATION_SEPARATOR}{turn + 1}", weights[:, :, turn]
 
 
 def _shaped(weights: Array, place: AttentionLocation) -> Array:

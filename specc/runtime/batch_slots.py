@@ -13,9 +13,9 @@ from specc.ir.types import Type
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.per_token_inputs import batch_axis
-from specc.runtime.steppers import SHORTEST, KVCacheStepper
+from specc.runtime.steppers import MIN_BUFFER_ROWS, KVCacheStepper
 
-SPARE = 16
+MIN_SPARE_COLUMNS = 16
 """Minimum number of free columns after the sequence in a newly allocated buffer."""
 
 
@@ -225,8 +225,8 @@ def _with(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
 
 def _room(columns: int) -> int:
     """Return the buffer length to allocate for so many columns."""
-    length = SHORTEST
-    while length < columns + SPARE:
+    length = MIN_BUFFER_ROWS
+    while length < columns + MIN_SPARE_COLUMNS:
         length *= 2
     return length
 

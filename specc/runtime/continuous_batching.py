@@ -27,7 +27,7 @@ from specc.runtime.steppers import KVCacheStepper
 DEFAULT_BATCH_SIZE = 32
 """Default number of sequences in a batch."""
 
-FREE = 8
+SLOTS_PER_REFILL = 8
 """Of so many places one is free before others begin: to begin costs as much as a step."""
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class ContinuousBatch(Generic[T]):
         live = len(self.live)
         free = self.at_once - live
         # reading a prompt stops everybody's writing: it is done for several at once
-        return free if not live or free >= max(1, self.at_once // FREE) else 0
+        return free if not live or free >= max(1, self.at_once // SLOTS_PER_REFILL) else 0
 
     def suits(self, text: T, fresh: Sequence[tuple[int, T]]) -> bool:
         """Return whether a sequence fits the shape of the active and the `fresh` ones."""

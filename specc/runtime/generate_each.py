@@ -14,7 +14,7 @@ from specc.runtime.continuous_batching import ContinuousBatch, Ended, can_refill
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
-MOST = 4096
+MAX_BATCH = 4096
 """Maximum batch size."""
 
 Row = tuple[int, GenerationStream]
@@ -155,12 +155,12 @@ def _count(at_once: object) -> int:
     count = 0
     if isinstance(at_once, SupportsIndex) and at_once is not True:
         count = operator.index(at_once)
-    if 0 < count <= MOST:
+    if 0 < count <= MAX_BATCH:
         return count
     raise_error(
         "E0891",
         f"`batch_size` is {escape_text(repr(at_once))[:60]}, and so many texts cannot be written",
-        helps=[f"a whole number from 1 to {MOST}"],
+        helps=[f"a whole number from 1 to {MAX_BATCH}"],
     )
 
 

@@ -14,7 +14,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT, TextOutput
+from specc.preprocessing.records import TEXT_READINGS, TextOutput
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
@@ -54,7 +54,7 @@ class GenerativeModel:
             if isinstance(r, TextOutput) and n == self.generation.source
         ]
         record = shown[0] if shown else self.reading.of_input(self.entrance.growing)
-        if isinstance(record, TEXT):
+        if isinstance(record, TEXT_READINGS):
             return partial(decode_text, record=record)
         return None
 

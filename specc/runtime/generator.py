@@ -12,11 +12,11 @@ from specc.artifact.generation_facts import (
     max_context_length,
 )
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
-from specc.artifact.manifest import TOLD
+from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings, merge_settings
-from specc.decode.setting_table import OPTIONS
-from specc.decode.settings_errors import NEVER
+from specc.decode.setting_table import GENERATION_OPTIONS
+from specc.decode.settings_errors import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.object_repr import format_repr
 from specc.io.json_io import as_exact_integer
@@ -76,7 +76,7 @@ class Generator(GenerativeModel):
         chosen = merge_settings(self.generation.settings, **{**settled, **given})
         # of stops that the spec names, `check` has warned; a published file's tokens that
         # may not come are mostly those of a whole family
-        for word in ("stop", *NEVER):
+        for word in ("stop", *SUPPRESSING_SETTINGS):
             if fault := self.vocabulary.beyond(word, given.get(word)):
                 raise Failed(fault)
         if self.itself is not None:
@@ -92,11 +92,13 @@ class Generator(GenerativeModel):
         """Return the compiled settings, which apply unless the caller overrides the strategy."""
         kind = self.compiled.get("strategy")
         own = asked is None or (isinstance(asked, str) and asked == kind)
-        options = [o for o in OPTIONS if not o.strategies or (own and kind in o.strategies)]
+        options = [
+            o for o in GENERATION_OPTIONS if not o.strategies or (own and kind in o.strategies)
+        ]
         return {
-            o.name: self.compiled[TOLD[o.name]]
+            o.name: self.compiled[RECORDED_SETTINGS[o.name]]
             for o in options
-            if TOLD.get(o.name) in self.compiled
+            if RECORDED_SETTINGS.get(o.name) in self.compiled
         }
 
     def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:

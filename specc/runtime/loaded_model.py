@@ -10,7 +10,7 @@ import numpy as np
 
 from specc import backend
 from specc.artifact import weight_files as beside
-from specc.artifact.manifest import KEY, Manifest, parse_manifest
+from specc.artifact.manifest import METADATA_KEY, Manifest, parse_manifest
 from specc.backend import Computation, ModelFile, QuantizedProduct, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.object_repr import format_repr
@@ -25,9 +25,9 @@ from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 from specc.runtime.steppers import BufferedStep
 from specc.weights.int_quantization import dequantize
 
-STACK = 3
+STACK_RANK = 3
 """The axes of a stack of matrices."""
-KINDS = {"i8": "int8", "u8": "uint8", "i4": "int4"}
+STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 """NumPy's names of the integer storage types."""
 
 
@@ -40,7 +40,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         wanted = one.form.shapes(shape)
         kinds = found[name].dtype.name, scales[name].dtype.name
         shapes = found[name].shape, scales[name].shape
-        if shapes != wanted or kinds != (KINDS[one.form.dtype], "float32"):
+        if shapes != wanted or kinds != (STORAGE_DTYPES[one.form.dtype], "float32"):
             raise_error(
                 "E0917",
                 f"the description inside `{escape_text(file.path)}` cannot be used: "
@@ -49,7 +49,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         wide = shape[-2] if one.form.turned else shape[-1]
         numbers, own = found[name], scales[name]
         # of a stack one for each expert
-        many = len(shape) == STACK
+        many = len(shape) == STACK_RANK
         pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
         made = [dequantize(n, s, wide, one.form) for n, s in pairs]
         found[name] = np.stack(made) if many else made[0]
@@ -239,14 +239,14 @@ def read_manifest(path: str) -> Manifest:
 def manifest_of_file(file: ModelFile, path: str) -> Manifest:
     """Return the manifest of a model file. E0918 if there is none."""
     texts = file.metadata
-    if KEY not in texts:
+    if METADATA_KEY not in texts:
         raise_error(
             "E0918",
             f"`{escape_text(path)}` was not made by specc",
             notes=["what its inputs mean is not known"],
             helps=["only specc's own models are run: compile its spec"],
         )
-    return parse_manifest(texts[KEY], escape_text(path))
+    return parse_manifest(texts[METADATA_KEY], escape_text(path))
 
 
 def run_batches(

@@ -22,10 +22,10 @@ from specc.preprocessing.images import is_multi_image_input, merge_images, split
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input, convert_to_array, images_per_text
-from specc.preprocessing.records import TEXT
+from specc.preprocessing.records import TEXT_READINGS
 from specc.preprocessing.text_batches import encode_each, encode_text_inputs, is_left_padded
 
-NUMPY: Mapping[str, np.dtype[np.generic]] = {
+NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
@@ -41,7 +41,7 @@ NUMPY: Mapping[str, np.dtype[np.generic]] = {
 def initial_state(state: DecodeState, env: Mapping[str, int]) -> Array:
     """Return the initial state: zeros, with length 0 along the time axis."""
     shape = [0 if n == state.rows else d.at(env) for n, d in enumerate(state.type.shape)]
-    return np.zeros(shape, NUMPY[state.type.dtype])
+    return np.zeros(shape, NUMPY_DTYPES[state.type.dtype])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class ModelInputs:
         alone. E0906 if the input has no tokenizer.
         """
         record = self.reading.of_input(name)
-        if not isinstance(record, TEXT):
+        if not isinstance(record, TEXT_READINGS):
             raise_error(
                 "E0906",
                 f"the input `{name}` is not read as text",

@@ -10,8 +10,8 @@ from typing import NoReturn
 from specc import backend
 from specc.artifact.generation_facts import GenerationFacts
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
-from specc.artifact.manifest import KEY, Manifest
-from specc.artifact.package_index import NAME, PackageIndex, read_index
+from specc.artifact.manifest import METADATA_KEY, Manifest
+from specc.artifact.package_index import INDEX_FILE, PackageIndex, read_index
 from specc.artifact.weight_files import (
     WeightFileFacts,
     explain_mismatch,
@@ -29,7 +29,7 @@ from specc.ir.derived_graphs import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
 from specc.runtime.steppers import BufferedStep
 
-USUAL = ("score", "generate")
+DEFAULT_GRAPHS = ("score", "generate")
 """The graphs that are meant where none is named, the first that there is."""
 
 
@@ -53,7 +53,7 @@ class ModelPackage:
     def usual(self) -> str:
         """The default graph; empty if it is ambiguous."""
         alone = self.roles[0] if len(self.roles) == 1 else ""
-        return next((role for role in USUAL if role in self.roles), alone)
+        return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
     def has(self, wanted: str) -> bool:
         """Return whether there is a graph of that name, or a default graph."""
@@ -77,7 +77,7 @@ class ModelPackage:
 
     def described(self, role: str) -> bool:
         """Return whether a graph carries a manifest."""
-        return KEY in self.models[role].metadata
+        return METADATA_KEY in self.models[role].metadata
 
     def manifest(self, role: str) -> Manifest:
         """Return the manifest of a graph. E0918 if it has none."""
@@ -195,7 +195,7 @@ def _mixed(folder: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(folder)}`",
-        notes=[why, f"what belongs to it stands in its `{NAME}`"],
+        notes=[why, f"what belongs to it stands in its `{INDEX_FILE}`"],
         helps=["compile the package again, or copy its folder as a whole"],
     )
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from specc.artifact.generation_facts import is_stream
 from specc.artifact.manifest import Manifest, RandomWeights
-from specc.artifact.package_index import NAME, read_index
+from specc.artifact.package_index import INDEX_FILE, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.object_repr import format_repr, render_html_table
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
@@ -180,7 +180,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     """Return the files of a model, which outputs must not overwrite."""
     if opened.package is not None:
         index = read_index(opened.path)
-        return [opened.path / n for n in (NAME, *index.files, *index.linked)]
+        return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked)]
     model = opened.whole
     # A single model has no index; what it reads is told by its tensors.
     weights = [name for name, _ in model.file.outside()]
@@ -282,7 +282,7 @@ def _not_there(path: Path) -> NoReturn:
         beside = sorted(path.parent.iterdir())
     except (OSError, ValueError):  # no folder, or none that may be looked into
         beside = []
-    models = {p.name for p in beside if p.suffix == ".onnx" or (p / NAME).is_file()}
+    models = {p.name for p in beside if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
     # a file is called without its ending as often as with it
     near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(near)))] if near else []

@@ -15,17 +15,17 @@ from specc.ir.derived_graphs import PAST_LENGTH_INPUT
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
-from specc.runtime.model_inputs import NUMPY
+from specc.runtime.model_inputs import NUMPY_DTYPES
 
 Draw: TypeAlias = Callable[[Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]]
 """Makes the inputs of a graph for lengths and a density of booleans."""
 
-SIZES = (1, 2, 3, 5, 7, 11, 13)
+DIM_SIZES = (1, 2, 3, 5, 7, 11, 13)
 ANY_INT = 10
 """Upper bound of random integers that index no table."""
-USUAL = 0.7
+DEFAULT_DENSITY = 0.7
 """Default probability of true in random booleans."""
-DENSITIES = (USUAL, 1.0, 0.02)
+BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 """Shares of booleans that are true: usual, dense and sparse."""
 
 
@@ -48,7 +48,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     sizes, rows = {}, {}
     # A length that is a fact follows from others.
     for n, symbol in enumerate(sorted(_symbols(graph) - graph.facts.keys())):
-        wanted = rows[symbol] = 1 if turn == 0 else SIZES[(n + turn) % len(SIZES)]
+        wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)), graph.least.get(symbol, 1), least.get(symbol, 1)
         )
@@ -69,7 +69,10 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
 
 
 def random_inputs(
-    graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator, density: float = USUAL
+    graph: Graph,
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+    density: float = DEFAULT_DENSITY,
 ) -> dict[str, Array]:
     """Generate random inputs: ids inside their tables, padding on the declared side, values around
     zero, booleans true with probability `density`.
@@ -148,11 +151,11 @@ def _keep(shape: tuple[int, ...], side: str, rng: np.random.Generator, density: 
     """
     length = shape[-1]
     # half of the usual density on: between half of a row and all of it
-    least = length // 2 if density == USUAL else int(length * density)
+    least = length // 2 if density == DEFAULT_DENSITY else int(length * density)
     lengths = (
         rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
     )
-    if density >= USUAL:
+    if density >= DEFAULT_DENSITY:
         lengths.reshape(-1)[:1] = length
     else:
         lengths = np.minimum(lengths, max(1, least))
@@ -178,7 +181,7 @@ class StepInputs:
         step: Graph,
         sizes: Mapping[str, int],
         rng: np.random.Generator,
-        density: float = USUAL,
+        density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
         """Sample inputs for lengths of the step graph, after as many past positions as the lengths
         say.
@@ -199,7 +202,7 @@ class StepInputs:
         rows = count * self._chunk
         first |= {n: made[n][:, :rows] for n in self.facts.whole}
         for state in self.facts.states:
-            zeros = np.zeros(first[state.name].shape, NUMPY[state.type.dtype])
+            zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial] if state.initial else zeros
             # the next call keeps these only where there is no first one
             first[state.name] = made[state.name] = start
@@ -263,7 +266,7 @@ class StepInputs:
 
 def _stored(value: Array, dtype: str) -> Array:
     """Convert values to the model's dtype."""
-    return np.asarray(value).astype(NUMPY[dtype])
+    return np.asarray(value).astype(NUMPY_DTYPES[dtype])
 
 
 PAST, PRESENT = "past_key_values.", "present."
@@ -288,7 +291,10 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> Draw:
     """
 
     def draw(
-        step: Graph, sizes: Mapping[str, int], rng: np.random.Generator, density: float = USUAL
+        step: Graph,
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+        density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
         made = random_inputs(step, sizes, rng, density)
         states = states_by_name(step)

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from specc.artifact.manifest import FIXED, SCALARS
+from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
@@ -64,7 +64,7 @@ def _scalars(
 ) -> dict[str, Array]:
     """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
     values, found = asdict(settings), {}
-    for name in SCALARS:
+    for name in SCALAR_SETTINGS:
         wanted = f"{name}_2" if name in prepared else name
         if wanted in session.inputs:
             dtype = session.inputs[wanted].dtype
@@ -162,8 +162,8 @@ def _computed(name: str, entrance: ModelInputs) -> NoReturn:
 def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, object]) -> None:
     """Raise E0733 if a setting differs from the compiled one."""
     values, unsaid = asdict(asked), asdict(GenerationSettings())
-    for name in FIXED:
-        known = compiled.get(FIXED[name], unsaid[name])
+    for name in FIXED_SETTINGS:
+        known = compiled.get(FIXED_SETTINGS[name], unsaid[name])
         if isinstance(unsaid[name], tuple) and not isinstance(known, list):
             # what was compiled by an earlier version has one start, or none
             known = list(unsaid[name]) if known in (None, ()) else [known]

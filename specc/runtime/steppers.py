@@ -12,12 +12,12 @@ from specc.ir.array import Array
 from specc.ir.derived_graphs import PAST_LENGTH_INPUT
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.runtime.model_inputs import NUMPY, ModelInputs, initial_state
+from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs, initial_state
 from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis
 
-SHORTEST = 64
+MIN_BUFFER_ROWS = 64
 """Rows of a buffer at first."""
-AHEAD = 32
+MIN_FREE_ROWS = 32
 """Minimum number of free positions after a prompt before a buffer has to grow."""
 
 
@@ -138,7 +138,7 @@ class KVCacheStepper:
             sizes = [rows if d == self.batch else d.number for d in value.type.shape]
             lengths = [n for n in sizes if n is not None]
             if name not in states and len(lengths) == len(sizes):
-                empty = np.zeros(lengths, NUMPY[value.type.dtype])
+                empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
                 fixed[name] = self.run.tensor(empty)
         return fixed
 
@@ -165,12 +165,12 @@ class KVCacheStepper:
         for state in self.buffers:
             old = self.states[state.name]
             shape = old.shape()
-            length = max(shape[2], SHORTEST)
-            while length < wanted + (0 if self.past else AHEAD):
+            length = max(shape[2], MIN_BUFFER_ROWS)
+            while length < wanted + (0 if self.past else MIN_FREE_ROWS):
                 length *= 2
             # what is behind the filled rows is never read, but may not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
-            more = self.run.tensor(np.zeros(sizes, NUMPY[state.type.dtype]))
+            more = self.run.tensor(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
             grown = self.run.joined([old, more], 2) if shape[2] else more
             self.states[state.name] = grown
 

@@ -18,7 +18,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.python_values import convert_to_array
 from specc.runtime.generator import open_step_graphs
-from specc.runtime.model_inputs import NUMPY, ModelInputs
+from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs
 from specc.runtime.model_package import ModelPackage
 from specc.runtime.steppers import first_states, infer_lengths
 
@@ -103,7 +103,7 @@ class StreamingModel:
                 new = {s for length in value.type.shape for s in length.symbols()}
                 env = {**dict.fromkeys(new, 0), **known}
                 shape = [length.at(env) for length in value.type.shape]
-                found[name] = np.zeros(shape, NUMPY[value.type.dtype])
+                found[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
         return found
 
     def begin(self, **once: object) -> "InputStream":

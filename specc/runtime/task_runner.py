@@ -18,8 +18,8 @@ from specc.preprocessing.predictions import (
 )
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input
-from specc.preprocessing.records import TEXT, ImageRecord, TextReading
-from specc.preprocessing.task_kinds import FUNCTIONS, Options, Task
+from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading
+from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,
@@ -32,11 +32,11 @@ from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
 """The pooling mask input of encoders that exclude the prompt."""
-STRIDE = 128
+DOC_STRIDE = 128
 """Tokens that two windows of a long context share at most."""
-CHOICES: Mapping[str, Sequence[str]] = {
+OPTION_CHOICES: Mapping[str, Sequence[str]] = {
     "aggregation_strategy": AGGREGATION_STRATEGIES,
-    "function_to_apply": ("", *FUNCTIONS),
+    "function_to_apply": ("", *PROBABILITY_FUNCTIONS),
 }
 
 
@@ -92,8 +92,8 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_complete(task, given)
     record = model.manifest.reading.of_input(task.text)
-    assert isinstance(record, TEXT), "a task has an input that reads text"
-    make: Callable[..., _Batch] = BATCHES.get(task.kind, _texts)
+    assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
+    make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _texts)
     batch = make(task, record, given, options)
     graph = model.manifest.graph
     arrays = _arrays(model, task, batch)
@@ -154,7 +154,7 @@ def _options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
                 f"the task `{task.kind}` has no input `{escape_text(name)}`",
                 helps=suggest_similar_name(name, known, f"it has {', '.join(known)}"),
             )
-        wanted = CHOICES.get(name)
+        wanted = OPTION_CHOICES.get(name)
         if (wanted and value not in wanted) or type(value) is not type(found[name]):
             one_of = ", ".join(filter(None, wanted or ()))
             expected = one_of or type(found[name]).__name__
@@ -271,7 +271,7 @@ def _questions(
     asked = zip(lists["question"], lists["context"], strict=True)
     for number, (question, context) in enumerate(asked):
         whole = encode_text(question, context, record)
-        windows = context_windows(whole, most, min(most // 2, STRIDE))
+        windows = context_windows(whole, most, min(most // 2, DOC_STRIDE))
         batch.rows += windows
         batch.owner += [number] * len(windows)
     return batch
@@ -305,7 +305,7 @@ def _images(
     return _Batch(rows, [*range(len(rows))], {"candidate_labels": labels})
 
 
-BATCHES: Mapping[str, Callable[..., _Batch]] = {
+BATCH_ENCODERS: Mapping[str, Callable[..., _Batch]] = {
     "question-answering": _questions,
     "multiple-choice": _choices,
     "zero-shot-image-classification": _images,

@@ -18,7 +18,7 @@ from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input, convert_to_array
 from specc.preprocessing.records import (
-    TEXT,
+    TEXT_READINGS,
     ImageRecord,
     LabelsOutput,
     OutputReading,
@@ -38,7 +38,7 @@ def training_inputs(
 ) -> dict[str, object]:
     """Return an input of all rows as one array or list of texts, with its padding mask."""
     record = reading.of_input(name)
-    if isinstance(record, TEXT) and all(isinstance(v, str) for v in values):
+    if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
         return {name: np.concatenate([_picture(reading, name, v, record) for v in values])}
@@ -127,7 +127,7 @@ class CausalTargets:
         if isinstance(record, TextOutput):
             return record.vocabulary
         found = self.reading.of_input(self.generation.growing)
-        return found if isinstance(found, TEXT) else None
+        return found if isinstance(found, TEXT_READINGS) else None
 
 
 def _answer(name: str, value: object, record: OutputReading | None) -> Array:

@@ -12,7 +12,7 @@ from specc.ir.graph import Graph
 from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel
 
-TYPES = {
+TRITON_TYPES = {
     "f32": "TYPE_FP32",
     "f64": "TYPE_FP64",
     "f16": "TYPE_FP16",
@@ -20,12 +20,12 @@ TYPES = {
     "i32": "TYPE_INT32",
     "bool": "TYPE_BOOL",
 }
-MARK = "# written by specc\n"
+FILE_HEADER = "# written by specc\n"
 """The first line of a `config.pbtxt` that may be replaced."""
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
-PIECE = 1 << 22
+COPY_CHUNK_BYTES = 1 << 22
 """Bytes that are copied at once."""
 
 
@@ -36,7 +36,7 @@ def write_triton_repository(
 
     E0889 for a graph without a common batch axis, E0833 for a directory that specc did not write.
     """
-    if not NAME.fullmatch(name):
+    if not MODEL_NAME.fullmatch(name):
         raise_error(
             "E0889",
             f"`{escape_text(name)[:80]}` is no name of a model on a server",
@@ -47,7 +47,7 @@ def write_triton_repository(
     config = folder / "config.pbtxt"
     if config.exists() and not force:
         with config.open(encoding="utf-8", errors="replace") as file:
-            if file.readline() != MARK:
+            if file.readline() != FILE_HEADER:
                 raise_not_replaceable(config, "it is not one that specc wrote", "say --force")
     source = model.path.parent
     beside = [location for location, _ in model.file.outside()]
@@ -82,7 +82,7 @@ def triton_config(graph: Graph, name: str, most: int) -> str:
     parts = [*_ports("input", inputs, most), *_ports("output", outputs, most)]
     parts += ["dynamic_batching { }"] if most else []
     head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
-    return MARK + "".join(f"{line}\n" for line in (*head, *parts))
+    return FILE_HEADER + "".join(f"{line}\n" for line in (*head, *parts))
 
 
 def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""
-        kind_of = TYPES[type.dtype]
+        kind_of = TRITON_TYPES[type.dtype]
         yield (f'  {{ name: "{name}" data_type: {kind_of} dims: [ {dims} ]{reshape} }}{comma}')
     yield "]"
 
@@ -112,5 +112,5 @@ def _check_beside(locations: list[str]) -> None:
 
 def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(COPY_CHUNK_BYTES):
             yield piece

@@ -15,7 +15,7 @@ from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import random_inputs, sizes_for
-from specc.verification.tolerance import TOLERANCE
+from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 After: TypeAlias = Callable[[Value, Array], Array]
 
@@ -55,7 +55,7 @@ def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> A
     """
     units = x / scale.astype(np.float64)
     to_edge = np.abs(np.abs(units - np.rint(units)) - 0.5)
-    blur = TOLERANCE * np.abs(x).max(initial=0.0) / scale
+    blur = RELATIVE_TOLERANCE * np.abs(x).max(initial=0.0) / scale
     apart = np.abs(theirs.astype(np.int16) - ours)
     made: Array = np.where((apart == 1) & (to_edge <= blur), theirs, ours)
     return made
@@ -73,14 +73,14 @@ def _kept(graph: Graph) -> dict[Value, str]:
     return found
 
 
-MEASURES = {
+ERROR_MEASURES = {
     "error": "the largest difference, of the largest value",
     "angle": "1 - cosine",
     "kl": "the mean Kullback-Leibler divergence of what is drawn from",
     "changed": "the share of rows whose likeliest token is another",
 }
 """What can be asked for, and what it is."""
-LONG = 24
+FREE_AXIS_LENGTH = 24
 """Rows along each axis whose length is free."""
 
 
@@ -197,7 +197,7 @@ class QuantizationComparison:
                         "E0856",
                         f"`{name}` lost more than it may: {measure} {value:.2e}, at "
                         f"most {most[measure]:g}",
-                        notes=[f"{measure} is {MEASURES[measure]}"],
+                        notes=[f"{measure} is {ERROR_MEASURES[measure]}"],
                         helps=["keep more weights as they are: `--quantize-exclude PATTERN`"],
                     )
 
@@ -216,11 +216,14 @@ class QuantizationComparison:
 
 
 def comparison_sizes(graph: Graph) -> dict[str, int]:
-    """Return lengths of about `LONG`, within the graph's limits."""
+    """Return lengths of about `FREE_AXIS_LENGTH`, within the graph's limits."""
     above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
     least = find_min_lengths(graph)
     usual = sizes_for(graph, 1)
     wanted = {
-        symbol: max(min(LONG, above.get(symbol, LONG)), least.get(symbol, 1)) for symbol in usual
+        symbol: max(
+            min(FREE_AXIS_LENGTH, above.get(symbol, FREE_AXIS_LENGTH)), least.get(symbol, 1)
+        )
+        for symbol in usual
     }
     return find_valid_lengths(graph, wanted, above) or usual

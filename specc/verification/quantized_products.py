@@ -9,14 +9,14 @@ from specc.backend import Computation, QuantizedProduct
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
-from specc.verification.rounding_errors import UNIT, half_format_of
-from specc.verification.tolerance import TOLERANCE
+from specc.verification.rounding_errors import UNIT_ROUNDOFF, half_format_of
+from specc.verification.tolerance import RELATIVE_TOLERANCE
 
-MIDDLE = 128
+UINT8_ZERO_POINT = 128
 """The zero point of unsigned bytes."""
-LANES = 16
+KERNEL_LANES = 16
 """Terms that kernels sum up at once, before they add the sums in float32."""
-LAMBDA = 10
+ERROR_FACTOR = 10
 """Errors were up to 4.4 √n u of the terms (K from 20 to 136, groups of 32 to 256)."""
 
 
@@ -58,7 +58,7 @@ def compare_products(
             continue
         apart = _apart(product, given)
         worst = max(worst, apart)
-        if not apart <= TOLERANCE:
+        if not apart <= RELATIVE_TOLERANCE:
             raise_error(
                 "E0855",
                 f"a product by rounded weights differs by {apart:.1e} of its largest value",
@@ -77,8 +77,8 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
         # Whole numbers are compared as shares of how far they go, so that one off by one
         # is far above the tolerance.
         case "QuantizeLinear":
-            want = np.clip(np.rint(x), -MIDDLE, MIDDLE - 1) + _middle(y)
-            return float(np.abs(want - y.astype(np.float64)).max()) / MIDDLE
+            want = np.clip(np.rint(x), -UINT8_ZERO_POINT, UINT8_ZERO_POINT - 1) + _middle(y)
+            return float(np.abs(want - y.astype(np.float64)).max()) / UINT8_ZERO_POINT
         case "DynamicQuantizeLinear":
             return _together_apart(given)
         case "DynamicQuantizeLSTM":
@@ -121,14 +121,14 @@ def _together_apart(given: Mapping[str, Array]) -> float:
     each = (*scale.shape, *[1] * (x.ndim - scale.ndim))
     middle = np.clip(np.rint(-low / wanted), 0, 255)
     whole = np.rint(x / wanted.reshape(each)) + middle.reshape(each)
-    off = np.abs(np.clip(whole, 0, 255) - y.astype(np.float64)).max() / MIDDLE
+    off = np.abs(np.clip(whole, 0, 255) - y.astype(np.float64)).max() / UINT8_ZERO_POINT
     of_scale = np.abs(wanted.astype(np.float64) - scale).max() / wanted.max()
     return float(max(off, of_scale))
 
 
 def _middle(x: Array) -> int:
     """Return the zero point of an integer element type."""
-    return 0 if x.dtype == np.int8 else MIDDLE
+    return 0 if x.dtype == np.int8 else UINT8_ZERO_POINT
 
 
 def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[Array, Array]:
@@ -152,14 +152,14 @@ def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[
             piece = _rounded(piece)
         # the last block is filled up, and a row ends before it
         whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
-        for lane in range(0, piece.shape[1], LANES):
-            x_part = piece[:, lane : lane + LANES].astype(np.float64)
-            made = x_part @ whole[:, lane : lane + LANES].T
+        for lane in range(0, piece.shape[1], KERNEL_LANES):
+            x_part = piece[:, lane : lane + KERNEL_LANES].astype(np.float64)
+            made = x_part @ whole[:, lane : lane + KERNEL_LANES].T
             # kernels multiply weights without a sign, and take the middle off last
             taken = middle * np.abs(x_part.sum(-1, keepdims=True))
             want += made * scales[:, n]
             terms += (np.abs(made) + 2 * taken) * np.abs(scales[:, n])
-    return want, LAMBDA * np.sqrt(-(-wide // LANES)) * UNIT * terms
+    return want, ERROR_FACTOR * np.sqrt(-(-wide // KERNEL_LANES)) * UNIT_ROUNDOFF * terms
 
 
 def _rounded(piece: Array) -> Array:
@@ -187,7 +187,7 @@ def _product_matrix(w: Array, axes: int = 2) -> Array:
     return w
 
 
-STEPS = np.float32(255)
+QUANTIZATION_STEPS = np.float32(255)
 """The number of steps between the minimum and maximum of 256 integers."""
 
 
@@ -223,9 +223,9 @@ def _whole(x: Array) -> Array:
     """Quantize and dequantize per tensor, as ONNX Runtime does in float32."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
-    scale = (high - low) / STEPS if high > low else np.float32(1)
+    scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
     middle = np.rint(-low / scale)
-    units = np.clip(np.rint(x / scale) + middle, 0, STEPS) - middle
+    units = np.clip(np.rint(x / scale) + middle, 0, QUANTIZATION_STEPS) - middle
     made: Array = units.astype(np.float64) * np.float64(scale)
     return made
 

@@ -15,21 +15,21 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.verification.tolerance import count_unexplained, relative_change
 
-UNIT = 2.0**-24
+UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
-ROUNDINGS = 4
+ROUNDING_PERTURBATIONS = 4
 """Roundings by which each value is changed: more than one, so that a choice between
 nearly equal values changes in some sample where kernels may choose otherwise.
 """
-SAFETY = 8
+SAFETY_FACTOR = 8
 """Bounds are this multiple of the largest movement in any sample. Errors of compiled
 models were 0.1 to 2.2 of it (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
 with outlier rows; up to 200 positions): kernels round inside an inner product too.
 """
-SAMPLES = 4
+SAMPLE_COUNT = 4
 FURTHER_SAMPLES = 12
 """Samples that the bounds are tested with before a difference is reported."""
-TINY = float(np.finfo(np.float32).tiny)
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 After = Callable[[Value, Array], Array]
 
@@ -73,7 +73,7 @@ def is_rounding_difference(
     if got.shape != want.shape:
         return False
     missed, flipped = count_unexplained(got, want, bound), 0
-    for seed in range(SAMPLES, SAMPLES + FURTHER_SAMPLES):
+    for seed in range(SAMPLE_COUNT, SAMPLE_COUNT + FURTHER_SAMPLES):
         if flipped >= missed:
             return True
         made = sample(RoundingErrors(np.random.default_rng(seed)))[name]
@@ -87,11 +87,11 @@ Sample = Callable[["RoundingErrors"], Mapping[str, Array]]
 def bounds_of_samples(sample: Sample, want: Mapping[str, Array]) -> dict[str, Array]:
     """Return bounds of the absolute error of results that `sample` perturbs."""
     bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
-    for seed in range(SAMPLES):
+    for seed in range(SAMPLE_COUNT):
         made = sample(RoundingErrors(np.random.default_rng(seed)))
         for name, value in want.items():
             moved = _movement(np.asarray(made[name]), np.asarray(value))
-            bounds[name] = np.maximum(bounds[name], SAFETY * moved)
+            bounds[name] = np.maximum(bounds[name], SAFETY_FACTOR * moved)
     return bounds
 
 
@@ -137,8 +137,8 @@ class RoundingErrors:
             return array
         value = np.asarray(array, np.float64)
         sign = self.rng.choice([-1.0, 1.0], value.shape)
-        changed = value * (1 + ROUNDINGS * UNIT * sign)
-        made: Array = np.where(np.abs(value) < TINY, 0.0 * value, changed)
+        changed = value * (1 + ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * sign)
+        made: Array = np.where(np.abs(value) < SMALLEST_NORMAL, 0.0 * value, changed)
         return made
 
 
@@ -163,11 +163,11 @@ def _by_position(bound: Array) -> Array:
     return np.broadcast_to(bound.max(-1, keepdims=True), bound.shape)
 
 
-EXPLAINED = 4
+MAX_EXPLAINED_RATIO = 4
 """A difference is put down to the roundings if it is at most so many times what they
 make: kernels round inside of themselves too.
 """
-DRAWS = 3
+RANDOM_DRAWS = 3
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class HalfFormat:
         return made
 
 
-FORMS: Mapping[str, HalfFormat] = {
+HALF_FORMATS: Mapping[str, HalfFormat] = {
     "f16": HalfFormat(digits=11, least=-13, most=65504.0),
     "bf16": HalfFormat(digits=8, least=-125, most=float(2**128 - 2**120)),
 }
@@ -200,7 +200,7 @@ FORMS: Mapping[str, HalfFormat] = {
 def half_format_of(graph: Graph) -> str:
     """Return the 16-bit type that a graph computes in, or ""."""
     types = (v.type.dtype for _, results in graph.nodes for v in results)
-    return next((dtype for dtype in types if dtype in FORMS), "")
+    return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
 @dataclass
@@ -215,7 +215,7 @@ class HalfRounding:
 
     def __call__(self, value: Value, array: Array) -> Array:
         """Return the rounded result of a node."""
-        form = FORMS.get(value.type.dtype)
+        form = HALF_FORMATS.get(value.type.dtype)
         if form is None:
             return array
         nudge = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
@@ -238,7 +238,7 @@ def half_rounding_error(
     numpy = backend.load_reference()
     rng = np.random.default_rng(0)
     most = dict.fromkeys(want, 0.0)
-    for n in range(DRAWS + 1):
+    for n in range(RANDOM_DRAWS + 1):
         rounding = HalfRounding(rng if n else None)
         made = numpy.evaluate_graph(graph, inputs, weights, after=rounding)
         if rounding.over is not None:
@@ -257,7 +257,7 @@ def _too_large(graph: Graph, value: Value, number: float) -> None:
     raise_error(
         "E0980",
         f"a number of `{escape_text(where)}` does not fit into {dtype}",
-        notes=[f"it is {number:.4g}, and the largest of {dtype} is {FORMS[dtype].most:.5g}"],
+        notes=[f"it is {number:.4g}, and the largest of {dtype} is {HALF_FORMATS[dtype].most:.5g}"],
         helps=[
             "compile with `--dtype bf16`, which reaches as far as f32",
             "or without `--dtype`, in f32",

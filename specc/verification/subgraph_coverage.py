@@ -17,18 +17,18 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import DENSITIES, USUAL, sizes_for
+from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, sizes_for
 
-BEYOND = 9
+POSITIONS_BEYOND_THRESHOLD = 9
 """Positions above a threshold in a long round."""
-FEW = 2
+SHORT_AXIS_LENGTH = 2
 """Length of the other axes in a long round."""
-SEVERAL = 5
+MIXED_BATCH_SIZE = 5
 """The same, for conditions that depend on how the elements of a batch differ."""
-SMALL = 64
+MAX_SMALL_CONSTANT = 64
 """Constants up to this are tried where a round above the largest is too much work."""
 
-CHANCES = 12
+SHORT_ROUNDS = 12
 """Rounds of the smallest lengths, for conditions on the values of inputs."""
 
 Sizes = Mapping[str, int]
@@ -115,16 +115,19 @@ def long_sizes(
     axes are short. Of lengths that are not affordable smaller ones are tried.
     """
     blocks, numbers = find_attention_thresholds(graph), find_position_constants(graph)
-    at_once = {s: min(n + BEYOND, blocks.get(s, n + BEYOND)) for s, n in numbers.items()}
+    at_once = {
+        s: min(n + POSITIONS_BEYOND_THRESHOLD, blocks.get(s, n + POSITIONS_BEYOND_THRESHOLD))
+        for s, n in numbers.items()
+    }
     in_blocks = {
-        s: max(blocks.get(s, 0), numbers.get(s, 0)) + BEYOND
+        s: max(blocks.get(s, 0), numbers.get(s, 0)) + POSITIONS_BEYOND_THRESHOLD
         for s in sorted(blocks.keys() | numbers.keys())
     }
-    only_blocks = {s: n + BEYOND for s, n in blocks.items()}
-    small = {s: n for s, n in at_once.items() if numbers[s] <= SMALL}
+    only_blocks = {s: n + POSITIONS_BEYOND_THRESHOLD for s, n in blocks.items()}
+    small = {s: n for s, n in at_once.items() if numbers[s] <= MAX_SMALL_CONSTANT}
     tried = list[dict[str, int]]()
     for choices in ((at_once, small), (in_blocks, only_blocks) if blocks else ()):
-        wanted = (_with(graph, lengths, FEW, most) for lengths in choices if lengths)
+        wanted = (_with(graph, lengths, SHORT_AXIS_LENGTH, most) for lengths in choices if lengths)
         for sizes in wanted:
             if sizes and is_affordable(sizes):
                 if sizes not in tried:
@@ -139,12 +142,12 @@ def candidate_sizes(
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
     # of few tokens there may be an expert that none chooses
-    yield from [(sizes_for(graph, 0, most), USUAL)] * CHANCES
+    yield from [(sizes_for(graph, 0, most), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _lengths(graph, constants, most):
         if sizes in tried:
             continue
         tried.append(sizes)
-        for density in DENSITIES:
+        for density in BOOLEAN_DENSITIES:
             yield sizes, density
 
 
@@ -155,16 +158,16 @@ def _lengths(
     usual = sizes_for(graph, 2, most)
     yield usual
     for symbol in usual:
-        yield from _found(_with(graph, {symbol: 0}, FEW, most), symbol)
+        yield from _found(_with(graph, {symbol: 0}, SHORT_AXIS_LENGTH, most), symbol)
     yield from long_sizes(graph, lambda _: True, most)
     for constant in constants:
-        for others in (FEW, SEVERAL):
+        for others in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
             for symbol in usual:
-                one = {symbol: constant + BEYOND}
+                one = {symbol: constant + POSITIONS_BEYOND_THRESHOLD}
                 yield from _found(_with(graph, one, others, most), "")
     for constant in constants:
-        all_of_them = dict.fromkeys(usual, constant + BEYOND)
-        yield from _found(_with(graph, all_of_them, FEW, most), "")
+        all_of_them = dict.fromkeys(usual, constant + POSITIONS_BEYOND_THRESHOLD)
+        yield from _found(_with(graph, all_of_them, SHORT_AXIS_LENGTH, most), "")
 
 
 def _found(sizes: dict[str, int] | None, empty: str) -> Iterator[dict[str, int]]:

@@ -8,8 +8,8 @@ from numpy.typing import DTypeLike
 
 from specc.ir.array import Array
 
-TOLERANCE = 1e-5
-INFORMATIVE = 1e-2
+RELATIVE_TOLERANCE = 1e-5
+MAX_INFORMATIVE_BOUND = 1e-2
 """Bounds of the error above this share of the largest value tell nothing of a result."""
 
 
@@ -40,14 +40,14 @@ def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
         )
     apart, largest = _apart(got, want)
     size = float(apart.max(initial=0)) / largest
-    if size <= TOLERANCE:
+    if size <= RELATIVE_TOLERANCE:
         return ResultDifference(size)
     at = np.unravel_index(int(np.argmax(apart)), want.shape)
     where = ", ".join(map(str, at))
     return ResultDifference(
         size,
         f"`{name}` differs from the reference by {size:.1e} of its largest value, "
-        f"more than {TOLERANCE:g}",
+        f"more than {RELATIVE_TOLERANCE:g}",
         (
             f"largest at [{where}]: {float(got[at]):.7g} where the reference has "
             f"{float(want[at]):.7g}",
@@ -112,14 +112,14 @@ def count_unexplained(got: Array, want: Array, bound: Array) -> int:
         with np.errstate(invalid="ignore"):
             apart = np.abs(np.asarray(got, np.float64) - want)
         equal = (got == want) | (np.isnan(got) & np.isnan(want))
-        allowed = np.maximum(bound, TOLERANCE * largest_value(want))
+        allowed = np.maximum(bound, RELATIVE_TOLERANCE * largest_value(want))
         wrong = ~(equal | np.isinf(bound) | (apart <= allowed))
     return int(wrong.any(-1).sum() if wrong.ndim > 1 else wrong.sum())
 
 
 def is_informative(want: Array, bound: Array) -> bool:
     """Return whether the bounds are small for at least half of the elements."""
-    allowed = INFORMATIVE * largest_value(want)
+    allowed = MAX_INFORMATIVE_BOUND * largest_value(want)
     return not bound.size or float((bound <= allowed).mean()) >= 0.5
 
 

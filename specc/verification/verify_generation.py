@@ -17,7 +17,7 @@ from specc.ir.graph import Graph
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.generator import Generator, standalone_generator_of
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import DENSITIES, random_inputs, sizes_for
+from specc.runtime.random_inputs import BOOLEAN_DENSITIES, random_inputs, sizes_for
 from specc.runtime.standalone_generator import run_standalone
 from specc.runtime.steppers import FullForwardStepper
 from specc.verification.rounding_errors import (
@@ -35,7 +35,7 @@ from specc.verification.tolerance import (
     is_explained,
 )
 
-TOKENS = 8
+MAX_TOKENS = 8
 """Tokens that are generated in a round, at most."""
 
 
@@ -59,7 +59,7 @@ def iterate_generated_rounds(
     rng = np.random.default_rng(seed)
     for turn in range(rounds):
         sizes = sizes_for(graph, turn)
-        asked = _asked(writer, graph, sizes, rng, DENSITIES[turn % len(DENSITIES)])
+        asked = _asked(writer, graph, sizes, rng, BOOLEAN_DENSITIES[turn % len(BOOLEAN_DENSITIES)])
         _count(coverage, asked)
         yield _compare(_Decode(asked, graph, weights), sizes)
     if coverage.missing:
@@ -79,7 +79,7 @@ def _asked(
     takes = {*session.inputs, *session.optional}
     made = random_inputs(graph, sizes, rng, density)
     inputs = {n: v for n, v in made.items() if n in takes}
-    settings = writer.chosen({"max_tokens": TOKENS})
+    settings = writer.chosen({"max_tokens": MAX_TOKENS})
     beam = settings.strategy == "beam"
     if (settings.start or writer.begins) and growing in session.optional:
         inputs.pop(growing, None)

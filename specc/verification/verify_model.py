@@ -22,7 +22,7 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
 from specc.runtime.random_inputs import (
-    USUAL,
+    DEFAULT_DENSITY,
     Draw,
     StepInputs,
     random_inputs,
@@ -32,7 +32,7 @@ from specc.runtime.random_inputs import (
 )
 from specc.verification.quantization_error import reference_cache_values
 from specc.verification.quantized_products import QuantizedProducts
-from specc.verification.rounding_errors import EXPLAINED as HALF_EXPLAINED
+from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
     Sample,
     half_format_of,
@@ -43,8 +43,8 @@ from specc.verification.rounding_errors import (
 )
 from specc.verification.subgraph_coverage import Coverage, candidate_sizes, long_sizes
 from specc.verification.tolerance import (
-    INFORMATIVE,
-    TOLERANCE,
+    MAX_INFORMATIVE_BOUND,
+    RELATIVE_TOLERANCE,
     ResultDifference,
     VerificationRound,
     compare_result,
@@ -56,7 +56,7 @@ from specc.verification.verify_generation import iterate_generated_rounds
 
 MOST_WORK = 2_000_000_000
 """Multiply-adds in float64 of a round over long texts: about a second."""
-TRIES = 200
+MAX_ROUNDS = 200
 """Lengths and inputs that are tried to execute further subgraphs."""
 
 
@@ -106,12 +106,12 @@ def planned_inputs(
     graph, draw = model.manifest.graph, draw or random_inputs
     rng = np.random.default_rng(seed)
     for sizes in _all_sizes(graph, rounds, most):
-        inputs = draw(graph, sizes, rng, USUAL)
+        inputs = draw(graph, sizes, rng, DEFAULT_DENSITY)
         coverage.run(inputs)
         yield sizes, inputs
     further = candidate_sizes(graph, coverage.subgraphs.constants, most)
     affordable = ((s, d) for s, d in further if _worth(s, graph))
-    for sizes, density in islice(affordable, TRIES):
+    for sizes, density in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.missing:
             break
         inputs = draw(graph, sizes, rng, density)
@@ -241,7 +241,7 @@ def _in_half(
     """
     moved = half_rounding_error(graph, inputs, weights, want)
     for name, difference in apart.items():
-        most = max(TOLERANCE, HALF_EXPLAINED * moved[name])
+        most = max(RELATIVE_TOLERANCE, HALF_EXPLAINED * moved[name])
         if difference.size > most:
             lost = f"rounding to {half} makes {moved[name]:.1e} of it"
             raise_error("E0930", difference.what, notes=[*difference.notes, lost])
@@ -256,7 +256,7 @@ def _undecided(names: list[str]) -> NoReturn:
         "E0932",
         f"{results}: too sensitive to rounding to be compared",
         notes=[
-            f"in float64 itself more than {INFORMATIVE:g} of the largest value changes "
+            f"in float64 itself more than {MAX_INFORMATIVE_BOUND:g} of the largest value changes "
             "at most positions when every value changes by as much as float32 rounding "
             "may change it"
         ],

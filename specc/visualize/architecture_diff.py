@@ -14,16 +14,16 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
 from specc.ir.ir_printer import format_ir
 from specc.transforms import pass_pipeline
-from specc.visualize.block_dataflow import THROUGH, is_float_value, operation_label
+from specc.visualize.block_dataflow import VIEW_OPERATIONS, is_float_value, operation_label
 from specc.visualize.block_tree import find_build_scope
 
-UNLIKE = 0.2
+MIN_COMMON_SHARE = 0.2
 """With fewer blocks in common, of all that both have, two architectures are not alike."""
 
-MOST = 400
+MAX_LINES = 400
 """Lines of one kind of change; the rest is counted."""
 
-NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+INTEGER_PATTERN = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     common = one.keys() & other.keys()
     changes = [*_config(a.config, b.config), *_ports(a.graph, b.graph)]
     total = [*_totals(a.graph, b.graph)]
-    if len(common) < UNLIKE * len(one.keys() | other.keys()):
+    if len(common) < MIN_COMMON_SHARE * len(one.keys() | other.keys()):
         unlike = (
             f"these are unlike models: of {len(one)} blocks of {a.name} and {len(other)} "
             f"of {b.name}, {len(common)} have paths in common"
@@ -125,7 +125,7 @@ def _scopes(graph: Graph) -> dict[str, Facts]:
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
         # what makes a mask is told of by what attention sees
-        if not isinstance(node.op, THROUGH) and is_float_value(results[0]):
+        if not isinstance(node.op, VIEW_OPERATIONS) and is_float_value(results[0]):
             facts += _operation(node)
     for name, fact in graph.parameter_facts.items():
         scope, _, leaf = name.rpartition(".")
@@ -228,7 +228,7 @@ def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureCha
     """Changes that are the same in paths which differ in one number alone are one."""
     alike: dict[tuple[str, str], list[str]] = {}
     for path, how in pairs:
-        paths = alike.setdefault((NUMBER.sub("#", path), how), [])
+        paths = alike.setdefault((INTEGER_PATTERN.sub("#", path), how), [])
         # a change that a block has twice is told once
         paths += [path] if path not in paths else []
     made = [
@@ -236,9 +236,9 @@ def _folded(kind: str, pairs: Iterable[tuple[str, str]]) -> list[ArchitectureCha
         for (_, how), paths in sorted(alike.items(), key=lambda item: _order(item[1][0]))
         for where in _joined(paths)
     ]
-    if len(made) > MOST:
-        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(made) - MOST} more")
-        return [*made[:MOST], more]
+    if len(made) > MAX_LINES:
+        more = ArchitectureChange(kind=kind, where="…", how=f"and {len(made) - MAX_LINES} more")
+        return [*made[:MAX_LINES], more]
     return made
 
 
@@ -249,11 +249,11 @@ def _order(path: str) -> list[tuple[int, str]]:
 
 def _joined(paths: Sequence[str]) -> list[str]:
     """`h.0 … 11.attn` for paths that have one number; others as they are."""
-    numbers = [[int(n) for n in NUMBER.findall(path)] for path in paths]
+    numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
         return sorted(paths, key=_order)
     text = format_number_runs(sorted(n for (n,) in numbers))
-    return [NUMBER.sub(lambda _: text, paths[0])]
+    return [INTEGER_PATTERN.sub(lambda _: text, paths[0])]
 
 
 def _totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:

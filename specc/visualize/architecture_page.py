@@ -24,7 +24,7 @@ MOST_ITEMS = 60
 MOST_BLOCKS = 2000
 """Blocks that have a panel of their own; those further inside are seen in the others."""
 
-THOUSANDS = re.compile(r"(?<=\d) (?=\d)")
+THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """A space between thousands."""
 
 MOST_SOURCE = 400_000
@@ -196,7 +196,7 @@ def _work(block: Block, at: Mapping[str, int]) -> str:
 
 def _kept(text: str) -> str:
     """A formula whose numbers are not broken at the end of a line."""
-    return THOUSANDS.sub("\N{NO-BREAK SPACE}", text)
+    return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _panel(place: str, block: Block, shown: ArchitectureView, places: _Places) -> str:

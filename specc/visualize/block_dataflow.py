@@ -76,16 +76,16 @@ def _common(scopes: list[str] | tuple[str, ...]) -> str:
 
 Role: TypeAlias = Literal["block", "op", "port", "result"]
 
-THROUGH = (
+VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
     ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.KeepRows,
 )  # fmt: skip
 """Operations that are not drawn: views of a tensor, constants, positions."""
 
-LENGTHS = (ops.Extent, ops.Size)
+LENGTH_OPERATIONS = (ops.Extent, ops.Size)
 """Operations that read a length of a tensor, and none of its values."""
 
-SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
+ARITHMETIC_SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "pow": "^"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class BlockFlow:
     edges: tuple[tuple[int, int], ...] = ()
 
 
-RANK: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
+NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
 """What stands first where a cycle leaves it open."""
 
 Values: TypeAlias = frozenset[Value]
@@ -178,7 +178,7 @@ class _Walk:
     def _enter(self, node: Node, results: tuple[Value, ...]) -> None:
         """Give the node an item, or read through it."""
         sources = self._read_by(node, results[0])
-        drawn = is_float_value(results[0]) and not isinstance(node.op, THROUGH)
+        drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.homes[node]
         if drawn and is_inside(home, self.scope):
             drawn = bool(self.block_of(home)) or _joins(node, sources)
@@ -193,7 +193,7 @@ class _Walk:
         """Return the drawn values that a node depends on; masks only if computed from
         activations.
         """
-        if isinstance(node.op, LENGTHS):
+        if isinstance(node.op, LENGTH_OPERATIONS):
             return NO_VALUES
         found: set[Value] = set()
         for arg in node.args:
@@ -227,7 +227,7 @@ def operation_label(node: Node) -> str:
     """Return an operation's name in one word or sign."""
     match node.op:
         case ops.Arith(fn):
-            return SIGNS.get(fn, fn)
+            return ARITHMETIC_SIGNS.get(fn, fn)
         case ops.Pointwise(fn):
             return fn
         case ops.Reduce(fn):
@@ -267,7 +267,7 @@ def _ordered(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -
     kept = _reaching(items, edges)
     inner = [(a, b) for a, b in edges if {a, b} <= kept]
     before = {n: {a for a, b in inner if b == n} for n in kept}
-    left = sorted(kept, key=lambda n: (RANK[items[n].role], n))
+    left = sorted(kept, key=lambda n: (NODE_RANKS[items[n].role], n))
     order: list[int] = []
     while left:
         free = (n for n in left if before[n] <= {*order})

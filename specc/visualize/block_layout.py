@@ -18,7 +18,7 @@ from specc.drawing.drawing_marks import (
 from specc.visualize.block_dataflow import BlockFlow, FlowItem
 from specc.visualize.block_tree import Block, Opens
 
-COLORS: Mapping[str, tuple[str, str]] = {
+BLOCK_COLORS: Mapping[str, tuple[str, str]] = {
     "attention": ("#ffe3c9", "#d98936"),
     "experts": ("#f6d6e8", "#b8558c"),
     "recurrent": ("#d9efe3", "#3f8f68"),
@@ -32,8 +32,8 @@ COLORS: Mapping[str, tuple[str, str]] = {
 """Fill and edge of each kind of block."""
 
 ROW_GAP, COLUMN_GAP, LANE, PAD = 22.0, 18.0, 13.0, 14.0
-ROUND = 11.0  # radius of a sign
-WIRE = "#4c4c57"
+SIGN_RADIUS = 11.0  # radius of a sign
+EDGE_COLOR = "#4c4c57"
 
 
 @dataclass(kw_only=True)
@@ -182,20 +182,20 @@ def _wire(a: _Ends, b: _Ends, side: float | None) -> LineMark:
         # one that goes on to the frame has its arrow elsewhere
         onward = b.piece.height == 0
         points = (start, *bent, end)
-        return LineMark(points=points, color=WIRE, radius=6, arrow=not onward)
+        return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
     below, above = a.band[1] + ROW_GAP * 0.35, b.band[0] - ROW_GAP * 0.6
     way = [start, (start[0], below), (side, below)]
-    if 0 < b.piece.width <= 2 * ROUND + 1:
+    if 0 < b.piece.width <= 2 * SIGN_RADIUS + 1:
         # into a sign from its side, as residual connections are drawn
         middle = b.corner[1] + b.piece.height / 2
         way += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
         # it joins the line that leads to the frame, whose arrow is elsewhere
         way += [(side, above), (end[0], above), end]
-        return LineMark(points=tuple(way), color=WIRE, radius=7)
+        return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7)
     else:
         way += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
-    return LineMark(points=tuple(way), color=WIRE, radius=7, arrow=True)
+    return LineMark(points=tuple(way), color=EDGE_COLOR, radius=7, arrow=True)
 
 
 def _item(item: FlowItem, block: Block, opens: Opens) -> DrawingPiece:
@@ -217,10 +217,16 @@ def _end(name: str) -> DrawingPiece:
 
 def _sign(sign: str) -> DrawingPiece:
     marks: list[Mark] = [
-        BoxMark(width=2 * ROUND, height=2 * ROUND, fill="#ffffff", stroke=WIRE, radius=ROUND),
-        TextMark(x=ROUND, y=ROUND + 5, text=sign, size=15, anchor="middle"),
+        BoxMark(
+            width=2 * SIGN_RADIUS,
+            height=2 * SIGN_RADIUS,
+            fill="#ffffff",
+            stroke=EDGE_COLOR,
+            radius=SIGN_RADIUS,
+        ),
+        TextMark(x=SIGN_RADIUS, y=SIGN_RADIUS + 5, text=sign, size=15, anchor="middle"),
     ]
-    return DrawingPiece(width=2 * ROUND, height=2 * ROUND, marks=marks)
+    return DrawingPiece(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
 
 
 def _operation(name: str) -> DrawingPiece:
@@ -238,7 +244,7 @@ def _plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
     name, below = printable_label(name, 44), printable_label(below, 44)
     width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
     height = 40.0 if below else 28.0
-    fill, edge = COLORS[kind]
+    fill, edge = BLOCK_COLORS[kind]
     marks: list[Mark] = [
         BoxMark(width=width, height=height, fill=fill, stroke=edge, radius=7, part=part),
         TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
@@ -262,7 +268,7 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
         # the line from above does not go through the name
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
-    edge = COLORS[block.kind][1]
+    edge = BLOCK_COLORS[block.kind][1]
     frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, part=block.path)
     marks: list[Mark] = [
         replace(frame, weight=1.25, radius=11),
@@ -275,6 +281,6 @@ def _open(block: Block, opens: Opens) -> DrawingPiece:
         "port": ((middle, 0), (middle, 30)),
         "result": ((middle, height - PAD), (middle, height)),
     }
-    marks += [LineMark(points=ends[role], color=WIRE) for role in sorted(inner.bare)]
+    marks += [LineMark(points=ends[role], color=EDGE_COLOR) for role in sorted(inner.bare)]
     marks += [move_mark(mark, left, 30) for mark in inner.marks]
     return DrawingPiece(width=width, height=height, marks=marks)

@@ -17,7 +17,7 @@ from specc.visualize.block_dataflow import BlockFlow, build_flow, find_node_scop
 MOST_LINES = 24
 """Lines of a spec that are shown for a block."""
 
-KINDS: Mapping[str, tuple[type, ...]] = {
+BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
     "attention": (ops.Attend, ops.Weigh),
     "recurrent": (ops.RecurrentLayer, ops.LstmQ, ops.Scan),
     "convolution": (ops.Conv, ops.ConvTranspose, ops.Patches),
@@ -29,7 +29,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
 }
 """What a block is, by what is in it: the first kind of which it has anything."""
 
-ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
+KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "embedding", "norm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +190,8 @@ def _times(block: Block, times: int) -> Block:
 
 def classify_block(nodes: list[Node]) -> str:
     """What a block is, for its color: `attention` where anything in it attends."""
-    found = {k for k, types in KINDS.items() for n in nodes if isinstance(n.op, types)}
-    return next((k for k in (*ORDER, *KINDS) if k in found), "other")
+    found = {k for k, types in BLOCK_KINDS.items() for n in nodes if isinstance(n.op, types)}
+    return next((k for k in (*KIND_ORDER, *BLOCK_KINDS) if k in found), "other")
 
 
 def build_block_tree(graph: Graph, at: Mapping[str, int] | None = None) -> Block:
@@ -213,12 +213,12 @@ def find_build_scope(graph: Graph, node: Node) -> str:
     return made.scopes[0] if made and made.scopes else ""
 
 
-WHOLE = "whole"
+WHOLE_MODEL = "whole"
 
 
 def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
     """Return the graph of a spec, and with `generate` the derived ones. Raise E0711 to E0718."""
-    found = {WHOLE: model.graph}
+    found = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
         if derived.encode is not None:

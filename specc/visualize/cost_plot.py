@@ -16,10 +16,10 @@ from specc.ir.graph import Graph, Node
 LEAST, MOST = 64, 16_384
 """Lengths between which costs are drawn."""
 
-WINDOW = 256
+COMPARED_WINDOW = 256
 """Keys that a query would see, to compare with."""
 
-SOLID = ("all of it", "attention", "all but attention")
+SOLID_CURVES = ("all of it", "attention", "all but attention")
 """What is; other curves are what would be."""
 
 
@@ -79,7 +79,7 @@ def _curves(graph: Graph, work: Dim, places: Sequence[Mapping[str, int]]) -> Ite
         yield curve("all at once", work, none)
     saved = [sum(_saved(node, at) for node in attends) for at in places]
     if any(saved) and not _has_window(graph, attends):
-        yield curve(f"with a window of {WINDOW}", work, saved)
+        yield curve(f"with a window of {COMPARED_WINDOW}", work, saved)
 
 
 def _curve(
@@ -88,7 +88,7 @@ def _curve(
     """A formula at each place, less what is not done there."""
     values = [float(_number(dim, at) or 0) for at in places]
     left = tuple(v - m for v, m in zip(values, minus, strict=True))
-    return CostCurve(name=name, values=left, dashed=name not in SOLID)
+    return CostCurve(name=name, values=left, dashed=name not in SOLID_CURVES)
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
@@ -139,14 +139,14 @@ def _saved(node: Node, at: Mapping[str, int]) -> float:
         assert isinstance(node.op, ops.Weigh)
         keys = node.op.weights(node).type.shape[-1]
     seen, cost = _number(keys, at) or 0, _number(count_multiply_adds(node), at) or 0
-    return cost * (1 - WINDOW / seen) if seen > WINDOW else 0.0
+    return cost * (1 - COMPARED_WINDOW / seen) if seen > COMPARED_WINDOW else 0.0
 
 
 WIDTH, HEIGHT = 470.0, 300.0
 LEFT, TOP, RIGHT, BOTTOM = 92.0, 46.0, 190.0, 52.0
-COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
-GRID = "#e4e4ea"
-APART = 15.0  # points between the names of two curves
+CURVE_COLORS = ("#1d1d24", "#d2552f", "#33658a", "#2f8a5b", "#8a5bb5")
+GRID_COLOR = "#e4e4ea"
+LABEL_SPACING = 15.0  # points between the names of two curves
 
 
 def plot_cost(cost: CostCurves, title: str) -> Drawing:
@@ -171,7 +171,7 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
     for power in range(low, high + 1):
         drawing.add(_power(power, y(10.0**power)))
     named = []
-    for curve, color in zip(cost.curves, COLORS, strict=False):
+    for curve, color in zip(cost.curves, CURVE_COLORS, strict=False):
         points = tuple((x(n), y(v)) for n, v in zip(cost.lengths, curve.values, strict=True))
         line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
         drawing.add([line])
@@ -182,7 +182,7 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
 
 def _power(power: int, at: float) -> Iterator[Mark]:
     """A line across at a power of ten, and what it stands for."""
-    yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID, weight=1)
+    yield LineMark(points=((LEFT, at), (LEFT + WIDTH, at)), color=GRID_COLOR, weight=1)
     yield TextMark(
         x=LEFT - 8, y=at + 4, text=format_magnitude(10**power), size=10, color=FAINT, anchor="end"
     )
@@ -190,12 +190,12 @@ def _power(power: int, at: float) -> Iterator[Mark]:
 
 def _across(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
     """The axis of lengths."""
-    yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID)
+    yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # so few lengths are named that their numbers do not touch
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         at = x(n)
-        yield LineMark(points=((at, TOP), (at, TOP + HEIGHT)), color=GRID, weight=1)
+        yield LineMark(points=((at, TOP), (at, TOP + HEIGHT)), color=GRID_COLOR, weight=1)
         yield TextMark(
             x=at, y=TOP + HEIGHT + 17, text=group_digits(n), size=10, color=FAINT, anchor="middle"
         )
@@ -207,5 +207,5 @@ def _names(named: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """The name of each curve beside its end, so far apart that all can be read."""
     last = -math.inf
     for at, name, color in sorted(named):
-        last = max(at, last + APART)
+        last = max(at, last + LABEL_SPACING)
         yield TextMark(x=LEFT + WIDTH + 8, y=last + 4, text=name, size=11.5, color=color)

@@ -14,10 +14,10 @@ from specc.ir.array import Array
 from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
 
 MOST_INDEX_BYTES = 100_000_000
-INDEX = ".safetensors.index.json"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
-_OTHERS = {
+INDEX_SUFFIX = ".safetensors.index.json"
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_OTHER_FORMATS = {
     ".h5": "is of TensorFlow, and specc reads only safetensors",
     ".msgpack": "is of Flax, and specc reads only safetensors",
     ".ot": "is of Rust's torch, and specc reads only safetensors",
@@ -116,9 +116,9 @@ def _open_one(path: str | Path) -> Checkpoint:
     path = Path(path)
     if _is_folder(path):
         path = _in_folder(path)
-    if path.name.endswith(INDEX):
+    if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
-    if path.suffix in _PICKLES:
+    if path.suffix in _PICKLE_SUFFIXES:
         _refuse_pickle(path)
     return Checkpoint(path, _open_all([path]))
 
@@ -135,16 +135,16 @@ def _in_folder(folder: Path) -> Path:
     names = _names_in(folder)
     # the names that transformers writes count before any other, in the order that it
     # looks for them: an index stays there when a smaller model is saved over a large one
-    for usual in ("model.safetensors", f"model{INDEX}"):
+    for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if usual in names:
             return folder / usual
-    indexes = _ending(names, INDEX)
+    indexes = _ending(names, INDEX_SUFFIX)
     single = _ending(names, ".safetensors")
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return folder / only[0]
     if not only:
-        _check_no_pickles(folder, _ending(names, _PICKLES))
+        _check_no_pickles(folder, _ending(names, _PICKLE_SUFFIXES))
     _no_choice(folder, names, [*indexes, *single])
 
 
@@ -176,9 +176,9 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
     where = escape_text(str(folder))
     listed = "there are " + ", ".join(map(escape_text, found[:8]))
-    stems = {_SHARD.sub("", name) for name in found if _SHARD.search(name)}
-    if len(stems) == 1 and all(map(_SHARD.search, found)):
-        lacking = escape_text(stems.pop()) + INDEX
+    stems = {_SHARD_SUFFIX.sub("", name) for name in found if _SHARD_SUFFIX.search(name)}
+    if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, found)):
+        lacking = escape_text(stems.pop()) + INDEX_SUFFIX
         raise_error(
             "E0518",
             f"the folder `{where}` holds shards, and not the index that lists them",
@@ -210,7 +210,7 @@ def _no_choice(folder: Path, names: list[str], found: list[str]) -> NoReturn:
 def _unreadable(names: Iterable[str]) -> Iterator[str]:
     """Yield notes on weight files in formats that specc does not read."""
     for name in names:
-        for ending, what in _OTHERS.items():
+        for ending, what in _OTHER_FORMATS.items():
             if name.endswith(ending):
                 yield f"`{escape_text(name)}` {what}"
 

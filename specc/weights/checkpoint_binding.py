@@ -11,7 +11,7 @@ from specc.weights.base_prefix import ParameterNaming, infer_naming
 from specc.weights.binding_errors import FreshInit, explain_not_fresh, warn_random_weights
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
-from specc.weights.formats.safetensors_header import FLOATS, NUMPY
+from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
 from specc.weights.weight_expressions import (
@@ -232,7 +232,7 @@ def dtype_family(dtype: str) -> str:
     """Return the family of mutually convertible dtypes: floats or integers; others are
     their own.
     """
-    if dtype in FLOATS and dtype in NUMPY:
+    if dtype in FLOAT_DTYPES and dtype in NUMPY_DTYPES:
         return "float"
     return "int" if dtype[0] in "iu" else dtype
 

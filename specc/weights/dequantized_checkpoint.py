@@ -17,7 +17,7 @@ from specc.weights.formats.quantized_decoders import (
     QuantizationSettings,
     QuantizedLayout,
 )
-from specc.weights.formats.quantized_formats import FORMATS, WeightFormat
+from specc.weights.formats.quantized_formats import WEIGHT_FORMATS, WeightFormat
 from specc.weights.formats.safetensors import TensorEntry
 from specc.weights.formats.tensor_patterns import Lengths, TensorMisfit, match_tensor
 
@@ -102,7 +102,7 @@ def _find_weights(
 ) -> Iterator[QuantizedWeight]:
     """Yield every quantized weight. Raise E0532 for one that cannot be decoded."""
     taken: set[str] = set()
-    for format in FORMATS:
+    for format in WEIGHT_FORMATS:
         if method not in format.methods:
             continue
         for mark in [n for n in base.tensors if n.endswith(format.mark) and n not in taken]:
@@ -135,7 +135,7 @@ def _match_weight(
 
 def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntry]) -> None:
     """Raise E0532 for tensors of quantized weights of which others are missing."""
-    formats = [format for format in FORMATS if method in format.methods]
+    formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in left.items():
         for format in formats:
             for suffix in format.parts:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specc.ir.array import Array
 from specc.weights.formats.safetensors import TensorEntry
-from specc.weights.formats.safetensors_header import BITS, NUMPY
+from specc.weights.formats.safetensors_header import DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.weight_expressions import (
     AddNumberExpr,
     CastExpr,
@@ -100,7 +100,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return infer_expression_dtype(resolve_alternatives(expr, dtypes.__contains__), dtypes)
         case AddNumberExpr() | ResizeGridExpr():
             dtype = infer_expression_dtype(expr.x, dtypes)
-            return "f32" if BITS[dtype] < 32 else dtype
+            return "f32" if DTYPE_BITS[dtype] < 32 else dtype
         case _:
             return infer_expression_dtype(expr.x, dtypes)
 
@@ -295,7 +295,7 @@ def _computed(expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: A
         case NegateExpr():
             return np.asarray(-x)
         case CastExpr(dtype=dtype):
-            return x.astype(NUMPY[dtype])
+            return x.astype(NUMPY_DTYPES[dtype])
         case AddNumberExpr(number=number):
             wide = _wide(x)
             return np.asarray(wide + wide.dtype.type(number))
@@ -308,7 +308,7 @@ def _wide(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
 
 
-CUBIC = -0.75
+CUBIC_COEFFICIENT = -0.75
 """The parameter of the cubic kernel, as in PyTorch's `interpolate(mode="bicubic",
 antialias=False)`.
 """
@@ -347,7 +347,9 @@ def _resampling(old: int, new: int) -> NDArray[np.float64]:
 def _kernel(t: float) -> float:
     """Evaluate the cubic kernel at distance `t`, in points of the old grid."""
     if t <= 1:
-        return ((CUBIC + 2) * t - (CUBIC + 3)) * t * t + 1
+        return ((CUBIC_COEFFICIENT + 2) * t - (CUBIC_COEFFICIENT + 3)) * t * t + 1
     if t < 2:
-        return ((CUBIC * t - 5 * CUBIC) * t + 8 * CUBIC) * t - 4 * CUBIC
+        return (
+            (CUBIC_COEFFICIENT * t - 5 * CUBIC_COEFFICIENT) * t + 8 * CUBIC_COEFFICIENT
+        ) * t - 4 * CUBIC_COEFFICIENT
     return 0.0

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specc.io.safe_read import escape_text
-from specc.weights.formats.safetensors_header import BITS
+from specc.weights.formats.safetensors_header import DTYPE_BITS
 from specc.weights.parameter_values import ByteRange
 
 ALIGNMENT = 64
-PAGE = 4096
-LARGE = 1 << 20
+PAGE_BYTES = 4096
+PAGE_ALIGNED_BYTES = 1 << 20
 MOST_INLINE = (1 << 31) - (1 << 24)
 """Bytes of weights that fit in one ONNX file: protobuf ends at 2 GiB, and the graph
 needs room too.
@@ -123,7 +123,7 @@ def link_location(path: Path, folder: Path) -> str | tuple[str]:
 
 def align_offset(end: int, piece: TensorPiece) -> int:
     """Return the first aligned offset for a piece at or after `end`."""
-    step = PAGE if piece.nbytes >= LARGE else ALIGNMENT
+    step = PAGE_BYTES if piece.nbytes >= PAGE_ALIGNED_BYTES else ALIGNMENT
     return -(-end // step) * step
 
 
@@ -137,7 +137,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
     count = 1
     for length in shape:
         count *= length
-    return -(-count * BITS[dtype] // 8)
+    return -(-count * DTYPE_BITS[dtype] // 8)
 
 
 def external_data_chunks(

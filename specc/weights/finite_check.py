@@ -5,7 +5,12 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 
-_FIRST = {"float16": 0x7C00, "bfloat16": 0x7F80, "float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
+_FIRST_NONFINITE = {
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+    "float8_e4m3fn": 0x7F,
+    "float8_e5m2": 0x7C,
+}
 """The smallest non-finite magnitude, as bits."""
 
 
@@ -37,7 +42,7 @@ def check_finite(block: Array, place: str) -> None:
 
 def _suspect(block: Array) -> bool:
     """Return whether a block of floats may contain non-finite values."""
-    first = _FIRST.get(block.dtype.name)
+    first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
         # to ask whether all are takes a fifth of counting them
         with np.errstate(invalid="ignore"):

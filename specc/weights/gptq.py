@@ -6,11 +6,11 @@ from specc.ir.array import Array
 from specc.weights import int_quantization
 
 BITS, LOW, HIGH = 4, -8, 7
-SMALL = 256
+MAX_DIRECT_INVERSE = 256
 """Matrices up to this size are inverted without recursion."""
-NEAR = 8
+BLOCK_COLUMNS = 8
 """Number of columns updated at once with a column's error."""
-DAMP = 0.01
+DAMPING_FRACTION = 0.01
 """Of the mean of the diagonal of H, added to it, so that it can be inverted."""
 
 
@@ -21,7 +21,7 @@ def cholesky_factor(products: Array) -> Array:
     diagonal = np.einsum("ii->i", products)
     # An input that is always 0 says nothing of its column, which is rounded by itself.
     diagonal[diagonal == 0] = 1.0
-    diagonal += DAMP * diagonal.mean()
+    diagonal += DAMPING_FRACTION * diagonal.mean()
     _factor(products)
     return products
 
@@ -32,7 +32,7 @@ def _factor(h: Array) -> None:
     H = [A  B]    V = [V₁  W ]    W = B V₂⁻ᵀ,    U = [U₁  -U₁ W U₂]
         [Bᵀ C]        [    V₂]    V₁V₁ᵀ = A - WWᵀ    [         U₂ ]
     """
-    if len(h) <= SMALL:
+    if len(h) <= MAX_DIRECT_INVERSE:
         # the usual factor of H read backwards is upper
         backwards = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
         h[:] = np.triu(np.linalg.inv(backwards))
@@ -73,8 +73,8 @@ def _block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
     whole = np.empty(columns.shape, np.int8)
     lost = np.empty_like(columns)
     scale = unit[:, 0].astype(np.float64)
-    for start in range(0, len(columns), NEAR):
-        end = min(start + NEAR, len(columns))
+    for start in range(0, len(columns), BLOCK_COLUMNS):
+        end = min(start + BLOCK_COLUMNS, len(columns))
         for j in range(start, end):
             number = np.clip(np.rint(columns[j] / scale), LOW, HIGH)
             whole[j] = number

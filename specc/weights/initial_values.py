@@ -6,7 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from specc.weights.initializers import Initializer
-from specc.weights.random_stream import BLOCK, Floats, fill_array, normal_chunks, uniform_chunks
+from specc.weights.random_stream import (
+    BLOCK_WORDS,
+    Floats,
+    fill_array,
+    normal_chunks,
+    uniform_chunks,
+)
 
 
 def initial_value_chunks(
@@ -31,5 +37,5 @@ def initial_values(
 
 
 def _same(value: float, count: int) -> Iterator[Floats]:
-    for start in range(0, count, BLOCK):
-        yield np.full(min(BLOCK, count - start), value, np.float32)
+    for start in range(0, count, BLOCK_WORDS):
+        yield np.full(min(BLOCK_WORDS, count - start), value, np.float32)

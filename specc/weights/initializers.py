@@ -9,7 +9,7 @@ from specc.diagnostics.source import Span
 
 PLAIN_KINDS = ("zeros", "ones")
 NUMBER_KINDS = ("constant", "normal", "uniform", "fan_in", "fan_in_each")
-_FORM = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
+_INITIALIZER_PATTERN = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*([-+0-9.eE]+)\s*\))?\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Initializer:
 
 def parse_initializer(text: str, span: Span | None = None) -> Initializer:
     """Parse an initializer. E0516 if it is invalid."""
-    found = _FORM.fullmatch(text)
+    found = _INITIALIZER_PATTERN.fullmatch(text)
     kind, number = found.groups() if found else ("", None)
     if kind in PLAIN_KINDS and number is None:
         return Initializer(kind)

@@ -6,11 +6,11 @@ from specc.ir.array import Array
 from specc.ir.ops.quantized import count_groups
 from specc.ir.quantization_format import QuantizationFormat
 
-MIDDLE = {4: 8, 8: 128}
+CODE_OFFSETS = {4: 8, 8: 128}
 """Offset of packed integers, so that none is negative."""
-LEAST = np.finfo(np.float32).tiny
+MIN_SCALE = np.finfo(np.float32).tiny
 """The minimum scale: subnormal float32 values would lose digits, or be 0."""
-MOST = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
+MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
 """The maximum scale whose 127-fold is a finite float32."""
 
 
@@ -30,10 +30,10 @@ def group_scales(blocks: Array, bits: int) -> Array:
     far = np.abs(blocks).argmax(-1)
     most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
     if bits == 8:
-        scales = np.minimum(np.abs(most) / np.float32(127), MOST)
+        scales = np.minimum(np.abs(most) / np.float32(127), MAX_SCALE)
     else:
         scales = most / np.float32(-8)
-    return np.where(np.abs(scales) < LEAST, LEAST, scales).astype(np.float32)
+    return np.where(np.abs(scales) < MIN_SCALE, MIN_SCALE, scales).astype(np.float32)
 
 
 def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
@@ -55,7 +55,7 @@ def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
     if form.layout == "columns" or not form.block:
         return whole.reshape(len(whole), -1)[:, :wide]
     # of bytes without a sign a sum that is too large wraps around, as it should
-    moved = whole.view(np.uint8) + np.uint8(MIDDLE[form.bits])
+    moved = whole.view(np.uint8) + np.uint8(CODE_OFFSETS[form.bits])
     return moved if form.bits == 8 else pack_nibbles(moved)
 
 
@@ -78,7 +78,7 @@ def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Arr
     if form.bits == 4:
         halves = np.stack([numbers & 15, numbers >> 4], -1)
         numbers = halves.reshape(*numbers.shape[:2], -1)
-    whole = numbers.astype(np.int16) - MIDDLE[form.bits]
+    whole = numbers.astype(np.int16) - CODE_OFFSETS[form.bits]
     return whole.reshape(len(whole), -1)[:, :wide].astype(np.int8)
 
 

@@ -15,16 +15,16 @@ from specc.weights.base_prefix import infer_naming
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
-from specc.weights.formats.safetensors_header import BITS, FLOATS, NUMPY
+from specc.weights.formats.safetensors_header import DTYPE_BITS, FLOAT_DTYPES, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
 from specc.weights.parameter_names import format_names
 
-PREFIX = "base_model.model."
+MODULE_PREFIX = "base_model.model."
 """Prefix of every module name in an adapter's file."""
-ROWS = 1 << 20
+MERGE_CHUNK = 1 << 20
 """Elements that are merged at once."""
 
-_PARTS = (
+_LORA_SUFFIXES = (
     ("lora_A.weight", "a"),
     ("lora_B.weight", "b"),
     ("lora_B.bias", "bias"),
@@ -89,10 +89,10 @@ class LoraAdapter:
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
-            if not name.startswith(PREFIX):
+            if not name.startswith(MODULE_PREFIX):
                 self._strange(name)
-            rest = name.removeprefix(PREFIX)
-            known = ((end, part) for end, part in _PARTS if rest.endswith(f".{end}"))
+            rest = name.removeprefix(MODULE_PREFIX)
+            known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
             if part:
                 module = rest.removesuffix(f".{end}")
@@ -212,7 +212,7 @@ class AdaptedCheckpoint(Checkpoint):
             check_finite(whole, f"`{escape_text(change.instead)}`")
         else:
             whole = self.base.read(name)
-        kind = NUMPY[self.tensors[name].dtype]
+        kind = NUMPY_DTYPES[self.tensors[name].dtype]
         if change.vector:
             added = change.scale * self.adapter.wide(change.vector)
             return np.asarray((whole.astype(np.float64) + added).astype(kind))
@@ -229,7 +229,7 @@ class AdaptedCheckpoint(Checkpoint):
             b, a = a.T, b.T
         a = a * change.scale
         flat, merged = whole.reshape(whole.shape[0], -1), np.empty(whole.shape, kind)
-        rows = max(1, ROWS // max(1, flat.shape[1]))
+        rows = max(1, MERGE_CHUNK // max(1, flat.shape[1]))
         into = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
@@ -310,11 +310,11 @@ def _entry(name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdap
                 _unfit(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
-    if any(kind not in FLOATS or kind not in NUMPY for kind in kinds):
+    if any(kind not in FLOAT_DTYPES or kind not in NUMPY_DTYPES for kind in kinds):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
         _unfit(base, adapter, why, "is it the adapter of this model?")
     dtype = "f64" if first.dtype == "f64" else "f32"
-    nbytes = math.prod(first.shape) * BITS[dtype] // 8
+    nbytes = math.prod(first.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, first.shape, 0, nbytes)
 
 

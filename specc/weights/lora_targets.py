@@ -123,8 +123,8 @@ def _tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
     )
 
 
-NUMBERED = re.compile(r"\.\d+\.")
-OWN = re.compile(r"lm_head\.|.*\.adapter_layer\.")
+LAYER_NUMBER = re.compile(r"\.\d+\.")
+LANGUAGE_WEIGHTS = re.compile(r"lm_head\.|.*\.adapter_layer\.")
 """Weights that each language has its own of: the output layer, and the adapter layers."""
 
 
@@ -134,10 +134,12 @@ def find_missing_language_weights(names: Iterable[str], changed: Collection[str]
     """
     kinds = {_kind(name) for name in changed}
     return [
-        name for name in names if name not in changed and (_kind(name) in kinds or OWN.match(name))
+        name
+        for name in names
+        if name not in changed and (_kind(name) in kinds or LANGUAGE_WEIGHTS.match(name))
     ]
 
 
 def _kind(name: str) -> str:
     """Return a weight's module without its layer index."""
-    return NUMBERED.sub(".*.", name).rpartition(".")[0]
+    return LAYER_NUMBER.sub(".*.", name).rpartition(".")[0]

@@ -12,16 +12,16 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.quantization_format import NormFold
 from specc.weights.parameter_values import (
-    VALUES,
+    CHECKED_VALUES,
     ByteRange,
     ValuesOverlay,
     convert_dtype,
     read_parameter,
 )
 
-MOST = 40
+MAX_EXPONENT = 40
 """The largest power of two: of gains beyond it the rest stays where it is."""
-MOVED = (
+MOVED_GAINS_HELP = (
     "gains of norms were moved, and are in these numbers as in no checkpoint: leave out "
     "--fold-norms, or `fold` of the spec"
 )
@@ -64,7 +64,7 @@ class FoldedValues(ValuesOverlay):
             inputs = places // results if turned else places % len(factors)
             # what f32 cannot hold is told by its own number
             made = np.multiply(block, factors[inputs], dtype=np.float64)
-            yield convert_dtype(made, dtype, place, MOVED).view(np.uint8).data
+            yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size
 
     def _factors(self, fold: NormFold) -> Array:
@@ -76,12 +76,12 @@ class FoldedValues(ValuesOverlay):
             if fold.bias:
                 size = np.hypot(size, read_parameter(self.base, fold.bias, "f32"))
             power = np.rint(np.log2(np.where(size > 0, size, 1)))
-            factors = np.exp2(np.clip(power, -MOST, MOST)).astype(np.float32)
+            factors = np.exp2(np.clip(power, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
             self.known[fold.gain] = factors
         return self.known[fold.gain]
 
 
-SCALES = "scales looked at, by which its numbers reach"
+CHECKED_SCALES = "scales looked at, by which its numbers reach"
 """Description of the checked scales of a quantized weight."""
 
 
@@ -125,7 +125,7 @@ class RangeCheckedValues(ValuesOverlay):
             if narrow is not None and dtype == "f32":
                 block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
                 place = f"`{escape_text(narrow.of)}`"
-                mends = (MOVED,) if narrow.of in self.moved else ()
-                counted = VALUES if name == narrow.of else SCALES
+                mends = (MOVED_GAINS_HELP,) if narrow.of in self.moved else ()
+                counted = CHECKED_VALUES if name == narrow.of else CHECKED_SCALES
                 convert_dtype(block, narrow.dtype, place, *mends, counted=counted)
             yield chunk

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-_HOLE = re.compile(r"\{(\w+)\}|\*")
-_DIGITS = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
-_LETTERS = "ijklmn"
+_PLACEHOLDER = re.compile(r"\{(\w+)\}|\*")
+_LAYER_NUMBER = re.compile(r"[0-9]{1,18}")  # longer runs are no numbers of layers
+_PLACEHOLDER_LETTERS = "ijklmn"
 _MOST_CANDIDATES = 2000
 
 
@@ -22,7 +22,7 @@ class NamePattern:
     @property
     def plain(self) -> bool:
         """Whether it matches only itself."""
-        return not _HOLE.search(self.text)
+        return not _PLACEHOLDER.search(self.text)
 
     def matches(self, name: str) -> bool:
         """Return whether the whole name matches."""
@@ -47,7 +47,7 @@ class NamePattern:
     def _expression(self) -> re.Pattern[str]:
         parts: list[str] = []
         at, stars, seen = 0, 0, set[str]()
-        for hole in _HOLE.finditer(self.text):
+        for hole in _PLACEHOLDER.finditer(self.text):
             parts.append(re.escape(self.text[at : hole.start()]))
             at = hole.end()
             if hole[1] is None:
@@ -88,7 +88,7 @@ class NameCaptures:
     def fill(self, template: str) -> str:
         """Fill the template; the n-th `*` is the n-th `*` capture."""
         stars = iter(self.stars)
-        return _HOLE.sub(
+        return _PLACEHOLDER.sub(
             lambda hole: (
                 next(stars, "*") if hole[1] is None else self.variables.get(hole[1], hole[0])
             ),
@@ -98,14 +98,15 @@ class NameCaptures:
 
 def name_skeleton(name: str) -> tuple[str, ...]:
     """Return the text around the numbers of a name, which all layers of a model share."""
-    return tuple(_DIGITS.split(name))
+    return tuple(_LAYER_NUMBER.split(name))
 
 
 def generalize_name(name: str) -> str:
     """Return the name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
     literals = name_skeleton(name)
     return literals[0] + "".join(
-        f"{{{_LETTERS[k % len(_LETTERS)]}}}{rest}" for k, rest in enumerate(literals[1:])
+        f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
+        for k, rest in enumerate(literals[1:])
     )
 
 
@@ -143,7 +144,7 @@ def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
 
 def numbers_in_name(name: str) -> tuple[str, ...]:
     """Return the numbers in a name."""
-    return tuple(_DIGITS.findall(name))
+    return tuple(_LAYER_NUMBER.findall(name))
 
 
 def _range(values: Sequence[str]) -> str:

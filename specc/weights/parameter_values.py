@@ -23,8 +23,8 @@ from specc.weights.expression_evaluation import (
     slice_expression,
 )
 from specc.weights.finite_check import check_finite
-from specc.weights.formats.safetensors import CHUNK, TensorFile
-from specc.weights.formats.safetensors_header import FLOATS, NUMPY
+from specc.weights.formats.safetensors import CHUNK_BYTES, TensorFile
+from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 from specc.weights.initial_values import initial_value_chunks as initial_chunks
 from specc.weights.initializers import parse_initializer
 from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
@@ -73,13 +73,13 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
     """Read a whole parameter, in the given dtype or its own."""
     kind = dtype or values.stored_dtype(name)
     shape = values.wanted[name].shape
-    raw = np.empty(math.prod(shape) * NUMPY[kind].itemsize, np.uint8)
+    raw = np.empty(math.prod(shape) * NUMPY_DTYPES[kind].itemsize, np.uint8)
     at = 0
     for chunk in values.chunks(name, kind):
         raw[at : at + len(chunk)] = chunk
         at += len(chunk)
     assert at == raw.size, f"{name}: {at} bytes where {raw.size} are due"
-    return raw.view(NUMPY[kind]).reshape(shape)
+    return raw.view(NUMPY_DTYPES[kind]).reshape(shape)
 
 
 def find_ties(values: ParameterValues) -> dict[str, str]:
@@ -185,7 +185,7 @@ class CheckpointBinding:
                     begin = seen.view.offset
                     end = begin + seen.view.nbytes
                     inside = chunk[max(begin - at, 0) : max(end - at, 0)]
-                    check_finite(np.frombuffer(inside, NUMPY[seen.dtype]), seen.place)
+                    check_finite(np.frombuffer(inside, NUMPY_DTYPES[seen.dtype]), seen.place)
                 if before is not None:
                     before.result()
         return digest.hexdigest()
@@ -224,7 +224,7 @@ class CheckpointBinding:
         for chunk in self.checkpoint.file_of(view.tensor).chunks(
             view.tensor, view.offset, view.nbytes
         ):
-            yield np.frombuffer(chunk, NUMPY[dtype])
+            yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
 
     def _place(self, bound: BoundParameter, piece: Expr | None = None) -> str:
         """Describe a parameter and the tensors of it, or of a piece, for messages."""
@@ -294,29 +294,29 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 ROWS_AT_ONCE = 1 << 20
 """Maximum elements of a decoded tensor in memory, unless one row has more."""
 
-WIDER = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
+WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
 """Pairs of a type and a type that represents all its values."""
 
 
-VALUES = "values looked at, the largest"
+CHECKED_VALUES = "values looked at, the largest"
 """Description of out-of-range values, and of the worst."""
 
 
 def convert_dtype(
-    block: Array, dtype: str, place: str, *mends: str, counted: str = VALUES
+    block: Array, dtype: str, place: str, *mends: str, counted: str = CHECKED_VALUES
 ) -> Array:
     """Convert a block to another dtype. E0517 if a value is out of range; `mends` are fixes other
     than another dtype, `counted` names the block's elements.
     """
-    kind = NUMPY[dtype]
+    kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:
         return block
-    if (block.dtype.name, dtype) in WIDER:
+    if (block.dtype.name, dtype) in WIDENING_CASTS:
         return block.astype(kind)
     with np.errstate(over="ignore", invalid="ignore"):
         result = block.astype(kind)
         # rounding is fine, an overflow is not; a whole number has to stay itself
-        if dtype in FLOATS:
+        if dtype in FLOAT_DTYPES:
             lost = ~np.isfinite(result)
         else:
             lost = result.astype(block.dtype) != block
@@ -337,11 +337,11 @@ def _blocks(array: Array) -> Iterator[Array]:
     # that only a few of them are copied at a time
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
-        step = CHUNK // array.itemsize
+        step = CHUNK_BYTES // array.itemsize
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
     elif array.size:
-        rows = max(1, CHUNK // (array.nbytes // array.shape[0]))
+        rows = max(1, CHUNK_BYTES // (array.nbytes // array.shape[0]))
         for start in range(0, array.shape[0], rows):
             yield np.ascontiguousarray(array[start : start + rows]).reshape(-1)
 

@@ -53,11 +53,11 @@ AT_ONCE = 1 << 20
 """Approximate number of values quantized at a time."""
 IN_CACHE = 1 << 16
 """So many of these at a time go through all the steps: they stay near the processor."""
-TOGETHER = 1 << 22
+GPTQ_CHUNK_ELEMENTS = 1 << 22
 """The same for column-by-column quantization (GPTQ)."""
-SEEN = 1e-30
+MIN_ACCURATE_SUM = 1e-30
 """Sums of squares above this are accurate in float32, whose smallest subnormal is 1e-45."""
-THREADS = 2
+MAX_THREADS = 2
 """Number of chunks quantized in parallel; more would wait for reading."""
 
 
@@ -100,7 +100,7 @@ def _squared(flat: Array) -> float:
     with np.errstate(over="ignore", under="ignore"):
         total = float(np.dot(flat, flat))
     # of a smaller sum the squares may have been too small to be seen
-    if SEEN < total < np.inf:
+    if MIN_ACCURATE_SUM < total < np.inf:
         return total
     wide = flat.astype(np.float64)
     return float(np.dot(wide, wide))
@@ -349,10 +349,10 @@ def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Itera
     most one piece per thread waits.
     """
     waiting: deque[Future[_Piece]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(MAX_THREADS) as pool:
         for piece in pieces:
             waiting.append(pool.submit(work, piece))
-            if len(waiting) > THREADS:
+            if len(waiting) > MAX_THREADS:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -360,7 +360,7 @@ def _in_order(work: Callable[[Given], _Piece], pieces: Iterator[Given]) -> Itera
 
 def _gathered(pieces: Iterator[Array], one: QuantizedStream) -> Iterator[Array]:
     """Merge rows into larger chunks: GPTQ costs the same for few rows."""
-    many = max(1, TOGETHER // max(one.wide, 1))
+    many = max(1, GPTQ_CHUNK_ELEMENTS // max(one.wide, 1))
     waiting: list[Array] = []
     at = 0
     for rows in pieces:

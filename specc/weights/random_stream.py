@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-GAMMA = 0x9E3779B97F4A7C15
-M1 = 0xBF58476D1CE4E5B9
-M2 = 0x94D049BB133111EB
-MASK = (1 << 64) - 1
-SUMMANDS = 12
-BLOCK = 1 << 14
+SPLITMIX_GAMMA = 0x9E3779B97F4A7C15
+SPLITMIX_MULTIPLIER_1 = 0xBF58476D1CE4E5B9
+SPLITMIX_MULTIPLIER_2 = 0x94D049BB133111EB
+UINT64_MASK = (1 << 64) - 1
+UNIFORMS_PER_NORMAL = 12
+BLOCK_WORDS = 1 << 14
 """Words worked on at once: small enough for the processor's second-level cache."""
 
 Words = NDArray[np.uint64]
@@ -20,8 +20,8 @@ Floats = NDArray[np.float32]
 
 def mix_bits(z: int) -> int:
     """Mix a 64-bit word bijectively; each input bit flips about half of the output bits."""
-    z = (z ^ z >> 30) * M1 & MASK
-    z = (z ^ z >> 27) * M2 & MASK
+    z = (z ^ z >> 30) * SPLITMIX_MULTIPLIER_1 & UINT64_MASK
+    z = (z ^ z >> 27) * SPLITMIX_MULTIPLIER_2 & UINT64_MASK
     return z ^ z >> 31
 
 
@@ -29,13 +29,13 @@ def hash_fnv1a(data: bytes) -> int:
     """Return the 64-bit FNV-1a hash: stable, unlike Python's own."""
     value = 0xCBF29CE484222325
     for byte in data:
-        value = (value ^ byte) * 0x100000001B3 & MASK
+        value = (value ^ byte) * 0x100000001B3 & UINT64_MASK
     return value
 
 
 def random_word(key: int, n: int) -> int:
     """Return word `n` of the stream `key`."""
-    return mix_bits(key + (n + 1) * GAMMA & MASK)
+    return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
 def fold_key(key: int, n: int) -> int:
@@ -45,14 +45,14 @@ def fold_key(key: int, n: int) -> int:
 
 def stream_key(seed: int, name: str) -> int:
     """Return the stream key of a name under a seed."""
-    assert 0 <= seed <= MASK, f"seed {seed} is no 64-bit number"
+    assert 0 <= seed <= UINT64_MASK, f"seed {seed} is no 64-bit number"
     return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 
 def uniform_block(key: int, start: int, count: int) -> Floats:
     """Return f32[count]: uniforms in [0, 1), multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    z *= np.uint64(GAMMA)
+    z *= np.uint64(SPLITMIX_GAMMA)
     z += np.uint64(key)
     _scramble(z, np.empty_like(z))
     z >>= np.uint64(40)  # the top bits, which `z ^ z >> 31` would leave as they are
@@ -62,11 +62,11 @@ def uniform_block(key: int, start: int, count: int) -> Floats:
 def normal_block(key: int, start: int, count: int) -> Floats:
     """Return f32[count]: normals of mean 0 and variance 1."""
     base = np.arange(start, start + count, dtype=np.uint64)
-    base *= np.uint64(SUMMANDS * GAMMA & MASK)
+    base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)
     base += np.uint64(key)
     total, z, scratch = np.zeros_like(base), np.empty_like(base), np.empty_like(base)
-    for k in range(1, SUMMANDS + 1):
-        np.add(base, np.uint64(k * GAMMA & MASK), out=z)
+    for k in range(1, UNIFORMS_PER_NORMAL + 1):
+        np.add(base, np.uint64(k * SPLITMIX_GAMMA & UINT64_MASK), out=z)
         _scramble(z, scratch)
         z >>= np.uint64(40)
         total += z
@@ -79,8 +79,8 @@ def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) ->
     float32.
     """
     key, span = stream_key(seed, name), np.float32(high - low)
-    for start in range(0, count, BLOCK):
-        block = uniform_block(key, start, min(BLOCK, count - start))
+    for start in range(0, count, BLOCK_WORDS):
+        block = uniform_block(key, start, min(BLOCK_WORDS, count - start))
         block *= span
         block += np.float32(low)
         yield block
@@ -89,8 +89,8 @@ def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) ->
 def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
     """Yield `count` normals of mean 0 in blocks: `z * std`, rounded to float32."""
     key = stream_key(seed, name)
-    for start in range(0, count, BLOCK):
-        block = normal_block(key, start, min(BLOCK, count - start))
+    for start in range(0, count, BLOCK_WORDS):
+        block = normal_block(key, start, min(BLOCK_WORDS, count - start))
         block *= np.float32(std)
         yield block
 
@@ -99,10 +99,10 @@ def _scramble(z: Words, scratch: Words) -> None:
     """Apply `mix_bits` in place, without its last step."""
     np.right_shift(z, np.uint64(30), out=scratch)
     np.bitwise_xor(z, scratch, out=z)
-    np.multiply(z, np.uint64(M1), out=z)
+    np.multiply(z, np.uint64(SPLITMIX_MULTIPLIER_1), out=z)
     np.right_shift(z, np.uint64(27), out=scratch)
     np.bitwise_xor(z, scratch, out=z)
-    np.multiply(z, np.uint64(M2), out=z)
+    np.multiply(z, np.uint64(SPLITMIX_MULTIPLIER_2), out=z)
 
 
 def fill_array(shape: tuple[int, ...], chunks: Iterator[Floats]) -> Floats:

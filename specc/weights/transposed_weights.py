@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from specc.ir.array import Array
-from specc.weights.formats.safetensors_header import NUMPY
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.parameter_values import (
     BoundParameter,
     CheckpointBinding,
@@ -51,7 +51,7 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
     return replace(binding, bound=bound)
 
 
-NARROWER = ("f16", "bf16")
+HALF_PRECISION_TYPES = ("f16", "bf16")
 """Types whose values float32 represents exactly."""
 
 
@@ -73,10 +73,10 @@ def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Itera
     whole = prod(stack) * out * wide
     stored = values.stored_dtype(name)
     # what is narrower is widened here, where it is copied in any case
-    kind = stored if stored in NARROWER else "f32"
+    kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
     for chunk in values.chunks(name, kind):
-        numbers = np.frombuffer(chunk, NUMPY[kind])
+        numbers = np.frombuffer(chunk, NUMPY_DTYPES[kind])
         # chunks end anywhere: a piece waits for the next, or one gives several
         while numbers.size:
             if at == rows.size:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import specc
-from specc.artifact.package_index import NAME
+from specc.artifact.package_index import INDEX_FILE
 from specc.diagnostics.diagnostic import Failed
 
 TEXT = """specc 1
@@ -24,14 +24,14 @@ def test_a_state_whose_first_size_nothing_tells_is_refused(tmp_path: Path) -> No
     (tmp_path / "m.specc").write_text(TEXT)
     folder = tmp_path / "p"
     specc.compile(tmp_path / "m.specc", folder, init=0, graphs="all", target="onnx")
-    index = json.loads((folder / NAME).read_text())
+    index = json.loads((folder / INDEX_FILE).read_text())
     (states,) = (
         part["states"]
         for part in index["about"].values()
         if isinstance(part, dict) and "states" in part
     )
     states[0]["rows"] = None
-    (folder / NAME).write_text(json.dumps(index))
+    (folder / INDEX_FILE).write_text(json.dumps(index))
     with pytest.raises(Failed) as failed:
         specc.load(folder).generate([[1]]).results()
     assert [d.code for d in failed.value.diagnostics] == ["E0831"]

@@ -108,7 +108,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, co
 
 
 def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "LONGEST", 1000)
+    monkeypatch.setattr(text_lines, "MAX_ROW_BYTES", 1000)
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
     with pytest.raises(Failed, match="E0871"):

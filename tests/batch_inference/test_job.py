@@ -113,7 +113,7 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
             with suppress(Died):
                 run_job(job_of(small, data, out))
     twice = any(
-        count >= specc.batch_inference.crash_journal.TWICE
+        count >= specc.batch_inference.crash_journal.MAX_ATTEMPTS
         for path in out.glob("_specc/*.now")
         for count in specc.batch_inference.crash_journal.CrashJournal.open(path).died.values()
     )

@@ -121,13 +121,13 @@ def peak(folder: Path) -> int:
 def test_no_more_than_a_few_sums_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_stages, "SUMS", SUM)
-    monkeypatch.setattr(gptq, "SMALL", 16)
+    monkeypatch.setattr(calibration_stages, "STAGE_GRAM_BYTES", SUM)
+    monkeypatch.setattr(gptq, "MAX_DIRECT_INVERSE", 16)
     few = peak(tmp_path)
     # the sums, what a sample adds to them, and parts of their factor while it is made
     assert few < 3 * SUM + SLACK
     # a mistake that the law would see: all of them at once
-    monkeypatch.setattr(calibration_stages, "SUMS", MANY * SUM)
+    monkeypatch.setattr(calibration_stages, "STAGE_GRAM_BYTES", MANY * SUM)
     assert peak(tmp_path) > few + (MANY - 3) * SUM
 
 
@@ -136,7 +136,7 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many weights a stage may hold: beside the products of the maps in NumPy."""
-    monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
+    monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
     parts = list(calibration_stages.split_stages(READERS))
     assert len(parts) == {1: MANY - 1, 1 << 30: 1}.get(least, 3)
     held = [4 * WIDE**2 * len(part.graph.parameters) for part in parts]

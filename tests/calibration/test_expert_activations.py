@@ -73,7 +73,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     for least in (1, 1 << 30):
         folder = tmp_path / f"{least}"
         folder.mkdir()
-        monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
+        monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
         found = factors(readers, weights, SAMPLE, folder)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():

@@ -54,7 +54,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert not readers.left
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
-        monkeypatch.setattr(calibration_stages, "WEIGHTS", least)
+        monkeypatch.setattr(calibration_stages, "STAGE_WEIGHT_BYTES", least)
         found = factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
         assert set(found) == set(wanted)
         for name, rows in wanted.items():

@@ -13,7 +13,7 @@ import pytest
 from support.json_schema import faults
 
 from specc.cli.main import COMMANDS, main
-from specc.preprocessing.records import TEXTS
+from specc.preprocessing.records import TEXT_TAGS
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "command-line.schema.json").read_text(encoding="utf-8"))
@@ -245,7 +245,7 @@ def test_a_difference_is_told_in_one_object(
     assert found["lost"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["worst"] < 1e-5 for r in found["rounds"])
-    monkeypatch.setattr("specc.verification.tolerance.TOLERANCE", -1.0)
+    monkeypatch.setattr("specc.verification.tolerance.RELATIVE_TOLERANCE", -1.0)
     monkeypatch.setattr("specc.verification.verify_model.is_rounding_difference", lambda *_: False)
     (found,) = objects(["verify", "xor.onnx"], capsys, 4)
     assert found["agrees"] is False
@@ -282,7 +282,7 @@ def test_what_writes_specs(
     assert found["text"].endswith("return -x\n}\n")
 
 
-@pytest.mark.parametrize("name", ["text", *TEXTS])
+@pytest.mark.parametrize("name", ["text", *TEXT_TAGS])
 def test_every_way_to_read_a_text_has_a_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = objects(["doc", name], capsys)
     (one,) = [m for m in found["meanings"] if m["kind"] == "reading"]

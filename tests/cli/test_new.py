@@ -12,7 +12,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.draft_spec import draft_spec
 from specc.driver.python_arguments import open_spec_argument
-from specc.driver.spec_instance import SCHEMA, SpecInstance, write_instance
+from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
 from specc.library.spec_files import list_builtin_specs
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -78,22 +78,22 @@ def test_the_file_is_written_with_what_editors_need(
     assert cli.main(["new", "vit", "my.yaml"]) == 0
     assert "specc check my.yaml" in capsys.readouterr().out
     first = (tmp_path / "my.yaml").read_text().splitlines()[0]
-    assert first == f"# yaml-language-server: $schema=./{SCHEMA}"  # with the space
-    assert json.loads((tmp_path / SCHEMA).read_text())["$schema"].startswith(
+    assert first == f"# yaml-language-server: $schema=./{SCHEMA_FILE}"  # with the space
+    assert json.loads((tmp_path / SCHEMA_FILE).read_text())["$schema"].startswith(
         "http://json-schema.org/draft-07"
     )
     assert cli.main(["check", "my.yaml"]) == 0
     assert cli.main(["new", "vit", "plain.yaml", "--no-schema"]) == 0
     assert "$schema" not in (tmp_path / "plain.yaml").read_text()
     assert cli.main(["new", "vit", "deep/my.specc"]) == 0
-    assert not (tmp_path / "deep" / SCHEMA).exists()
+    assert not (tmp_path / "deep" / SCHEMA_FILE).exists()
     # another file of that name is not replaced, nor is what somebody has changed
     assert cli.main(["new", "gpt2", "my.yaml"]) == 1
     assert cli.main(["new", "gpt2", "my.yaml", "--force"]) == 0
     assert "extends: gpt2" in (tmp_path / "my.yaml").read_text()
-    (tmp_path / SCHEMA).write_text("{}")
+    (tmp_path / SCHEMA_FILE).write_text("{}")
     assert cli.main(["new", "gpt2", "other.yaml"]) == 0
-    assert (tmp_path / SCHEMA).read_text() == "{}"
+    assert (tmp_path / SCHEMA_FILE).read_text() == "{}"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_what_a_line_says() -> None:
 def test_a_terminal_sees_it_and_its_last_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
-    monkeypatch.setattr("specc.cli.terminal.PATIENCE", -1.0)
+    monkeypatch.setattr("specc.cli.terminal.PROGRESS_DELAY", -1.0)
     with show_write_progress("writing"):
         watch = WRITE_PROGRESS.get()
         assert watch is not None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specc.decode.generation_settings import GenerationArguments, GenerationSettings, merge_settings
-from specc.decode.setting_table import OPTIONS
+from specc.decode.setting_table import GENERATION_OPTIONS
 from specc.diagnostics.diagnostic import Failed
 
 BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "length_penalty": 0.6}}
@@ -130,4 +130,6 @@ def test_all_faults_are_told_at_once() -> None:
 
 def test_type_checkers_know_every_setting() -> None:
     """`GenerationArguments` names what `options` checks, no more and no less."""
-    assert set(GenerationArguments.__annotations__) == {option.name for option in OPTIONS}
+    assert set(GenerationArguments.__annotations__) == {
+        option.name for option in GENERATION_OPTIONS
+    }

@@ -13,9 +13,9 @@ from support.looks import HOSTILE, attention, axis, looks, over
 
 from specc.drawing.attention_maps import max_pool_map
 from specc.drawing.attention_sheet import MOST_LEGIBLE, draw_attention_maps
-from specc.drawing.colormap import HIDDEN, ColorScale
+from specc.drawing.colormap import MASKED_COLOR, ColorScale
 from specc.drawing.drawing_marks import CellsMark, Drawing, TextMark, printable_label
-from specc.drawing.png import DENSITY, find_missing_glyphs, render_png
+from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
 from specc.drawing.svg import MOST_PATHS, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -127,7 +127,7 @@ def test_what_a_mask_hides_is_no_zero():
     hidden = ~np.tril(np.ones((1, 4, 4), np.bool_))
     drawing = draw_attention_maps(looks(attention(weights, hidden=hidden)))
     (table,) = cells(drawing)
-    gray = (table.colors == HIDDEN).all(-1)
+    gray = (table.colors == MASKED_COLOR).all(-1)
     np.testing.assert_array_equal(gray, hidden[0])
     assert "masked" in texts(drawing)
     assert "masked" not in texts(draw_attention_maps(looks(attention(weights))))
@@ -167,7 +167,7 @@ def test_any_size_gives_a_picture_with_a_margin(shape):
     Xml.fromstring(render_svg(drawing))
     with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
-    size = (round(drawing.height * DENSITY), round(drawing.width * DENSITY), 3)
+    size = (round(drawing.height * PIXELS_PER_POINT), round(drawing.width * PIXELS_PER_POINT), 3)
     assert found.shape == size
     for edge in (found[0], found[-1], found[:, 0], found[:, -1]):
         assert (edge == 255).all()
@@ -181,8 +181,8 @@ def test_a_png_has_the_colors_where_the_drawing_has_them():
         rows, columns = table.colors.shape[:2]
         for r in range(rows):
             for c in range(columns):
-                y = round((table.y + (r + 0.5) * table.height / rows) * DENSITY)
-                x = round((table.x + (c + 0.5) * table.width / columns) * DENSITY)
+                y = round((table.y + (r + 0.5) * table.height / rows) * PIXELS_PER_POINT)
+                x = round((table.x + (c + 0.5) * table.width / columns) * PIXELS_PER_POINT)
                 assert (found[y, x] == table.colors[r, c]).all()
 
 

@@ -46,7 +46,7 @@ def test_a_model_is_rounded_by_its_own_texts(
 def test_a_large_model_writes_with_few_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("specc.driver.calibrate_weights.LARGE", 0)
+    monkeypatch.setattr("specc.driver.calibrate_weights.STREAMED_WEIGHT_BYTES", 0)
     path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "2")
     said = capsys.readouterr().err
     assert "samples, generated with round-to-nearest weights" in said

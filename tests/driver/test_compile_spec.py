@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import specc
-from specc.artifact.manifest import KEY, RandomWeights
+from specc.artifact.manifest import METADATA_KEY, RandomWeights
 from specc.cli.main import main
 from specc.runtime.loaded_model import read_manifest
 from specc.weights.formats.safetensors import write_safetensors
@@ -83,9 +83,9 @@ def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(spec: Path, tmp_path
         )
         == 0
     )
-    facts = json.loads({p.key: p.value for p in onnx.load(second).metadata_props}[KEY])["weights"][
-        "files"
-    ]
+    facts = json.loads({p.key: p.value for p in onnx.load(second).metadata_props}[METADATA_KEY])[
+        "weights"
+    ]["files"]
     assert [f["name"] for f in facts] == ["w.safetensors"]
     assert facts[0]["bytes"] == checkpoint.stat().st_size
     assert len(facts[0]["sha256"]) == 64

@@ -58,7 +58,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text_of(model: Path) -> str:
-    (entry,) = [e for e in onnx.load(model).metadata_props if e.key == manifest.KEY]
+    (entry,) = [e for e in onnx.load(model).metadata_props if e.key == manifest.METADATA_KEY]
     return str(entry.value)
 
 

@@ -16,7 +16,11 @@ from specc.decode.generation_settings import merge_settings
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.huggingface import generation_config
-from specc.huggingface.generation_config import KINDS, PublishedGeneration, apply_generation_config
+from specc.huggingface.generation_config import (
+    KEY_TYPES,
+    PublishedGeneration,
+    apply_generation_config,
+)
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, ModelDefinition
 
@@ -123,10 +127,10 @@ def test_what_is_not_followed_is_refused(keys: dict[str, Any], tmp_path: Path) -
 ODD: list[Any] = [True, 0, 3, 2**70, 0.5, "", "5", [], [3], [[3, 4]], {}, {"3": 4}]
 
 
-@pytest.mark.parametrize("key", KINDS)
+@pytest.mark.parametrize("key", KEY_TYPES)
 def test_what_a_key_cannot_be_is_refused(key: str, tmp_path: Path) -> None:
     """Passed over as if absent, it would write other texts in silence."""
-    kind, _ = KINDS[key]
+    kind, _ = KEY_TYPES[key]
     for value in ODD:
         if type(value) is not kind:
             with pytest.raises(Failed, match=f"E0847(.|\n)*{key}"):
@@ -187,7 +191,7 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
         due = with_vocabulary(Path(folder), {key: clean} if clean else {})
     assert made.model.generation
     assert due.model.generation
-    word = generation_config.BESIDE.get(key, "bad_words_ids")
+    word = generation_config.GENERAL_KEYS.get(key, "bad_words_ids")
     wanted = {**due.model.generation.settings, **({} if clean else {word: []})}
     assert made.model.generation.settings == wanted
     (said,) = set(made.remarks) - set(due.remarks)

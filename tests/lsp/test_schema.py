@@ -94,7 +94,7 @@ def test_there_are_such_cases() -> None:
 def test_every_key_of_the_reader_is_in_it() -> None:
     """A key that the language has got since is written into `specc.lsp.json_schema`."""
     assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
-    assert set(json_schema.ITEMS) == set(LISTED_ITEMS)
+    assert set(json_schema.ITEM_SCHEMAS) == set(LISTED_ITEMS)
     assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_FORMS)
     field = SCHEMA["definitions"]["field"]["properties"]
     assert set(field) == set(FIELD_KEYS)

@@ -13,7 +13,11 @@ import specc
 from specc.cli.main import main
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.runtime.attention_weights import TURN, compute_attention_weights, find_attentions
+from specc.runtime.attention_weights import (
+    ITERATION_SEPARATOR,
+    compute_attention_weights,
+    find_attentions,
+)
 from specc.runtime.random_inputs import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
@@ -61,7 +65,7 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
         return
     given = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
-    scopes = list(dict.fromkeys(scope.partition(TURN)[0] for scope in weights))
+    scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
     assert scopes == list(find_attentions(graph))
     assert len(scopes) == count(graph)
     usual = model.run(**given)
@@ -70,7 +74,7 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope
-        value = find_attentions(graph)[scope.partition(TURN)[0]].value
+        value = find_attentions(graph)[scope.partition(ITERATION_SEPARATOR)[0]].value
         assert value.node is not None
         if isinstance(value.node.op, ops.Attend | ops.MaskedSoftmax | ops.Softmax):
             total = found.sum(-1)

@@ -21,7 +21,7 @@ from support.turns import in_two
 import specc
 from specc.api import Model
 from specc.runtime.generator import Generator, standalone_generator_of
-from specc.runtime.steppers import SHORTEST, FullForwardStepper, KVCacheStepper
+from specc.runtime.steppers import MIN_BUFFER_ROWS, FullForwardStepper, KVCacheStepper
 
 TARGETS = ("ort-cpu", "onnx")
 WINDOWED = {
@@ -29,7 +29,7 @@ WINDOWED = {
     "encoder.attention.mask": "window(2, ahead=1)",
 }
 SPECS: dict[str, dict[str, object]] = {
-    "gpt2": SMALL["gpt2"] | {"layers": 1, "context": 2 * SHORTEST},
+    "gpt2": SMALL["gpt2"] | {"layers": 1, "context": 2 * MIN_BUFFER_ROWS},
     "small_translator": SMALL["small_translator"] | WINDOWED,
     "conv_lm": SMALL["conv_lm"],
     "rwkv": SMALL["rwkv"],
@@ -156,7 +156,7 @@ def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: 
 @pytest.mark.parametrize("name", SPECS)
 def test_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    prompts = rng.integers(3, VOCAB, (rows, SHORTEST - 4)).tolist()
+    prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_ROWS - 4)).tolist()
     steps, full, first = begun(package(name, target), prompts, [[5, 4, 3]] * rows)
     assert_same(steps.step(first), full.step(first), "the prompt")
     for count in (2, 1, 5, 1, 2):

@@ -23,7 +23,7 @@ from support.published import from_module, randomized
 
 import specc
 from specc.api import Model
-from specc.runtime.steppers import SHORTEST
+from specc.runtime.steppers import MIN_BUFFER_ROWS
 from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity
@@ -349,7 +349,7 @@ def test_texts_longer_than_a_buffer_is_at_first(
     """Nothing ends them: theirs have a stop that is no token of the model, ours none."""
     endless: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
     ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
-    assert LONG > SHORTEST
+    assert LONG > MIN_BUFFER_ROWS
     published_texts = theirs(name, PROMPTS, **endless)
     assert min(t.closest for t in published_texts) > APART
     model = package(name, target)

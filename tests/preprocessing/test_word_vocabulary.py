@@ -13,7 +13,7 @@ import specc
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.preprocessing.records import TextWords
 from specc.preprocessing.text_codec import decode_text, encode_text_ids, token_label
-from specc.preprocessing.vocabulary import SPECIAL, find_unreachable_words, word_ids
+from specc.preprocessing.vocabulary import SPECIAL_TOKEN, find_unreachable_words, word_ids
 from specc.weights.formats.safetensors import write_safetensors
 
 LISTED = ("<pad>", "the", "cat", "cat's", "well-known", "sat", ".", "u.s.", "[UNK]")
@@ -125,7 +125,9 @@ def test_words_that_no_text_is_read_as() -> None:
     assert find_unreachable_words(small) == ["Dog", "new york", "\u00a0x", "ÉTÉ"]
     for record in (TextWords(vocab), small):
         for number, word in enumerate(vocab):
-            told = word in find_unreachable_words(record) or SPECIAL.fullmatch(word) is not None
+            told = (
+                word in find_unreachable_words(record) or SPECIAL_TOKEN.fullmatch(word) is not None
+            )
             try:
                 read = word_ids(word, record)
             except Failed:

@@ -18,7 +18,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.loaded_model import load_model
-from specc.verification.rounding_errors import FORMS
+from specc.verification.rounding_errors import HALF_FORMATS
 from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")
@@ -45,7 +45,7 @@ def test_rounding_is_that_of_the_type(name: str, dtype: type) -> None:
     x = np.concatenate([some, edges, middle]).astype(np.float32)
     with np.errstate(over="ignore"):
         wanted = x.astype(dtype).astype(np.float64)
-    np.testing.assert_array_equal(FORMS[name].rounded(x.astype(np.float64)), wanted)
+    np.testing.assert_array_equal(HALF_FORMATS[name].rounded(x.astype(np.float64)), wanted)
 
 
 def compiled(spec: str, out: Path, dtype: str, *more: str) -> int:

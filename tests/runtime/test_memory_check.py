@@ -111,7 +111,7 @@ def test_a_container_counts_where_it_is_less(
 ) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\nSwapFree: 2 kB\n")
-    monkeypatch.setattr(memory_check, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory_check, "_MEMINFO_FILE", meminfo)
     group = (tmp_path, "memory.max", "memory.current", "inactive_file")
     monkeypatch.setattr(memory_check, "_CGROUP_FILES", (group,))
     assert memory_check.get_free_memory() == 7 * 1024

@@ -13,7 +13,7 @@ import pytest
 from support.packed import packed
 
 from specc.artifact import package_index
-from specc.artifact.package_index import NAME, is_path_below, is_plain_file_name
+from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_file_name
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
@@ -36,9 +36,9 @@ def fault(folder: Path, contents: bool = False) -> Diagnostic:
 
 def changed(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """The index with something changed in it."""
-    data = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    data = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
     change(data)
-    (folder / NAME).write_text(json.dumps(data), encoding="utf-8")
+    (folder / INDEX_FILE).write_text(json.dumps(data), encoding="utf-8")
 
 
 def cut(path: Path) -> None:
@@ -60,7 +60,7 @@ def linked(path: Path) -> None:
 def test_a_file_that_is_missing_or_cut_or_a_link_is_named(
     damage: Callable[[Path], None], pair: Path
 ) -> None:
-    for path in [p for p in pair.iterdir() if p.name != NAME]:
+    for path in [p for p in pair.iterdir() if p.name != INDEX_FILE]:
         data = path.read_bytes()
         damage(path)
         found = fault(pair)
@@ -110,7 +110,7 @@ def test_exchanged_graphs_are_refused(pair: Path) -> None:
 
 
 BAD_NAMES = [
-    "../score.onnx", "/etc/passwd", "a/b.onnx", "..", ".", "", "a\\b.onnx", "C:score.onnx", ".hidden", "a\0b", NAME,
+    "../score.onnx", "/etc/passwd", "a/b.onnx", "..", ".", "", "a\\b.onnx", "C:score.onnx", ".hidden", "a\0b", INDEX_FILE,
     "a\nb", "x" * 300, "trailing.",
 ]  # fmt: skip
 
@@ -179,14 +179,14 @@ def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
     "data", [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b'{"format": ' + b"9" * 5000 + b"}"]
 )
 def test_what_is_no_index_is_refused(data: bytes, pair: Path) -> None:
-    (pair / NAME).write_bytes(data)
+    (pair / INDEX_FILE).write_bytes(data)
     assert fault(pair).code == "E0831"
 
 
 def test_an_index_of_the_largest_size_is_read_and_one_byte_more_is_not(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = (pair / NAME).stat().st_size
+    size = (pair / INDEX_FILE).stat().st_size
     monkeypatch.setattr(package_index, "MOST_BYTES", size)
     open_package(pair)
     monkeypatch.setattr(package_index, "MOST_BYTES", size - 1)

@@ -12,7 +12,7 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.runtime.triton_export import MARK
+from specc.runtime.triton_export import FILE_HEADER
 
 SPEC = """specc 1
 model small
@@ -37,7 +37,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_the_configuration_is_that_of_the_model(repository: Path) -> None:
     text = (repository / "config.pbtxt").read_text()
-    assert text.startswith(MARK)
+    assert text.startswith(FILE_HEADER)
     ports = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ ([\d, ]+) \](.*)\}', text)
     assert [(n, t, d, bool(r.strip())) for n, t, d, r in ports] == [
         ("x", "TYPE_FP32", "3", False),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
-from specc.driver.profiles.export_profile import ROWS, apply_profile
+from specc.driver.profiles.export_profile import RETURNED_LOGITS, apply_profile
 from specc.driver.profiles.graph_replay import ProfiledGraphs
 from specc.driver.spec_weight_rules import required_parameters
 from specc.incremental.derivation import derive_encoder_and_step
@@ -48,7 +48,7 @@ def in_profile(profile: str, spec: str, seed: int = 0, **sets: object) -> InProf
     generation = found.model.generation
     assert generation
     derived = derive_encoder_and_step(
-        found.model.graph, generation.growing, {generation.source: ROWS[profile]}
+        found.model.graph, generation.growing, {generation.source: RETURNED_LOGITS[profile]}
     )
     return InProfile(
         found, random_weights(found, seed), apply_profile(profile, found.model, derived)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specc.artifact.manifest import KEY, Manifest
+from specc.artifact.manifest import METADATA_KEY, Manifest
 from specc.backend import EmittedModel, PackageGraph, PackageMetadata, Texts, WrittenModel
 from specc.driver import reading_section as readings
 from specc.driver import weight_sources as loading
@@ -81,7 +81,7 @@ def manifest_text(
             opset=23,
             attentions=emitted.attentions,
         )
-        return {KEY: manifest.dump()}
+        return {METADATA_KEY: manifest.dump()}
 
     return made
 

@@ -4,7 +4,7 @@ import pytest
 
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
-from specc.visualize.cost_plot import LEAST, MOST, WINDOW, compute_cost_curves
+from specc.visualize.cost_plot import COMPARED_WINDOW, LEAST, MOST, compute_cost_curves
 
 ATTENTION = """specc 1
 model m
@@ -37,8 +37,8 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
         assert value == n * n * 2 * 8
         assert found["all but attention"][n] == 4 * 8 * 8 * n
         assert found["all of it"][n] == value + 4 * 8 * 8 * n
-        less = n * min(n, WINDOW) * 2 * 8 + 4 * 8 * 8 * n
-        assert found[f"with a window of {WINDOW}"][n] == pytest.approx(less)
+        less = n * min(n, COMPARED_WINDOW) * 2 * 8 + 4 * 8 * 8 * n
+        assert found[f"with a window of {COMPARED_WINDOW}"][n] == pytest.approx(less)
     assert set(found["attention"]) == {2**p for p in range(6, 15)}
 
 
@@ -47,7 +47,7 @@ def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
     whole, done = found["all at once"], found["all of it"]
     assert whole[MOST] == MOST * MOST * 2 * 8 + 4 * 8 * 8 * MOST
     assert done[MOST] < whole[MOST] / 50
-    assert f"with a window of {WINDOW}" not in found
+    assert f"with a window of {COMPARED_WINDOW}" not in found
     # from some length on it grows as the length does
     assert done[MOST] / done[MOST // 2] == pytest.approx(2, rel=0.01)
     assert all(done[n] <= whole[n] for n in done)

@@ -16,8 +16,8 @@ from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 from specc.library.spec_files import list_builtin_specs
 from specc.visualize.block_dataflow import (
-    LENGTHS,
-    THROUGH,
+    LENGTH_OPERATIONS,
+    VIEW_OPERATIONS,
     FlowItem,
     find_node_scopes,
     is_float_value,
@@ -72,7 +72,7 @@ class Oracle:
                 weight = node is None and value not in self.inputs
                 if not weight and (is_float_value(value) or not mask):
                     yield value
-            elif not isinstance(node.op, LENGTHS):
+            elif not isinstance(node.op, LENGTH_OPERATIONS):
                 open_ += [(a, mask or self.hides(a, node)) for a in node.args if a]
 
     def hides(self, arg: Value, node: Node) -> bool:
@@ -82,7 +82,7 @@ class Oracle:
 
 def is_computed(node: Node, results: tuple[Value, ...]) -> bool:
     """Return whether a node computes floats, rather than a view of some."""
-    return is_float_value(results[0]) and not isinstance(node.op, THROUGH)
+    return is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
 
 
 def shown_blocks(root: Block) -> list[Block]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specc.weights.external_data import (
-    LARGE,
+    PAGE_ALIGNED_BYTES,
     ExternalLocation,
     TensorPiece,
     can_store_inline,
@@ -34,13 +34,15 @@ def weights(tmp_path: Path) -> Path:
 
 def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
     found = plan_external_data(
-        [piece("a", 10), piece("b", 4), piece("big", LARGE), piece("empty", 0)], tmp_path, link=True
+        [piece("a", 10), piece("b", 4), piece("big", PAGE_ALIGNED_BYTES), piece("empty", 0)],
+        tmp_path,
+        link=True,
     )
     assert found.copied == {
         "a": (0, 10),
         "b": (64, 4),
-        "big": (4096, LARGE),
-        "empty": (4096 + LARGE, 0),
+        "big": (4096, PAGE_ALIGNED_BYTES),
+        "empty": (4096 + PAGE_ALIGNED_BYTES, 0),
     }
     assert found.places("w.bin")["b"] == ExternalLocation("w.bin", 64, 4)
     data = b"".join(

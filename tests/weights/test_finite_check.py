@@ -16,22 +16,22 @@ from specc.diagnostics.diagnostic import Failed
 from specc.weights.finite_check import check_finite
 from specc.weights.formats import safetensors
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.formats.safetensors_header import FLOATS, NUMPY
+from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 
-KINDS = sorted(name for name in FLOATS if name in NUMPY)
+KINDS = sorted(name for name in FLOAT_DTYPES if name in NUMPY_DTYPES)
 
 
 def patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
     """Of eight bits all there are; of more those around every power of the exponent."""
-    bits = 8 * NUMPY[dtype].itemsize
+    bits = 8 * NUMPY_DTYPES[dtype].itemsize
     if bits == 8:
-        return np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+        return np.arange(256, dtype=np.uint8).view(NUMPY_DTYPES[dtype])
     words = {(1 << n) + d for n in range(bits + 1) for d in range(-3, 4)}
     words |= {word ^ (1 << bits - 1) for word in words}
     words |= {(0x7C00 << 1 >> 1) + d for d in range(-3, 4)} if bits == 16 else set()
     words |= {base + s + d for base in (0x7C00, 0x7F80) for s in (0, 1 << 15) for d in range(-3, 4)}
     inside = sorted(word for word in words if 0 <= word < 1 << bits)
-    return np.array(inside, f"u{bits // 8}").view(NUMPY[dtype])
+    return np.array(inside, f"u{bits // 8}").view(NUMPY_DTYPES[dtype])
 
 
 @pytest.mark.parametrize("dtype", KINDS)
@@ -41,7 +41,7 @@ def test_each_value_is_taken_as_numpy_takes_it(dtype: str) -> None:
             finite = bool(np.isfinite(value).all())
             # beside ordinary numbers of either sign, which must not hide it
             block = (
-                np.concatenate([np.array([1, -1, 0], NUMPY[dtype]), value])
+                np.concatenate([np.array([1, -1, 0], NUMPY_DTYPES[dtype]), value])
                 if dtype != "f8_e8m0"
                 else value
             )

@@ -15,7 +15,7 @@ def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
     hessian = inputs.T @ inputs
     diagonal = np.diag(hessian).copy()
     diagonal[diagonal == 0] = 1.0
-    np.fill_diagonal(hessian, diagonal + gptq.DAMP * diagonal.mean())
+    np.fill_diagonal(hessian, diagonal + gptq.DAMPING_FRACTION * diagonal.mean())
     inverse = np.linalg.inv(hessian)
     left = row.astype(np.float64)
     numbers = np.zeros(len(row), np.int64)
@@ -53,7 +53,7 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
     factor = gptq.cholesky_factor(products.copy())
-    damped = products + gptq.DAMP * np.diag(products).mean() * np.eye(601)
+    damped = products + gptq.DAMPING_FRACTION * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()
 

@@ -50,7 +50,7 @@ def equation(w: NDArray[Any], product: NDArray[Any], scale: float) -> NDArray[An
 def test_a_linear_map(
     dtype: Any, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lora, "ROWS", rows)
+    monkeypatch.setattr(lora, "MERGE_CHUNK", rows)
     w, a, b = drawn(10, 4, dtype=dtype), drawn(3, 4), drawn(10, 3)
     with merged(tmp_path, {"m.weight": w, "n": drawn(2)}, halves(a, b)) as found:
         wanted = equation(w, b.astype(np.float64) @ a.astype(np.float64), 5 / 3)

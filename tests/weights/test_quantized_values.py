@@ -74,11 +74,13 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
             here = [np.float32(x) for x in row[start : start + block]]
             most = max(here, key=abs)  # the first of several
             scale = abs(most) / np.float32(127) if bits == 8 else most / np.float32(-8)
-            scale = scale if abs(scale) >= int_quantization.LEAST else int_quantization.LEAST
+            scale = (
+                scale if abs(scale) >= int_quantization.MIN_SCALE else int_quantization.MIN_SCALE
+            )
             low, high = (-127, 127) if bits == 8 else (-8, 7)
             whole = [min(max(round(float(x / scale)), low), high) for x in here]
             whole += [0] * (block - len(here))
-            moved = [n + int_quantization.MIDDLE[bits] for n in whole]
+            moved = [n + int_quantization.CODE_OFFSETS[bits] for n in whole]
             packed += bytes(moved) if bits == 8 else halves(np.array(moved))
             scales.append(scale)
     return bytes(packed), np.array(scales, np.float32).tobytes()

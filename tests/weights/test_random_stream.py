@@ -8,7 +8,7 @@ import pytest
 
 from specc.weights import random_stream
 from specc.weights.random_stream import (
-    BLOCK,
+    BLOCK_WORDS,
     Floats,
     fill_array,
     fold_key,
@@ -54,7 +54,7 @@ def test_an_element_depends_on_its_number_only(make: Callable[[int, int, int], F
 
 
 def test_arrays_longer_than_a_block_have_no_seams() -> None:
-    count = 2 * BLOCK + 5
+    count = 2 * BLOCK_WORDS + 5
     key = stream_key(3, "w")
     assert np.array_equal(
         normal_array(3, "w", (count,), 1.0), random_stream.normal_block(key, 0, count)

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.dim import Dim
-from specc.weights.random_stream import GAMMA, M1, M2, hash_fnv1a
+from specc.weights.random_stream import (
+    SPLITMIX_GAMMA,
+    SPLITMIX_MULTIPLIER_1,
+    SPLITMIX_MULTIPLIER_2,
+    hash_fnv1a,
+)
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
@@ -60,13 +65,13 @@ def emit_uniform(g: Emitter, key: str) -> str:
 
 def _emit_random_word(g: Emitter, key: str, n: str) -> str:
     """`random.word`, as `mix(key + n · GAMMA + GAMMA)`."""
-    steps = g.node("Mul", n, g.constant(GAMMA, "u64"))
-    return _emit_mix(g, g.node("Add", g.node("Add", key, g.constant(GAMMA, "u64")), steps))
+    steps = g.node("Mul", n, g.constant(SPLITMIX_GAMMA, "u64"))
+    return _emit_mix(g, g.node("Add", g.node("Add", key, g.constant(SPLITMIX_GAMMA, "u64")), steps))
 
 
 def _emit_mix(g: Emitter, z: str) -> str:
-    z = g.node("Mul", _emit_xor_shift(g, z, 30), g.constant(M1, "u64"))
-    z = g.node("Mul", _emit_xor_shift(g, z, 27), g.constant(M2, "u64"))
+    z = g.node("Mul", _emit_xor_shift(g, z, 30), g.constant(SPLITMIX_MULTIPLIER_1, "u64"))
+    z = g.node("Mul", _emit_xor_shift(g, z, 27), g.constant(SPLITMIX_MULTIPLIER_2, "u64"))
     return _emit_xor_shift(g, z, 31)
 
 

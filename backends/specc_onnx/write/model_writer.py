@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from specc.artifact.manifest import DOC
+from specc.artifact.manifest import DOC_METADATA_KEY
 from specc.artifact.weight_files import WeightFileFacts, checkpoint_facts
 from specc.backend import EmittedModel, How, Texts, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
@@ -161,7 +161,7 @@ def write_prepared_graphs(
         attach_weights(built, stored, values, data)
         if metadata:
             texts = dict(metadata(_describe_built_model(built, stored)))
-            add_model_docs(built.model, built.graph, texts.pop(DOC, ""))
+            add_model_docs(built.model, built.graph, texts.pop(DOC_METADATA_KEY, ""))
             add_metadata(built.model, texts)
         out.entry(name, serialize_model(built.model))
         if len(entries) > 1:

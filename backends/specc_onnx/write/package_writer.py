@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specc.artifact.package_index import (
-    NAME,
+    INDEX_FILE,
     PackageIndex,
     find_superseded_files,
     is_plain_file_name,
@@ -89,7 +89,7 @@ def write_package(
             sources=about.sources,
             every_load=every_load,
         )
-        out.entry(NAME, [index.dump()])
+        out.entry(INDEX_FILE, [index.dump()])
     return WrittenModel(folder, data, prepared.stored.plan, _list_file_sizes(folder, index))
 
 
@@ -103,7 +103,7 @@ def _find_superseded(folder: Path, old: PackageIndex | None) -> Sequence[str]:
 def _list_file_sizes(folder: Path, index: PackageIndex) -> tuple[tuple[Path, int], ...]:
     """Every file with its bytes; the index, which does not list itself, comes last."""
     sizes = [(folder / name, facts.bytes) for name, facts in index.files.items()]
-    return (*sizes, (folder / NAME, len(index.dump())))
+    return (*sizes, (folder / INDEX_FILE, len(index.dump())))
 
 
 def _check_targets(
@@ -116,7 +116,7 @@ def _check_targets(
     force: bool,
 ) -> dict[str, FileDigest]:
     """Check that names are free or ours to replace; return the extras already there."""
-    due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), NAME]
+    due = [*(p.file for p in parts.values()), *(e.name for e in extras if not e.hashed), INDEX_FILE]
     for name in due:
         _check_is_file(folder / name)
     kept = _find_kept_extras(folder, old, extras)
@@ -192,7 +192,7 @@ def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
 
 def _is_specc_file(path: Path) -> bool:
     """Whether a file's own content says so: an index, or a model with our metadata."""
-    if path.name == NAME:
+    if path.name == INDEX_FILE:
         return is_package_index(path)
     return path.suffix == ".onnx" and is_specc_model(path)
 

@@ -17,12 +17,12 @@ from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, ModelDefinition
 
 GENAI_FILE = "genai_config.json"
-UNBOUNDED = 131072
+DEFAULT_MAX_LENGTH = 131072
 """Maximum sequence length of a model without a limit. Caches grow on demand, so a large
 value costs nothing.
 """
 
-CACHES = {
+CACHE_NAME_PATTERNS = {
     "past_key_names": "past_key_values.%d.key",
     "past_value_names": "past_key_values.%d.value",
     "present_key_names": "present.%d.key",
@@ -50,9 +50,9 @@ def build_genai_config(
         "head_size": features,
         "num_hidden_layers": len(states) // 2,
         "num_key_value_heads": heads,
-        "inputs": inputs | {n: p for n, p in CACHES.items() if n.startswith("past")},
+        "inputs": inputs | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("past")},
         "outputs": {"logits": LOGITS}
-        | {n: p for n, p in CACHES.items() if n.startswith("present")},
+        | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
     }
     longest = max_sequence_length(model, generation)
     tokens = {
@@ -78,7 +78,7 @@ def build_genai_config(
 
 def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
     """Return the maximum sequence length in tokens: the smallest position embedding table,
-    else the config's `context`, else `UNBOUNDED`.
+    else the config's `context`, else `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
@@ -87,7 +87,7 @@ def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> 
     return (
         context
         if isinstance(context, int) and not isinstance(context, bool) and context > 0
-        else UNBOUNDED
+        else DEFAULT_MAX_LENGTH
     )
 
 
@@ -127,7 +127,11 @@ def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
     return made
 
 
-ROWS: Mapping[str, Literal["newest", "new"]] = {"specc": "newest", "hf": "new", "genai": "newest"}
+RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
+    "specc": "newest",
+    "hf": "new",
+    "genai": "newest",
+}
 """Logits that the step graph returns: the newest token's, or all new tokens' (`hf` readers)."""
 
 

@@ -27,7 +27,7 @@ class ProfiledGraphs:
     files: Mapping[str, object] = field(default_factory=dict)
 
 
-READERS = {
+PROFILE_READERS = {
     "hf": "the reader of this profile (Optimum, transformers.js)",
     "genai": "onnxruntime-genai",
 }

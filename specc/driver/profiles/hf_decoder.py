@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from specc.driver.profiles.graph_replay import (
-    READERS,
+    PROFILE_READERS,
     GraphReplay,
     fail_unsupported_profile,
     rename_lengths,
@@ -15,7 +15,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value
 from specc.ir.types import Type
 
-KINDS = {
+STATE_DESCRIPTIONS = {
     "carry": "the state of a loop or a cumulative sum",
     "rows": "a cache that is not keys or values of an attention",
 }
@@ -58,11 +58,11 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
 
 
 def _check_state(profile: str, state: DecodeState) -> None:
-    reader = READERS[profile]
+    reader = PROFILE_READERS[profile]
     if state.role not in ("key", "value"):
         fail_unsupported_profile(
             profile,
-            f"a step keeps `{_state_label(state)}`, {KINDS[state.role]}",
+            f"a step keeps `{_state_label(state)}`, {STATE_DESCRIPTIONS[state.role]}",
             [f"{reader} passes only keys and values from step to step"],
         )
     if state.initial:
@@ -81,7 +81,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
                 "so the cache must keep all positions"
             ],
         )
-    if (state.type.rank, state.rows, state.batch) not in _LAYOUTS:
+    if (state.type.rank, state.rows, state.batch) not in _RESHAPABLE_LAYOUTS:
         fail_unsupported_profile(
             profile,
             f"`{_state_label(state)}` has the type {state.type}",
@@ -89,7 +89,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
         )
 
 
-_LAYOUTS = {(4, 2, 0), (4, 1, 0), (3, 1, 0)}
+_RESHAPABLE_LAYOUTS = {(4, 2, 0), (4, 1, 0), (3, 1, 0)}
 """Rank, time axis and batch axis of the states that can be reshaped to
 [batch, heads, positions, features].
 """
@@ -149,7 +149,7 @@ def build_decoder(
         fail_unsupported_profile(
             profile,
             f"`{once[0]}` is computed once and passed to every step",
-            [f"{READERS[profile]} runs no encoder"],
+            [f"{PROFILE_READERS[profile]} runs no encoder"],
         )
     lengths = name_lengths(derived, layers)
     step = rename_lengths(derived.step, lengths)
@@ -196,7 +196,7 @@ def _declare_other_input(
             fail_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
-                [f"{READERS[profile]} gives one mask, `{MASK}`"],
+                [f"{PROFILE_READERS[profile]} gives one mask, `{MASK}`"],
             )
         if whole:
             return replay.mask(MASK, value.type)
@@ -208,7 +208,7 @@ def _declare_other_input(
     fail_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
-        [f"{READERS[profile]} gives only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
+        [f"{PROFILE_READERS[profile]} gives only `{IDS}`, `{MASK}` and `{POSITIONS}`"],
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from specc.driver.profiles.graph_replay import (
-    READERS,
+    PROFILE_READERS,
     GraphReplay,
     ProfiledGraphs,
     fail_unsupported_profile,
@@ -98,7 +98,11 @@ def _key_and_value(
 
 
 SOURCE_ROWS = "encoder_sequence_length"
-SOURCES = {("i64", 2): "input_ids", ("f32", 4): "pixel_values", ("f32", 3): "input_features"}
+ENCODER_INPUT_NAMES = {
+    ("i64", 2): "input_ids",
+    ("f32", 4): "pixel_values",
+    ("f32", 3): "input_features",
+}
 """Name of the encoder's input by element type and rank: tokens, images, audio."""
 
 
@@ -167,7 +171,7 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
         fail_unsupported_profile(
             "hf",
             f"the decoder has {own} self-attentions and {over} cross-attentions",
-            [f"{READERS['hf']} expects one of each in every layer"],
+            [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
     named = {n for pair in parts.crosses for n in pair.values()}
     handed = [n for n in parts.derived.handed if n in parts.encode.outputs]
@@ -226,7 +230,7 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
     # the generated tokens are the decoder's input, even if `encode` reads them too
     read = [n for n in encode.inputs if n not in (mask, derived.growing)]
     types = [encode.inputs[n].type for n in read]
-    if len(read) != 1 or (types[0].dtype, types[0].rank) not in SOURCES:
+    if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(read, types, strict=True))
         fail_unsupported_profile(
             "hf",
@@ -239,7 +243,7 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
 HIDDEN, LAST, CROSS_MASK = ("encoder_hidden_states", "last_hidden_state", "encoder_attention_mask")
 PAST_OWN, PRESENT_OWN = "past_key_values.{}.decoder.{}", "present.{}.decoder.{}"
 PAST_CROSS, PRESENT_CROSS = "past_key_values.{}.encoder.{}", "present.{}.encoder.{}"
-WORDS = ("key", "value")
+CACHE_PARTS = ("key", "value")
 """The order of keys and values in files: readers rely on it."""
 
 
@@ -265,7 +269,7 @@ def _encoder(parts: EncoderDecoderParts) -> Graph:
     replay = GraphReplay()
     value = encode.inputs[parts.words]
     facts = encode.input_facts[parts.words]
-    name = SOURCES[value.type.dtype, value.type.rank]
+    name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
     replay.now[value] = replay.b.input(name, Input(value.type, below=facts.below, span=facts.span))
     if parts.mask in encode.inputs:
         mask = encode.inputs[parts.mask]
@@ -319,11 +323,12 @@ def _emit_presents(
     own = emit_caches(replay, step, parts.layers, PRESENT_OWN)
     found: dict[str, Value] = {}
     for n, pair in enumerate(parts.crosses):
-        names = [PRESENT_OWN.format(n, word) for word in WORDS]
+        names = [PRESENT_OWN.format(n, word) for word in CACHE_PARTS]
         found |= {name: own[name] for name in names}
         if crossing:
             found |= {
-                PRESENT_CROSS.format(n, word): replay.now[step.inputs[pair[word]]] for word in WORDS
+                PRESENT_CROSS.format(n, word): replay.now[step.inputs[pair[word]]]
+                for word in CACHE_PARTS
             }
     return found
 
@@ -332,16 +337,16 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is found again as a graph output
     encode = parts.encode
-    marked = Graph(**{**encode.__dict__, "outputs": {**encode.outputs, _END: parts.end}})
+    marked = Graph(**{**encode.__dict__, "outputs": {**encode.outputs, _ENCODER_OUTPUT: parts.end}})
     # `encode` has neither new nor past positions
     lengths = {n: d for n, d in parts.lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
-    end = outputs.pop(_END)
+    end = outputs.pop(_ENCODER_OUTPUT)
     return Graph(**{**found.__dict__, "outputs": outputs}), end
 
 
-_END = "the encoder's end"
+_ENCODER_OUTPUT = "the encoder's end"
 """Contains blanks, so that no output of a graph has this name."""
 
 
@@ -389,7 +394,7 @@ def _declare_past_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: 
             now = replace(state, type=value.type)
             given = replay.b.input(PAST_OWN.format(n, word), Input(exported_state_type(now)))
             replay.now[value] = import_cache(replay, now, given)
-        for word in WORDS:
+        for word in CACHE_PARTS:
             value = step.inputs[pair[word]]
             name = PAST_CROSS.format(n, word)
             replay.now[value] = replay.b.input(name, Input(value.type))

@@ -15,7 +15,7 @@ from specc.frontend.builtins.registry import (
 )
 from specc.frontend.node_builder import add_constant, add_log_sigmoid
 from specc.frontend.operators import convert_operands, convert_to_tensor
-from specc.frontend.parameter_kinds import ANYTHING, Anything
+from specc.frontend.parameter_kinds import ANY_KIND, Anything
 from specc.frontend.scalar_arithmetic import get_known_float, is_integer_number
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor, describe_value
 from specc.ir import ops
@@ -79,7 +79,7 @@ def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
 for _fn in POINTWISE_FUNCTIONS:
     BUILTINS[_fn] = Builtin(
         _fn,
-        (BuiltinParameter("x", (ANYTHING,), MISSING, positional=True),),
+        (BuiltinParameter("x", (ANY_KIND,), MISSING, positional=True),),
         _pointwise(_fn),
         False,
         FUNCTION_DOCS[_fn],

@@ -16,7 +16,12 @@ from specc.frontend.node_builder import (
     check_weight_length,
     check_weight_size,
 )
-from specc.frontend.parameter_kinds import TENSOR, Anything, ParameterKinds, get_annotated_kinds
+from specc.frontend.parameter_kinds import (
+    TENSOR_KIND,
+    Anything,
+    ParameterKinds,
+    get_annotated_kinds,
+)
 from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, truncate_to_integer
 from specc.frontend.spec_values import (
     ChoiceValue,
@@ -89,7 +94,7 @@ class Builtin:
     def is_pairwise(self) -> bool:
         """Return whether its only required arguments are two tensors, as for `dot`."""
         needed = [s for s in self.slots if s.default is MISSING]
-        return len(needed) == 2 and all(s.kinds == (TENSOR,) and s.positional for s in needed)
+        return len(needed) == 2 and all(s.kinds == (TENSOR_KIND,) and s.positional for s in needed)
 
 
 BUILTINS: dict[str, Builtin] = {}

@@ -195,7 +195,7 @@ class TupleRule:
         return tuple(map(b.value, given))
 
 
-FLAGS = ("reverse", "optional")
+FLAG_FIELDS = ("reverse", "optional")
 """Fields that say whether a word or a sign is there."""
 
 
@@ -225,7 +225,7 @@ class NodeRule(Generic[N]):
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
             if child is not None:
-                values[name] = b.value(child) if name not in FLAGS else True
+                values[name] = b.value(child) if name not in FLAG_FIELDS else True
                 if name == "name" and self.has_name_span and isinstance(child, Token):
                     values["name_span"] = b.span(child)
         if self.body:

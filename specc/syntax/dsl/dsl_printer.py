@@ -93,7 +93,7 @@ def print_statement(node: ast.Commentable, indent: int) -> list[str]:
         return above + print_headed_body(node, indent)
     if isinstance(node, ast.When):
         return above + print_when(node, indent)
-    if type(node) in SECTIONS:
+    if type(node) in SECTION_LAYOUTS:
         return above + print_section(node, indent)
     if isinstance(node, ast.Field):
         return above + append_comment(print_field(node, indent), node.remarks)
@@ -110,7 +110,7 @@ def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> l
 
 def print_section(node: ast.Commentable, indent: int) -> list[str]:
     """Print a section; on one line if it has few entries and no comments."""
-    head_of, short, entries_of = SECTIONS[type(node)]
+    head_of, short, entries_of = SECTION_LAYOUTS[type(node)]
     head, (children, end) = head_of(node), entries_of(node)
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.remarks)
@@ -154,7 +154,7 @@ def has_commented_field(fields: Iterable[ast.Field]) -> bool:
 
 Entries: TypeAlias = tuple[Sequence[ast.Commentable], tuple[str, ...]]
 """The entries of a section, and the comments at its end."""
-SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
+SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., Entries]]] = {
     ast.Config: (lambda _: "config", 0, lambda n: (n.entries, n.end)),
     ast.Reading: (lambda _: "reading", 3, lambda n: (n.entries, n.end)),
     ast.Weights: (lambda _: "weights", 1, lambda n: (n.rules, n.end)),
@@ -170,7 +170,7 @@ SECTIONS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable[..., E
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
     """Lay out a statement or entry without a body."""
-    return LEAVES[type(node)](node)
+    return LEAF_LAYOUTS[type(node)](node)
 
 
 def layout_option(word: str, value: ast.Expr | None) -> Pieces:
@@ -212,7 +212,7 @@ def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Piec
     return [f"{node.name} = ", *layout_expression(node.value)]
 
 
-LEAVES: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Let: lambda n: [
         *join_with_commas(map(layout_target, n.targets)),
         " = ",
@@ -309,7 +309,7 @@ def layout_block_parameter(node: ast.BlockParameter) -> Pieces:
 
 def layout_header(node: ast.Repeat | ast.Scan | ast.Block) -> Pieces:
     """Lay out the first line of a statement or block, without its brace."""
-    return HEADERS[type(node)](node)
+    return BODY_HEADERS[type(node)](node)
 
 
 def layout_block_header(node: ast.Block) -> Pieces:
@@ -335,8 +335,8 @@ def layout_name_list(word: str, names: Sequence[str]) -> Pieces:
     return [SPACE_BREAK, f"{word} ", *layout_words(names)] if names else []
 
 
-REVERSE: Pieces = [SPACE_BREAK, "reverse"]
-HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
+REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]
+BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Repeat: lambda n: [
         f"repeat {n.variable} in ",
         *layout_expression(n.over),
@@ -349,7 +349,7 @@ HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
         *layout_option("along", n.along),
         *layout_name_list("carry", n.carry),
         *layout_name_list("collect", n.collect),
-        *(REVERSE if n.reverse else ()),
+        *(REVERSE_LAYOUT if n.reverse else ()),
         *layout_option("keep", n.keep),
         *layout_option("until", n.until),
     ],

@@ -83,7 +83,7 @@ def layout_expression(expr: ast.Expr, least: int = CHOICE, operand: bool = False
     weighted = isinstance(expr, ast.Call) and expr.weights is not None
     if get_precedence(expr) < least or (operand and weighted):
         return ["(", *layout_expression(expr), ")"]
-    return EXPRESSIONS[type(expr)](expr)
+    return EXPRESSION_LAYOUTS[type(expr)](expr)
 
 
 def layout_call(expr: ast.Call) -> Pieces:
@@ -144,7 +144,7 @@ def layout_unary(expr: ast.Unary) -> Pieces:
     return [sign, *layout_expression(expr.operand, bound, operand=True)]
 
 
-EXPRESSIONS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
+EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
     ast.NumberLiteral: lambda e: [e.text],
     ast.TextLiteral: lambda e: [quote_text(e.value)],
     ast.Name: lambda e: [e.path],

@@ -11,7 +11,7 @@ from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
 GRAMMAR_DIRECTORY = Path(__file__).parent
-REDUCE = 1
+REDUCE_ACTION = 1
 """Lark's mark of a reduce action; 0 shifts."""
 
 
@@ -173,7 +173,7 @@ def collect_state_actions(
             if isinstance(argument, int):
                 action: int | str = argument
             else:
-                assert kind == REDUCE
+                assert kind == REDUCE_ACTION
                 rule = memo[argument["@"]]
                 action = " ".join(map(json.dumps, [rule["origin"], *rule["expansion"]]))
                 rules[action] = build_rule_entry(rule, terminals)

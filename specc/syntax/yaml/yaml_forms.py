@@ -93,7 +93,7 @@ class Form(Generic[T]):
         self.what = what or f"`{self.keys[0].name}`"
         self.tall = tall
         self.constants: Mapping[str, object] = constants
-        self.has_body = any(key.kind is BODY for key in self.keys)
+        self.has_body = any(key.kind is BODY_KIND for key in self.keys)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -237,10 +237,12 @@ def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> Y
     return make_tall_list([statement_to_yaml(s) for s in statements], end)
 
 
-BODY = ValueKind(lambda r, e, _: Several(parse_yaml_statements(r, e)), body_to_yaml)
-ELSE = ValueKind(BODY.parse, lambda body, end: body_to_yaml(body, end) if body or end else None)
-DOC, DO = Key("doc", TEXT), Key("do", BODY, "body end")
-REQUIRE = Form(ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)])
+BODY_KIND = ValueKind(lambda r, e, _: Several(parse_yaml_statements(r, e)), body_to_yaml)
+ELSE_KIND = ValueKind(
+    BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
+)
+DOC, DO = Key("doc", TEXT), Key("do", BODY_KIND, "body end")
+REQUIRE_FORM = Form(ast.Require, [Key("require", EXPRESSION, "condition"), Key("because", TEXT)])
 STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "repeat": Form(
         ast.Repeat,
@@ -268,22 +270,24 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     ),
     "when": Form(
         ast.When,
-        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE, "otherwise else_end")],
+        [Key("when", EXPRESSION, "condition"), DO, Key("else", ELSE_KIND, "otherwise else_end")],
         "do",
     ),
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
-    "require": REQUIRE,
+    "require": REQUIRE_FORM,
 }
 """The statements that begin with a word; any other is a `parse_yaml_let`."""
 
-CONDITION = Key("when", EXPRESSION, "condition")
+CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIED, LOADED = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
 WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
     "from": Form(ast.WeightsFrom, [Key("from", TEXT, "path")], tall=False),
-    "tie": Form(ast.Tie, [Key("tie", WEIGHT_NAME, "name"), TIED, CONDITION], "to", tall=False),
-    "load": Form(ast.Load, [Key("load", WEIGHT_NAME, "name"), LOADED, CONDITION], "as", tall=False),
-    "ignore": Form(ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION], tall=False),
-    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION], tall=False),
+    "tie": Form(ast.Tie, [Key("tie", WEIGHT_NAME, "name"), TIED, CONDITION_KEY], "to", tall=False),
+    "load": Form(
+        ast.Load, [Key("load", WEIGHT_NAME, "name"), LOADED, CONDITION_KEY], "as", tall=False
+    ),
+    "ignore": Form(ast.Ignore, [Key("ignore", WEIGHT_NAME, "name"), CONDITION_KEY], tall=False),
+    "share": Form(ast.Share, [Key("share", WEIGHT_NAME, "name"), CONDITION_KEY], tall=False),
 }
 
 USE_KEYS = (
@@ -291,15 +295,18 @@ USE_KEYS = (
     Key("from", TEXTS, "sources", "the key"),
     Key("under", WEIGHT_NAME),
 )
-TAKES = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
+SIGNATURE_KEYS = (DOC, Key("in", INPUTS, "params"), Key("out", OUTPUTS, "results"))
 GRAPH_KEYS = (Key("where", EQUATIONS), Key("for", ARCHITECTURES, "made_for"))
 ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
     "block": Form(
-        ast.Block, [Key("block", BLOCK_NAME, "name name_span"), *TAKES, DO], "out do", kind="block"
+        ast.Block,
+        [Key("block", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, DO],
+        "out do",
+        kind="block",
     ),
     "graph": Form(
         ast.Block,
-        [Key("graph", BLOCK_NAME, "name name_span"), *TAKES, *GRAPH_KEYS, DO],
+        [Key("graph", BLOCK_NAME, "name name_span"), *SIGNATURE_KEYS, *GRAPH_KEYS, DO],
         "out do",
         kind="graph",
     ),
@@ -319,7 +326,7 @@ ITEM_FORMS: Mapping[str, Form[ast.Item]] = {
     "use": Form(
         ast.Use, [Key("use", FILES, "path others", "the file"), *USE_KEYS], "as", tall=False
     ),
-    "require": REQUIRE,
+    "require": REQUIRE_FORM,
 }
 """The entries of `items:` that have several keys."""
 

@@ -78,7 +78,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
         fits = (
             last is not None
             and get_top_key(last) == get_top_key(item)
-            and type(item) not in SECTIONS
+            and type(item) not in SECTION_CONVERTERS
         )
         if fits and get_item_key(item):
             # two under one name would be one key twice
@@ -162,7 +162,7 @@ def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
     """Convert a key with its single item."""
-    value = SECTIONS[type(item)](item)
+    value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(get_top_key(item), value, item.remarks, headed=not isinstance(item, ast.Dims))
 
 
@@ -171,7 +171,7 @@ def make_entries(pairs: list[YamlPair], end: tuple[str, ...]) -> YamlMap:
     return YamlMap(pairs, end, tall=bool(pairs or end))
 
 
-SECTIONS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
+SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] = {
     ast.Dims: lambda item: make_yaml_list(map(layout_dim_name, item.names)),
     ast.Weights: lambda item: make_tall_list(
         [YamlItem(find_form(WEIGHT_RULE_FORMS, r).show(r), r.remarks) for r in item.rules], item.end
@@ -212,5 +212,5 @@ def listed_item_to_yaml(item: ast.Item, apart: bool) -> YamlItem:
     word = item.kind if isinstance(item, ast.Block | ast.Definition) else get_top_key(item)
     if form := ITEM_FORMS.get(word):
         return YamlItem(form.show(item), item.remarks, headed=form.has_body, apart=apart)
-    pair = section_to_yaml(item) if type(item) in SECTIONS else run_to_yaml([item])
+    pair = section_to_yaml(item) if type(item) in SECTION_CONVERTERS else run_to_yaml([item])
     return YamlItem(YamlMap([pair]), apart=apart)

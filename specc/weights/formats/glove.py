@@ -15,7 +15,7 @@ from specc.ir.array import Array
 
 MOST_LINE_BYTES = 1 << 20
 MOST_WORDS = 1 << 24
-TENSOR = "embedding.weight"
+DEFAULT_TENSOR = "embedding.weight"
 """Default name of the tensor of the vectors."""
 
 

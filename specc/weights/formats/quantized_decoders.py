@@ -54,8 +54,8 @@ Describe: TypeAlias = Callable[[Parts, Lengths, QuantizationSettings], Quantized
 Decode: TypeAlias = Callable[[Parts, QuantizedLayout, slice], Codes]
 
 
-FP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
-FP4_DOUBLED = np.concatenate([FP4, -FP4])
+FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.int8)
+FP4_DOUBLED = np.concatenate([FP4_VALUES, -FP4_VALUES])
 """Twice the value of each code of FP4 (E2M1), so that all are integers."""
 EXPONENT_BIAS = 127
 """Bias of an exponent without sign and mantissa (E8M0)."""

@@ -1,5 +1,5 @@
 """Formats of quantized weights: the tensors that make one weight. Each format is an entry of
-`FORMATS`.
+`WEIGHT_FORMATS`.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ class WeightFormat:
 
 _INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weight_scale")
 
-FORMATS = (
+WEIGHT_FORMATS = (
     WeightFormat(
         methods=("fp8",),
         mark="_scale_inv",

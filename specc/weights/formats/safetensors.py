@@ -21,10 +21,10 @@ from specc.io.platform import read_at_offset, read_into_buffer
 from specc.io.safe_read import Closeable, UnreadableFile, escape_text, open_regular_file
 from specc.ir.array import Array
 from specc.weights.formats.safetensors_header import (
-    BITS,
+    DTYPE_BITS,
     MOST_HEADER_BYTES,
     NATIVE_ONLY,
-    NUMPY,
+    NUMPY_DTYPES,
     dtype_of_array,
     read_header,
 )
@@ -34,7 +34,7 @@ AS_SPECIFIED = {"specc.layout": "spec"}
 rule is meant for it.
 """
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Bytes read at once when a tensor is streamed: a multiple of every element's width."""
 
 
@@ -98,7 +98,7 @@ class TensorFile(Closeable):
         entry = self.tensors[name]
         count = entry.nbytes - offset if nbytes is None else nbytes
         assert 0 <= offset <= offset + count <= entry.nbytes, f"{name}: bytes outside of the tensor"
-        buffers = [memoryview(bytearray(min(CHUNK, count))) for _ in range(2)]
+        buffers = [memoryview(bytearray(min(CHUNK_BYTES, count))) for _ in range(2)]
         yield from self._blocks(entry, offset, count, buffers)
 
     def _blocks(
@@ -108,9 +108,9 @@ class TensorFile(Closeable):
         filled.
         """
         self.check_unchanged()
-        for done in range(0, count, CHUNK):
+        for done in range(0, count, CHUNK_BYTES):
             buffers.reverse()
-            part = buffers[0][: min(CHUNK, count - done)]
+            part = buffers[0][: min(CHUNK_BYTES, count - done)]
             self._fill(entry.offset + offset + done, part)
             yield part
         self.check_unchanged()
@@ -121,12 +121,12 @@ class TensorFile(Closeable):
         """
         order = sorted(self.tensors.values(), key=lambda t: (t.offset, t.nbytes))
         start = order[0].offset if order else self.size
-        for done in range(0, start, CHUNK):
-            part = memoryview(bytearray(min(CHUNK, start - done)))
+        for done in range(0, start, CHUNK_BYTES):
+            part = memoryview(bytearray(min(CHUNK_BYTES, start - done)))
             self._fill(done, part)
             yield "", done, part
         # one pair for all: the system would clear new memory for each of many tensors
-        buffers = [memoryview(bytearray(CHUNK)) for _ in range(2)]
+        buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(2)]
         for entry in order:
             done = 0
             for chunk in self._blocks(entry, 0, entry.nbytes, buffers):
@@ -163,7 +163,7 @@ class TensorFile(Closeable):
         return mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
 
     def _numpy(self, entry: TensorEntry) -> np.dtype[np.generic]:
-        if entry.dtype not in NUMPY:
+        if entry.dtype not in NUMPY_DTYPES:
             raise_error(
                 "E0508",
                 f"specc cannot read tensors of dtype {entry.dtype}",
@@ -172,7 +172,7 @@ class TensorFile(Closeable):
                 ],
                 helps=["use the checkpoint in f32, f16 or bf16"],
             )
-        return NUMPY[entry.dtype]
+        return NUMPY_DTYPES[entry.dtype]
 
     def _changed(self, how: str) -> NoReturn:
         raise_error(
@@ -229,7 +229,7 @@ def write_safetensors(
     Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
     element width; the data is aligned to 64 bytes.
     """
-    names = sorted(tensors, key=lambda n: (-BITS[dtype_of_array(tensors[n])], n))
+    names = sorted(tensors, key=lambda n: (-DTYPE_BITS[dtype_of_array(tensors[n])], n))
     header: dict[str, object] = {
         "__metadata__": dict(sorted({PRODUCER_NAME: "weights", **(metadata or {})}.items()))
     }

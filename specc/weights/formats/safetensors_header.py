@@ -41,10 +41,10 @@ NUMPY_KINDS: dict[str, str | type | None] = {
 none.
 """
 
-BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
+DTYPE_BITS = {n: int(re.findall(r"\d+", n)[0]) if n != "bool" else 8 for n in (*NUMPY_KINDS, "i4")}
 """Bits per element; includes 4-bit integers, which no checkpoint stores."""
 
-NUMPY: dict[str, np.dtype[np.generic]] = {
+NUMPY_DTYPES: dict[str, np.dtype[np.generic]] = {
     ours: np.dtype(kind) for ours, kind in NUMPY_KINDS.items() if kind is not None
 }
 """NumPy's dtype, little-endian, of those that have one. Packed types have none."""
@@ -52,14 +52,14 @@ NUMPY: dict[str, np.dtype[np.generic]] = {
 FROM_FILE: dict[str, str] = {ours.upper(): ours for ours in NUMPY_KINDS}
 """Our name of a safetensors dtype."""
 
-FLOATS = frozenset(n for n in BITS if n.startswith(("f", "bf")))
+FLOAT_DTYPES = frozenset(n for n in DTYPE_BITS if n.startswith(("f", "bf")))
 """The floating-point types."""
 
 NATIVE_ONLY = frozenset(ours for ours, kind in NUMPY_KINDS.items() if isinstance(kind, type))
 """The types of ml_dtypes, which have no byte order of their own."""
 
 # no two of our types have one NumPy dtype
-_BY_NAME = {kind.name: ours for ours, kind in NUMPY.items()}
+_BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
 def dtype_of_array(array: Array) -> str:
@@ -75,7 +75,7 @@ def dtype_of_array(array: Array) -> str:
 MOST_HEADER_BYTES = 100_000_000
 MOST_LENGTH = 1 << 53
 """Lengths and offsets stay below this, as every number in a spec does."""
-FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+HEADER_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 """The exact fields of a tensor in the header."""
 
 
@@ -212,7 +212,7 @@ def _entry(fields: Json, what: str) -> dict[str, Json]:
     """Return the fields of a tensor, exactly those of the format: others might change their
     meaning.
     """
-    if not isinstance(fields, dict) or set(fields) != FIELDS:
+    if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
     return fields
 
@@ -232,7 +232,7 @@ def _nbytes(what: str, dtype: str, shape: list[int]) -> int:
         count *= dim
         if count >= MOST_LENGTH:  # checked on the way: a later 0 must not hide it
             raise _Wrong(f"{what} has more elements than any file can hold")
-    bits = count * BITS[FROM_FILE[dtype]]
+    bits = count * DTYPE_BITS[FROM_FILE[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed
         raise _Wrong(f"{what} of {dtype} does not fill whole bytes")
     return bits // 8

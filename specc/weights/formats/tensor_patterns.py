@@ -9,20 +9,20 @@ from specc.ir.array import Array
 Lengths: TypeAlias = dict[str, int]
 """Lengths of axes by their names in the patterns."""
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
-_FLOAT8 = frozenset(
+_FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+_FLOAT8_DTYPES = frozenset(
     {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
 )
-_TYPES: Mapping[str, frozenset[str]] = {
-    "float": _FLOATS,
-    "f8": _FLOAT8,
-    "scale": _FLOATS | _FLOAT8 | {"uint8"},
+_DTYPE_CLASSES: Mapping[str, frozenset[str]] = {
+    "float": _FLOAT_DTYPES,
+    "f8": _FLOAT8_DTYPES,
+    "scale": _FLOAT_DTYPES | _FLOAT8_DTYPES | {"uint8"},
     "int": frozenset({"int32", "int64"}),
     "i32": frozenset({"int32"}),
     "i8": frozenset({"int8"}),
     "u8": frozenset({"uint8"}),
 }
-_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
+_TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class TensorMisfit(Exception):
@@ -35,11 +35,13 @@ def match_tensor(what: str, tensor: Array, pattern: str, lengths: Lengths) -> No
     `float|u8[groups, 16]`: one of these types, two axes, the second of 16. `any` is every
     type; without brackets every shape. Raise TensorMisfit.
     """
-    parsed = _PATTERN.fullmatch(pattern)
+    parsed = _TENSOR_PATTERN.fullmatch(pattern)
     assert parsed is not None, pattern
     kinds, axes = parsed[1], parsed[2]
     names = [] if axes is None else [name.strip() for name in axes.split(",")]
-    fits = kinds == "any" or any(tensor.dtype.name in _TYPES[kind] for kind in kinds.split("|"))
+    fits = kinds == "any" or any(
+        tensor.dtype.name in _DTYPE_CLASSES[kind] for kind in kinds.split("|")
+    )
     found = f"{what} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
     if not fits or (axes is not None and len(names) != tensor.ndim):
         raise TensorMisfit(found)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.packed import packed
 
-from specc.artifact.package_index import NAME
+from specc.artifact.package_index import INDEX_FILE
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Failed
 from specc.io import atomic_write as output
@@ -121,7 +121,7 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
         else:
             whole += 1
             now = content(folder)
-            if now[NAME] == before[NAME]:
+            if now[INDEX_FILE] == before[INDEX_FILE]:
                 assert all(now[name] == data for name, data in before.items())
             assert package.index.model == "pair"
     assert whole

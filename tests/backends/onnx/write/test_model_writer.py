@@ -22,7 +22,7 @@ from specc.backend import EmittedModel, WrittenModel
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.weights.external_data import MOST_INLINE
-from specc.weights.formats.safetensors_header import NUMPY, dtype_of_array
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES, dtype_of_array
 from specc.weights.parameter_values import ByteRange
 from specc.weights.weight_rules import RequiredParameter
 from specc_onnx import get_target
@@ -60,7 +60,7 @@ class Arrays:
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         self.read.append(name)
-        data = self.arrays[name].astype(NUMPY[dtype]).tobytes()
+        data = self.arrays[name].astype(NUMPY_DTYPES[dtype]).tobytes()
         for start in range(0, len(data), 100):
             yield memoryview(data)[start : start + 100]
 

@@ -14,7 +14,7 @@ from support.packed import ALL, SHARED, SPEC, packed, single
 from support.verify_lines import verify_package
 
 import specc
-from specc.artifact.package_index import NAME
+from specc.artifact.package_index import INDEX_FILE
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.model_package import open_package
@@ -43,9 +43,9 @@ def initializers(path: Path) -> dict[str, Any]:
 def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(tmp_path: Path) -> None:
     written = packed(tmp_path / "pair")
     assert names(tmp_path / "pair") == sorted(
-        ["score.onnx", "encode.onnx", NAME, str(written.data)]
+        ["score.onnx", "encode.onnx", INDEX_FILE, str(written.data)]
     )
-    assert [path.name for path, _ in written.files][-1] == NAME
+    assert [path.name for path, _ in written.files][-1] == INDEX_FILE
     assert all(path.stat().st_size == size for path, size in written.files)
 
 
@@ -66,16 +66,16 @@ def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
 
 def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
     packed(tmp_path / "pair")
-    index = json.loads((tmp_path / "pair" / NAME).read_text(encoding="utf-8"))
+    index = json.loads((tmp_path / "pair" / INDEX_FILE).read_text(encoding="utf-8"))
     for name, data in content(tmp_path / "pair").items():
-        if name != NAME:
+        if name != INDEX_FILE:
             assert index["files"][name] == {
                 "bytes": len(data),
                 "sha256": hashlib.sha256(data).hexdigest(),
             }
     assert index["graphs"] == {"score": "score.onnx", "encode": "encode.onnx"}
     assert index["about"] == {"growing": "ids"}
-    assert index["files"].keys() == set(names(tmp_path / "pair")) - {NAME}
+    assert index["files"].keys() == set(names(tmp_path / "pair")) - {INDEX_FILE}
 
 
 def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
@@ -104,20 +104,20 @@ def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Pa
     packed(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
     assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
-    assert b"Tags words, or" in (tmp_path / "pair" / NAME).read_bytes()
+    assert b"Tags words, or" in (tmp_path / "pair" / INDEX_FILE).read_bytes()
     assert b"layer_norm(x, eps=1e-5) @ norm" not in (tmp_path / "pair" / "score.onnx").read_bytes()
 
 
 def test_inline_weights_stand_in_each_graph_that_needs_them(tmp_path: Path) -> None:
     packed(tmp_path / "pair", weights_as="inline")
-    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", NAME]
+    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE]
     assert set(initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED)
     assert len(list(verify_package(open_package(tmp_path / "pair"), rounds=1))) == 2
 
 
 def test_a_package_of_one_graph_holds_small_weights_in_it(tmp_path: Path) -> None:
     packed(tmp_path / "pair", graphs=("score",))
-    assert names(tmp_path / "pair") == ["score.onnx", NAME]
+    assert names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
     assert open_package(tmp_path / "pair").role() == "score"
 
 
@@ -136,7 +136,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
     written = packed(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
     assert written.data is None
-    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", NAME, "weights"]
+    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
     package = open_package(tmp_path / "pair", contents=True)
     assert list(package.index.linked) == ["weights/model.safetensors"]
     want = open_package(tmp_path / "first").load("score").run(ids=IDS)["tags"]
@@ -183,7 +183,7 @@ def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(tmp_path: 
     packed(tmp_path / "pair", extras=extras)
     (tmp_path / "pair" / "notes.txt").write_text("mine")
     packed(tmp_path / "pair", seed=1, graphs=("score",))
-    assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", NAME]
+    assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", INDEX_FILE]
 
 
 def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path
     packed(tmp_path / "pair")
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
         (tmp_path / "pair" / name).write_text("mine")
-    path = tmp_path / "pair" / NAME
+    path = tmp_path / "pair" / INDEX_FILE
     index = json.loads(path.read_text(encoding="utf-8"))
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
         index["files"][name] = {"bytes": 4, "sha256": "0" * 64}
