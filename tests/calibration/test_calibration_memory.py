@@ -27,7 +27,7 @@ graph g(x: float[batch, {WIDE}]) -> (y: float[batch, {WIDE}]) {{
 """
 LIMITS = """
 from specc.calibration import stages
-stages.WEIGHTS = stages.SUMS = {limit} << 20
+stages.STAGE_WEIGHT_BYTES = stages.STAGE_GRAM_BYTES = {limit} << 20
 """
 """Planted before the command runs: how much a stage may hold, in MB."""
 ROOM = 60 << 20
