@@ -55,7 +55,7 @@ MODEL_GROUPS = (
     ("Time series", "patchtst"),
     (
         "Multimodal",
-        "clip clip_text clip_vision image_captioner llava siglip siglip_text "
+        "clip clip_text clip_vision image_captioner llava paligemma siglip siglip_text "
         "siglip_vision trocr vision_encoder_decoder",
     ),
     (

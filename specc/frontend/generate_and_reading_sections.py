@@ -27,6 +27,7 @@ from specc.frontend.spec_values import (
     RuntimeNumber,
     take_first_result,
 )
+from specc.frontend.unused_names import collect_names
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection, StreamSection
@@ -271,9 +272,8 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
     source = next((r for r in block.results if r.name == item.source), None)
     if growing is None or source is None or len(growing.type.dims or ()) < 2:
         return False
-    names = [d.path for d in source.type.dims or () if isinstance(d, ast.Name)]
     axis = (growing.type.dims or ())[1]
-    return isinstance(axis, ast.Name) and axis.path in names
+    return isinstance(axis, ast.Name) and axis.path in collect_names(*(source.type.dims or ()))
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:

@@ -56,6 +56,12 @@ TOWERS = {
     **{f"text.{k}": v for k, v in (TRANSFORMER | {"context": 32}).items()},
     **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
 }
+IMAGE_TEXT: dict[str, object] = {
+    **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
+    **{f"text.{k}": v for k, v in GROUPED.items()},
+    "image_token": 16,
+    "stop": [2],
+}
 FAMILIES: dict[str, dict[str, object]] = {
     "detr": {
         "d": 16,
@@ -222,12 +228,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "led": PAIRED | {"context": 32, "source_context": 160, "attention_windows": [6]},
     "lilt": WORDS | {"d": 24, "coordinates": 20},
-    "llava": {
-        **{f"vision.{k}": v for k, v in (IMAGE | {"channels": 3}).items()},
-        **{f"text.{k}": v for k, v in GROUPED.items()},
-        "image_token": 16,
-        "stop": [2],
-    },
+    "llava": IMAGE_TEXT,
+    "paligemma": IMAGE_TEXT,
     "m2m_100": PAIRED,
     "marian": PAIRED,
     "mbart": PAIRED | {"context": 32},
